@@ -1,0 +1,8 @@
+"""Operations that training a recommender privately spends its time in; needs torch alone.
+
+Every operation is a folder: `reference.py` is the plain truth, `pieces.py` the fast path for any device.
+"""
+
+from dprec_kernels.catalogue_softmax import catalogue_softmax
+
+__all__ = ["catalogue_softmax"]

@@ -1,0 +1,68 @@
+"""Cross-entropy of every position over a whole catalogue, without a (positions x items) matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.overrides import handle_torch_function, has_torch_function
+
+from dprec_kernels.catalogue_softmax import pieces, reference
+
+__all__ = ["catalogue_softmax", "pieces", "reference"]
+
+
+def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
+    """Return -log softmax(hidden · tableᵀ)[target] for every position.
+
+    Positions whose target is `padding` cost 0 and give no gradient; row `padding` of the table is not an
+    item and takes no part in the softmax. Gradients flow to `hidden` and `table`.
+
+    >>> hidden, table = torch.zeros(1, 2, 4), torch.zeros(6, 4)
+    >>> catalogue_softmax(hidden, table, torch.tensor([[3, 0]]))  # five items, equally likely
+    tensor([[1.6094, 0.0000]])
+    """
+    if has_torch_function((hidden, table)):
+        loss: Tensor = handle_torch_function(catalogue_softmax, (hidden, table), hidden, table, target, padding=padding)
+        return loss
+    return with_log_total(hidden, table, target, padding)[0]
+
+
+def with_log_total(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the loss and log Σ exp of the scores, from which the softmax can be rebuilt at any position."""
+    if target.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"target {tuple(target.shape)} must name one item for each vector of hidden {tuple(hidden.shape)}"
+        )
+    if table.dtype.itemsize < 4:
+        table = table.float()
+    with torch.autocast(hidden.device.type, enabled=False):
+        loss, log_total = _CatalogueSoftmax.apply(
+            hidden.to(table.dtype).flatten(0, -2), table, target.flatten(), padding
+        )
+    return loss.view(target.shape), log_total.view(target.shape)
+
+
+class _CatalogueSoftmax(torch.autograd.Function):
+    """The forward pass already knows the gradient of a position's loss with respect to its hidden vector."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+        loss, log_total, slope = pieces.forward(hidden.detach(), table.detach(), target, padding)
+        ctx.save_for_backward(hidden, table, target, log_total, slope)
+        ctx.mark_non_differentiable(log_total)
+        ctx.padding = padding  # type: ignore[attr-defined]
+        return loss, log_total
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, weight: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden, table, target, log_total, slope = ctx.saved_tensors  # type: ignore[attr-defined]
+        to_hidden, to_table = ctx.needs_input_grad[:2]  # type: ignore[attr-defined]
+        table_gradient = None
+        if to_table:
+            table_gradient = torch.zeros_like(table)
+            pieces.add_table_gradient(
+                table_gradient, hidden, table, target, log_total, weight,
+                ctx.padding,  # type: ignore[attr-defined]
+            )  # fmt: skip
+        return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None
