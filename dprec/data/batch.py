@@ -1,0 +1,52 @@
+"""What a model sees: one micro-batch of users for training, one for ranking."""
+
+# Not frozen: Lightning's precision plugins write the tensors they convert back into the batch.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class SequenceBatch:
+    """Users' histories for training; row u of every tensor belongs to user u alone.
+
+    Item ids start at 1; 0 is padding, on the right.
+
+    >>> import torch
+    >>> batch = SequenceBatch(torch.tensor([[3, 1, 0]]), torch.tensor([[1, 2, 0]]))
+    >>> len(batch)
+    1
+    """
+
+    history: Tensor  # (B, T) int64
+    targets: Tensor  # (B, T) int64: the item that follows each position, 0 where there is none
+
+    def __len__(self) -> int:
+        return self.history.shape[0]
+
+    def to(self, device: torch.device | str, **options: Any) -> SequenceBatch:
+        return SequenceBatch(self.history.to(device, **options), self.targets.to(device, **options))
+
+
+@dataclass
+class RankingBatch:
+    """Users' histories and the one held-out item each of them is tested on."""
+
+    history: Tensor  # (B, T) int64: the most recent items, right-padded with 0
+    target: Tensor  # (B,) int64
+    seen: Tensor  # (B, S) int64: every item the user met before the target, padded with 0, repeats allowed
+
+    def __len__(self) -> int:
+        return self.history.shape[0]
+
+    def to(self, device: torch.device | str, **options: Any) -> RankingBatch:
+        return RankingBatch(
+            self.history.to(device, **options),
+            self.target.to(device, **options),
+            self.seen.to(device, **options),
+        )

@@ -1,0 +1,74 @@
+"""The items that can be recommended: raw ids as they stand in the data, and the numbers a model uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dprec.errors import UserError
+
+
+class Catalogue:
+    """A fixed order of raw item ids; the item at position i has id i + 1, because 0 is padding.
+
+    >>> films = Catalogue(["alien", "brazil", "casablanca"])
+    >>> len(films), films.index("brazil"), films.raw(3), films.index("dune")
+    (3, 2, 'casablanca', None)
+    >>> films.encode_history(["casablanca", "dune", "alien"])
+    ([3, 1], ['dune'])
+    """
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = list(ids)
+        self._index = {raw: number for number, raw in enumerate(self.ids, start=1)}
+        if len(self._index) != len(self.ids):
+            repeated = next(raw for n, raw in enumerate(self.ids, start=1) if self._index[raw] != n)
+            raise UserError(f"item '{repeated}' is in the catalogue twice: list every item once")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Catalogue:
+        """A public list of items: a text file, one raw id a line. Its order is the order of the ids."""
+        path = Path(path)
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except OSError as error:
+            raise UserError(f"cannot read the catalogue {path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"the catalogue {path} is not UTF-8 text: give one raw item id a line") from error
+        first_line: dict[str, int] = {}
+        for number, raw in enumerate((line.strip() for line in lines), start=1):
+            if raw in first_line:
+                raise UserError(
+                    f"the catalogue {path} lists item '{raw}' twice (lines {first_line[raw]} and {number}): "
+                    "list every item once"
+                )
+            if raw:
+                first_line[raw] = number
+        if not first_line:
+            raise UserError(f"the catalogue {path} is empty: give one raw item id a line")
+        return cls(list(first_line))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def index(self, raw: str) -> int | None:
+        """The id of an item (1..V), None if it is not in the catalogue."""
+        return self._index.get(raw)
+
+    def raw(self, item: int) -> str:
+        """The raw id of item 1..V."""
+        if not 1 <= item <= len(self.ids):
+            raise IndexError(f"item {item} is outside 1..{len(self.ids)}")
+        return self.ids[item - 1]
+
+    def encode_history(self, raw_ids: Iterable[str]) -> tuple[list[int], list[str]]:
+        """The ids of the items that are known, in order, and the raw ids that are not."""
+        known: list[int] = []
+        unknown: list[str] = []
+        for raw in raw_ids:
+            item = self._index.get(raw)
+            if item is None:
+                unknown.append(raw)
+            else:
+                known.append(item)
+        return known, unknown

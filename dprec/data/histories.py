@@ -1,0 +1,126 @@
+"""What every user met, in time order, in flat arrays; the minimum-events filter and leave-one-out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dprec.data.catalogue import Catalogue
+from dprec.errors import UserError
+
+Split = Literal["validation", "test"]
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Events as read: grouped by user, in time order inside a user, items numbered by `item_ids`."""
+
+    user: np.ndarray  # (E,) int32, ascending
+    item: np.ndarray  # (E,) int32, positions in item_ids
+    item_ids: list[str]
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Items of user u in time order: `items[offsets[u]:offsets[u + 1]]`."""
+
+    offsets: np.ndarray  # (N + 1,) int64
+    items: np.ndarray  # (E,) int32, ids 1..V
+
+    @property
+    def users(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:  # (N,) int64
+        return np.diff(self.offsets)
+
+    def of(self, user: int) -> np.ndarray:
+        return self.items[self.offsets[user] : self.offsets[user + 1]]
+
+
+def build_histories(
+    events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None
+) -> tuple[Histories, Catalogue]:
+    """Filter events and number items 1..V.
+
+    Without a public catalogue an event stays when its user and its item both have at least `min_events`
+    events *as read*: one pass, as SASRec's preprocessing does it, so a user may keep fewer. With a
+    catalogue, events with other items go first and only users are filtered, each by their own events.
+    Users left with fewer than two events have no transition and are dropped. `min_events` 0 or 1
+    switches the filter off.
+    """
+    if min_events < 0:
+        raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
+    user, item = events.user, events.item
+    if catalogue is None:
+        keep = _counts_of(item)[item] >= min_events
+    else:
+        number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
+        listed = number[item] > 0
+        user, item = user[listed], number[item[listed]]
+        keep = np.ones(len(item), dtype=bool)
+    if len(user):
+        keep &= _counts_of(user)[user] >= min_events
+        user, item = user[keep], item[keep]
+    lengths = _counts_of(user)
+    stays = lengths >= 2
+    if not stays.any():
+        raise UserError(
+            f"no user is left of {len(events)} events: a user needs {max(min_events, 2)} events "
+            "whose items pass the filter; lower data.min_events or check data.catalogue"
+        )
+    item = item[stays[user]]
+    offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
+    if catalogue is None:
+        found = np.unique(item)
+        catalogue = Catalogue([events.item_ids[position] for position in found])
+        number = np.zeros(len(events.item_ids), dtype=np.int32)
+        number[found] = np.arange(1, len(found) + 1)
+        item = number[item]
+    return Histories(offsets, item.astype(np.int32)), catalogue
+
+
+def _counts_of(codes: np.ndarray) -> np.ndarray:
+    return np.bincount(codes) if len(codes) else np.zeros(0, dtype=np.int64)
+
+
+class LeaveOneOut:
+    """Holds out each user's last event for the test and, with `validation`, the one before it.
+
+    A user is held out only if two events remain for training; users with fewer train on all they have
+    and are not tested. The test history contains the validation event.
+    """
+
+    def __init__(self, histories: Histories, validation: bool = False) -> None:
+        self.histories = histories
+        self.validation = validation
+        held = 2 if validation else 1
+        self.tested = histories.lengths >= held + 2  # (N,) bool
+        self.training_ends = histories.offsets[1:] - held * self.tested  # (N,) where the training events stop
+
+    def training(self) -> Histories:
+        """Every user's training events."""
+        starts = self.histories.offsets[:-1]
+        offsets = np.concatenate([[0], np.cumsum(self.training_ends - starts)])
+        last = self.histories.offsets[1:]
+        held = np.zeros(len(self.histories.items), dtype=bool)
+        for back in (1, 2) if self.validation else (1,):
+            held[last[self.tested] - back] = True
+        return Histories(offsets, self.histories.items[~held])
+
+    def held_out(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """Users with a held-out event, and where in `histories.items` it stands."""
+        if split == "validation" and not self.validation:
+            raise UserError("there is no validation split: set data.validation to true")
+        users = np.flatnonzero(self.tested)
+        if not len(users):
+            raise UserError(
+                f"no user can be tested: leave-one-out needs users with at least {4 if self.validation else 3} events"
+            )
+        return users, self.histories.offsets[users + 1] - (2 if split == "validation" else 1)

@@ -1,0 +1,211 @@
+"""Readers of interaction logs: MovieLens files, `user item` pairs, CSV, TSV and Parquet.
+
+All of them give `Interactions`: users grouped, each user's events in time order. Events of one user at
+the same time keep the order of the file. Raw ids are text, so `007` and `7` are two ids.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import polars as pl
+
+from dprec.data.histories import Interactions
+from dprec.errors import UserError
+
+Format = Literal["auto", "csv", "tsv", "parquet", "pairs", "movielens-dat", "movielens-tab"]
+
+# Names that logs use for these columns, in order of preference, without case, `_`, `-` and spaces.
+_GUESSES = {
+    "user": ("userid", "user", "uid", "reviewerid", "customerid", "visitorid", "memberid"),
+    "item": ("itemid", "item", "iid", "movieid", "productid", "parentasin", "asin", "bookid", "trackid"),
+    "time": ("timestamp", "time", "ts", "unixreviewtime", "datetime", "date", "eventtime"),
+}
+
+
+def read_interactions(
+    path: str | Path,
+    format: Format = "auto",
+    user_column: str | None = None,
+    item_column: str | None = None,
+    time_column: str | None = None,
+) -> Interactions:
+    """Read a log. "auto" goes by the file's name, then by its first line; text files may be gzipped.
+
+    CSV, TSV and Parquet have named columns, guessed where none is given; times are numbers or ISO dates.
+    `pairs` holds `user item` a line, in time order. Ids are numbered in the order of their text, or of
+    their value where all of them are whole numbers: the order says nothing about the events.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: put the interaction log there or set data.path")
+    if format not in get_args(Format):
+        raise UserError(f"data.format is '{format}': give one of {', '.join(get_args(Format))}")
+    kind = _format_of(path) if format == "auto" else format
+    columns = {"user": user_column, "item": item_column, "time": time_column}
+    if kind in ("csv", "tsv", "parquet"):
+        frame = _read_table(path, kind, columns)
+    elif any(columns.values()):
+        raise UserError(f"{path} ({kind}) has no named columns: leave data.user_column and the others out")
+    else:
+        frame = _read_pairs(path) if kind == "pairs" else _read_movielens(path, kind)
+    return _interactions(frame, path)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if zipped else open(path, "rb") as file:
+            lines = (line.decode("utf-8-sig", errors="replace").rstrip("\r\n") for line in file)
+            return next((line for line in lines if line.strip()), "")
+    except (OSError, EOFError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _format_of(path: Path) -> Format:
+    name = path.name.removesuffix(".gz")
+    if name.endswith((".parquet", ".pq")):
+        return "parquet"
+    line = _first_line(path)
+    if name == "u.data":
+        return "movielens-tab"
+    if line.count("::") == 3:
+        return "movielens-dat"
+    if name.endswith((".csv", ".tsv")):
+        return "tsv" if name.endswith(".tsv") else "csv"
+    if len(line.split()) == 2 or not line.strip():
+        return "pairs"
+    raise UserError(
+        f"cannot tell the format of {path} from its name or first line: set data.format to one of "
+        f"{', '.join(get_args(Format)[1:])}"
+    )
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """What polars says about a broken file, as one line."""
+    try:
+        yield
+    except pl.exceptions.NoDataError as error:
+        raise UserError(f"{path} is empty: an interaction log has at least one event") from error
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from error
+
+
+def _read_table(path: Path, kind: str, wanted: dict[str, str | None]) -> pl.DataFrame:
+    separator = "\t" if kind == "tsv" else ","
+    if kind == "parquet":
+        with _one_line(path):
+            names = list(pl.read_parquet_schema(path))
+    else:
+        line = _first_line(path)
+        names = next(csv.reader([line], delimiter=separator)) if line else []
+        if not names:
+            raise UserError(f"{path} is empty: give a header line and at least one event")
+    columns = {role: _column(path, names, role, column) for role, column in wanted.items()}
+    with _one_line(path):
+        if kind == "parquet":
+            frame = pl.scan_parquet(path).select(**{role: pl.col(name) for role, name in columns.items()})
+            return frame.collect()
+        # Everything is read as text: ids keep their leading zeros and times are parsed in one place.
+        table = pl.read_csv(path, separator=separator, columns=sorted(set(columns.values())), infer_schema=False)
+        return table.select(**{role: pl.col(name) for role, name in columns.items()})
+
+
+def _column(path: Path, names: Sequence[str], role: str, wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted in names:
+            return wanted
+        problem = f"{path} has no column '{wanted}' (data.{role}_column)"
+    else:
+        plain = {name.lower().translate(str.maketrans("", "", "_- ")): name for name in reversed(names)}
+        for guess in _GUESSES[role]:
+            if guess in plain:
+                return plain[guess]
+        problem = f"{path} has no column that looks like the {role}: set data.{role}_column"
+    raise UserError(f"{problem}; its columns are {', '.join(names)}")
+
+
+def _read_pairs(path: Path) -> pl.DataFrame:
+    with _one_line(path):
+        lines = pl.read_csv(path, has_header=False, separator="\n", quote_char=None, infer_schema=False)
+    text = lines.to_series(0).str.strip_chars()
+    pairs = text.str.extract_groups(r"^(\S+)\s+(\S+)$").struct.unnest()
+    pairs.columns = ["user", "item"]
+    wrong = pairs["user"].is_null() & (text != "")
+    if wrong.any():
+        row = wrong.arg_max() or 0
+        raise UserError(f"{path} line {row + 1} is not a `user item` pair: '{text[row]}'")
+    return pairs.filter(text.is_not_null() & (text != ""))
+
+
+def _read_movielens(path: Path, kind: str) -> pl.DataFrame:
+    # polars separates by one byte: a `::` file has an empty column between any two
+    separator, places = ("\t", (0, 1, 3)) if kind == "movielens-tab" else (":", (0, 2, 6))
+    with _one_line(path):
+        table = pl.read_csv(path, has_header=False, separator=separator, quote_char=None, infer_schema=False)
+    if table.width <= places[-1]:
+        raise UserError(f"{path} is not {kind}: a line has user, item, rating and time")
+    return table.select(pl.nth(place).alias(role) for place, role in zip(places, _GUESSES, strict=True))
+
+
+def _interactions(frame: pl.DataFrame, path: Path) -> Interactions:
+    if frame.is_empty():
+        raise UserError(f"{path} is empty: an interaction log has at least one event")
+    ids = frame.select(pl.col("user", "item").cast(pl.String))
+    for role in ("user", "item"):
+        _refuse(ids[role].is_null() | (ids[role] == ""), path, f"has no {role} id")
+    user, _ = _numbered(ids["user"])
+    item, item_ids = _numbered(ids["item"])
+    if "time" in frame.columns:
+        order = np.lexsort((_numeric_time(frame["time"], path), user))  # stable: ties keep the file's order
+    else:
+        order = np.argsort(user, kind="stable")
+    return Interactions(user[order], item[order], item_ids.to_list())
+
+
+def _refuse(wrong: pl.Series, path: Path, what: str) -> None:
+    if wrong.any():
+        row = int(wrong.arg_max() or 0) + 1
+        raise UserError(f"{path}: row {row} {what} ({wrong.sum()} such rows): mend or remove them")
+
+
+def _numeric_time(time: pl.Series, path: Path) -> np.ndarray:
+    _refuse(time.is_null(), path, "has no time")
+    numbers = time
+    if time.dtype == pl.String:
+        text = time.str.strip_chars()
+        numbers = text.cast(pl.Int64, strict=False)
+        if numbers.has_nulls():
+            numbers = text.cast(pl.Float64, strict=False)
+        if numbers.is_null().all():
+            # Only ISO dates: 02/01/2020 has two readings, and a wrong one would reorder histories silently.
+            dates = pl.select(pl.when(text.str.contains(r"^\d{4}-\d\d-\d\d")).then(text)).to_series()
+            with suppress(pl.exceptions.ComputeError):  # no date at all: the nulls are refused below
+                numbers = dates.str.to_datetime(strict=False, time_unit="us")
+    if numbers.dtype.is_temporal():
+        numbers = numbers.cast(pl.Datetime("us")).cast(pl.Int64)
+    elif not numbers.dtype.is_numeric():
+        raise UserError(f"{path}: the time column holds {numbers.dtype}: give numbers or ISO dates")
+    wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
+    _refuse(wrong, path, "has a time that is neither a number nor an ISO date")
+    return numbers.to_numpy()
+
+
+def _numbered(ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """Every id as its place in the sorted list of distinct ids, and that list."""
+    distinct = ids.unique().alias("id").to_frame()
+    if distinct["id"].str.contains(r"^[0-9]{1,18}$").all():
+        distinct = distinct.sort(pl.col("id").cast(pl.Int64), "id")
+    else:
+        distinct = distinct.sort("id")
+    places = pl.int_range(len(distinct), dtype=pl.Int32, eager=True)
+    numbers = ids.replace_strict(distinct["id"], places, return_dtype=pl.Int32)
+    return numbers.to_numpy(), distinct["id"]

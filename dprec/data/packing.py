@@ -1,0 +1,104 @@
+"""From users to padded batches: length-sorted micro-batches under a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.histories import Histories, LeaveOneOut, Split
+from dprec.errors import UserError
+
+_SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
+
+
+def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.ndarray]:
+    """Cut rows into groups of similar length such that rows x longest length <= `tokens`.
+
+    Longest rows first, ties in the given order. A row longer than the budget is a group of its own; no
+    group has more than `most` rows.
+
+    >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
+    [[1], [0, 3, 2]]
+    """
+    if tokens < 1:
+        raise UserError(f"data.tokens is {tokens}: give a micro-batch at least 1 token")
+    order = np.argsort(-lengths, kind="stable")
+    groups = []
+    start = 0
+    while start < len(order):
+        longest = max(1, int(lengths[order[start]]))
+        rows = max(1, min(tokens // longest, most or len(order)))
+        groups.append(order[start : start + rows])
+        start += rows
+    return groups
+
+
+def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
+    """Rows `items[start : start + length]`, padded on the right with 0: (B, longest length, at least 1)."""
+    places = np.arange(max(1, int(lengths.max(initial=0))))  # (T,)
+    inside = places < lengths[:, None]  # (B, T)
+    rows = np.zeros(inside.shape, dtype=np.int64)
+    rows[inside] = items[(starts[:, None] + places)[inside]]
+    return torch.from_numpy(rows)
+
+
+class TrainingUsers(Dataset):
+    """Users' training transitions, the most recent `max_length` of them, served a logical batch at a time."""
+
+    def __init__(self, training: Histories, max_length: int, tokens: int) -> None:
+        if max_length < 1:
+            raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
+        self.training = training
+        self.tokens = tokens
+        self.lengths = np.clip(training.lengths - 1, 0, max_length)  # (N,) transitions
+        self.starts = np.maximum(training.offsets[1:] - 1 - self.lengths, 0)
+
+    def __len__(self) -> int:
+        return self.training.users
+
+    def __getitem__(self, user: int) -> list[SequenceBatch]:
+        return self.__getitems__([user])
+
+    def __getitems__(self, users: Sequence[int]) -> list[SequenceBatch]:
+        """The micro-batches of one step: a partition of `users`; none for an empty draw.
+
+        A user without a transition has an all-zero row: still a user, with a loss and gradient of zero.
+        """
+        index = np.asarray(users, dtype=np.int64)
+        return [self._batch(index[group]) for group in pack(self.lengths[index], self.tokens)]
+
+    def _batch(self, users: np.ndarray) -> SequenceBatch:
+        items, starts, lengths = self.training.items, self.starts[users], self.lengths[users]
+        return SequenceBatch(padded(items, starts, lengths), padded(items, starts + 1, lengths))
+
+
+class RankingUsers(Dataset):
+    """The held-out users of a split, served in ranking batches of similar length."""
+
+    def __init__(self, split: LeaveOneOut, which: Split, max_length: int, tokens: int, items: int) -> None:
+        if max_length < 1:
+            raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
+        self.items = split.histories.items
+        self.max_length = max_length
+        users, self.targets = split.held_out(which)
+        self.starts = split.histories.offsets[users]
+        self.groups = pack(self.targets - self.starts, tokens, most=max(1, _SCORES // items))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, number: int) -> RankingBatch:
+        group = self.groups[number]
+        starts, targets = self.starts[group], self.targets[group]
+        seen = targets - starts
+        recent = np.minimum(seen, self.max_length)
+        return RankingBatch(
+            history=padded(self.items, targets - recent, recent),
+            target=torch.from_numpy(self.items[targets].astype(np.int64)),
+            seen=padded(self.items, starts, seen),
+        )

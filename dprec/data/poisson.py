@@ -1,0 +1,127 @@
+"""Which users take part in a step: Poisson sampling, the one the accounting assumes, and plain shuffling."""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from dprec.errors import UserError
+
+_STREAM = 0x757365727364  # keeps the draws of users apart from whatever else is derived from the same seed
+
+
+class UserBatches(Sampler[list[int]]):
+    """A torch batch sampler over users 0..users-1 that knows its own sampling rate.
+
+    One pass yields `len(self)` batches and moves `step` on by one for each. The stream never ends: the
+    next pass goes on where the last one stopped, and a resumed run sets `step`.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, users: int, expected_batch: int, seed: int | None = None) -> None:
+        if users < 1:
+            raise UserError("there is no user to sample: the data has 0 users after filtering")
+        if expected_batch < 1:
+            raise UserError(f"data.batch_size is {expected_batch}: give at least 1 user a step")
+        if expected_batch > users:
+            raise UserError(
+                f"data.batch_size is {expected_batch} but the data has {users} users: "
+                "give a batch size of at most the number of users"
+            )
+        if seed is not None and seed < 0:
+            raise UserError(f"data.sampling_seed is {seed}: give a number that is not negative")
+        self.users = users
+        self.expected_batch = expected_batch
+        self.rate = expected_batch / users
+        self.seed = seed
+        self.seeded = seed is not None
+        self.step = 0
+
+    def __len__(self) -> int:
+        """Batches in one pass: `users / expected_batch`, rounded up."""
+        return -(-self.users // self.expected_batch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            users = self.draw(self.step)
+            self.step += 1
+            yield users.tolist()
+
+    def steps(self, epochs: float) -> int:
+        """Steps after which a user has been drawn `epochs` times in expectation."""
+        return round(epochs * self.users / self.expected_batch)
+
+    @abstractmethod
+    def draw(self, step: int) -> np.ndarray:
+        """The distinct users of one step."""
+
+
+class PoissonBatches(UserBatches):
+    """Every user is in every batch with probability `rate`, independently of all other users and steps.
+
+    The size of a batch is therefore random, and a batch may be empty. Without a seed each step takes a
+    fresh 128-bit key from the operating system, so no state exists from which a draw could be predicted
+    or repeated, also after a fork, a copy or a resume. With a seed the draw is a function of
+    (seed, step): repeatable, and not private.
+
+    >>> batches = PoissonBatches(users=1000, expected_batch=50)
+    >>> batches.rate, len(batches), batches.steps(epochs=2), batches.seeded
+    (0.05, 20, 40, False)
+    >>> seeded = PoissonBatches(users=1000, expected_batch=50, seed=7)
+    >>> first = list(seeded)
+    >>> seeded.step = 3
+    >>> next(iter(seeded)) == first[3]
+    True
+    """
+
+    kind = "poisson"
+
+    def draw(self, step: int) -> np.ndarray:
+        """The users of one step, ascending.
+
+        A binomial count followed by a uniform subset of that size is the same law as one coin a user, and
+        costs what the batch costs: numpy picks a small subset without a pass over the population.
+        """
+        rng = np.random.Generator(_philox(self.seed, step))
+        count = rng.binomial(self.users, self.rate)
+        return np.sort(rng.choice(self.users, size=count, replace=False, shuffle=False))
+
+
+class ShuffledBatches(UserBatches):
+    """Batches of exactly `batch` distinct users, dealt from a shuffled population.
+
+    A shuffle gives `users // batch` batches; the users left over sit out until the next one, so no user
+    is ever twice in a batch. This is not the sampling that privacy amplification assumes.
+
+    >>> [len(users) for users in ShuffledBatches(users=10, batch=4, seed=0)]
+    [4, 4, 4]
+    """
+
+    kind = "shuffle"
+
+    def __init__(self, users: int, batch: int, seed: int | None = None) -> None:
+        super().__init__(users, batch, seed)
+        self._key = secrets.randbits(128) if seed is None else seed
+        self._shuffle: tuple[int, np.ndarray] | None = None  # the current shuffle and its number
+
+    def draw(self, step: int) -> np.ndarray:
+        number, place = divmod(step, self.users // self.expected_batch)
+        if self._shuffle is None or self._shuffle[0] != number:
+            rng = np.random.Generator(_philox(self._key, number))
+            self._shuffle = number, rng.permutation(self.users)
+        start = place * self.expected_batch
+        return np.sort(self._shuffle[1][start : start + self.expected_batch])
+
+
+def _philox(seed: int | None, step: int) -> np.random.Philox:
+    """A generator of its own for one step: a fresh key, or the seed's key at the step's own counter block."""
+    if seed is None:
+        return np.random.Philox(key=secrets.randbits(128))
+    key = np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(2, np.uint64)
+    return np.random.Philox(key=key, counter=[0, 0, 0, step])

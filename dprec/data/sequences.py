@@ -1,0 +1,218 @@
+"""Users' histories as a LightningDataModule: read, filter, hold out, sample, batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.catalogue import Catalogue
+from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
+from dprec.data.interactions import Format, read_interactions
+from dprec.data.packing import RankingUsers, TrainingUsers
+from dprec.data.poisson import PoissonBatches, ShuffledBatches
+from dprec.data.source import Dataset, OnMissing, open_source
+from dprec.data.synthetic import synthetic_interactions
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The data after reading, filtering and splitting."""
+
+    histories: Histories
+    catalogue: Catalogue
+    split: LeaveOneOut
+    training: Histories
+    name: str
+    notice: str | None
+
+
+class Sequences(pl.LightningDataModule):
+    """Next-item prediction on users' histories, each user's last event held out for the test.
+
+    Args:
+        dataset: what to train on; a MovieLens release is downloaded where it is not found.
+        path: the log, or the folder it lies in; `data/<dataset>` by default.
+        format: of the log; "auto" goes by its name and first line.
+        user_column: column of the user ids in CSV, TSV and Parquet; guessed by default.
+        item_column: column of the item ids.
+        time_column: column of the times, numbers or ISO dates.
+        on_missing: what to do where a MovieLens release can be neither found nor downloaded.
+        catalogue: public list of items, one raw id a line; by default the items found in the data.
+        min_events: users and items with fewer events are dropped; 0 keeps all.
+        validation: also hold out the event before the last.
+        max_length: a model sees this many of the most recent events.
+        batch_size: users in a step: expected with Poisson sampling, exact with shuffling.
+        sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
+        sampling_seed: makes the draws of users repeatable, and the run not private.
+        tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
+        synthetic_users: users of the synthetic data.
+        synthetic_items: items of the synthetic data.
+
+    >>> data = Sequences(dataset="synthetic", synthetic_users=50, synthetic_items=40, batch_size=10)
+    >>> data.setup()
+    >>> data.users, data.name, len(data.batches), len(next(iter(data.test_dataloader())).target)
+    (50, 'synthetic', 5, 50)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset = "movielens-1m",
+        path: str | None = None,
+        format: Format = "auto",
+        user_column: str | None = None,
+        item_column: str | None = None,
+        time_column: str | None = None,
+        on_missing: OnMissing = "error",
+        catalogue: str | None = None,
+        min_events: int = 5,
+        validation: bool = False,
+        max_length: int = 200,
+        batch_size: int = 1024,
+        sampling: Literal["poisson", "shuffle"] = "poisson",
+        sampling_seed: int | None = None,
+        tokens: int = 16_384,
+        synthetic_users: int = 20_000,
+        synthetic_items: int = 300,
+    ) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.path = path
+        self.format = format
+        self.user_column = user_column
+        self.item_column = item_column
+        self.time_column = time_column
+        self.on_missing = on_missing
+        self.catalogue_path = catalogue
+        self.min_events = min_events
+        self.validation = validation
+        self.max_length = max_length
+        self.batch_size = batch_size
+        self.sampling = sampling
+        self.sampling_seed = sampling_seed
+        self.tokens = tokens
+        self.synthetic_users = synthetic_users
+        self.synthetic_items = synthetic_items
+        self._loaded: Loaded | None = None
+        self._batches: PoissonBatches | ShuffledBatches | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        self.load()
+
+    def load(self) -> Loaded:
+        """Read and split the data; the second call gives what the first one made."""
+        if self._loaded is None:
+            public = None if self.catalogue_path is None else Catalogue.read(self.catalogue_path)
+            source = open_source(
+                self.dataset,
+                self.path,
+                self.on_missing,
+                read=self._read,
+                invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
+            )
+            histories, catalogue = build_histories(source.events, self.min_events, public)
+            split = LeaveOneOut(histories, self.validation)
+            self._loaded = Loaded(histories, catalogue, split, split.training(), source.name, source.notice)
+        return self._loaded
+
+    def _read(self, log: Path) -> Interactions:
+        return read_interactions(log, self.format, self.user_column, self.item_column, self.time_column)
+
+    @property
+    def users(self) -> int:
+        """N, the number of users that training draws from."""
+        return self.load().histories.users
+
+    @property
+    def items(self) -> int:
+        """V + 1: the item ids 1..V and padding."""
+        return len(self.load().catalogue) + 1
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self.load().catalogue
+
+    @property
+    def catalogue_ids(self) -> list[str]:
+        """The raw id of item i + 1 at position i."""
+        return self.load().catalogue.ids
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
+        """What the data is called beside its numbers; a stand-in has a name of its own."""
+        return self.load().name
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether invented data stands in for the dataset that was asked for."""
+        return self.load().notice is not None
+
+    @property
+    def notice(self) -> str | None:
+        """The sentence to print wherever numbers of stand-in data appear."""
+        return self.load().notice
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What a guarantee takes as public although it stands in the data or comes from it."""
+        assumed = [f"the number of users ({self.users:,})"]
+        if self.catalogue_path is None:
+            assumed.append("the item catalogue, taken from the items found in the data")
+            if self.min_events > 1:
+                assumed.append(f"the outcome of the minimum-events filter ({self.min_events}) on the items")
+        else:
+            assumed.append(f"the item catalogue, read from {self.catalogue_path}")
+        return assumed
+
+    @property
+    def training(self) -> Histories:
+        """Every user's training events in time order, not cut to `max_length`."""
+        return self.load().training
+
+    @property
+    def popularity(self) -> Tensor:
+        """How often each item stands in the training events: (items,), 0 for padding. Private data."""
+        return torch.from_numpy(np.bincount(self.training.items, minlength=self.items)).float()
+
+    @property
+    def batches(self) -> PoissonBatches | ShuffledBatches:
+        """The batch sampler of training: knows the rate that the accounting needs."""
+        if self._batches is None:
+            if self.sampling == "poisson":
+                self._batches = PoissonBatches(self.users, self.batch_size, self.sampling_seed)
+            elif self.sampling == "shuffle":
+                self._batches = ShuffledBatches(self.users, self.batch_size, self.sampling_seed)
+            else:
+                raise UserError(f"data.sampling is '{self.sampling}': give poisson or shuffle")
+        return self._batches
+
+    def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
+        """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
+        users = TrainingUsers(self.training, self.max_length, self.tokens)
+        return DataLoader(users, batch_sampler=self.batches, collate_fn=_as_is)
+
+    def val_dataloader(self) -> DataLoader[RankingBatch]:
+        """The validation split where there is one, the test split otherwise."""
+        return self.ranking_dataloader("validation" if self.validation else "test")
+
+    def test_dataloader(self) -> DataLoader[RankingBatch]:
+        return self.ranking_dataloader("test")
+
+    def ranking_dataloader(self, split: Split) -> DataLoader[RankingBatch]:
+        """Every held-out user of a split once, in batches of similar length."""
+        loaded = self.load()
+        users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items)
+        return DataLoader(users, batch_size=None, collate_fn=_as_is)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,91 @@
+"""From the name of a dataset to its events: a file, the MovieLens releases, or invented histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from dprec.data import movielens
+from dprec.data.histories import Interactions
+from dprec.errors import UserError
+
+Dataset = Literal[
+    "file", "synthetic", "movielens-100k", "movielens-1m", "movielens-20m", "movielens-25m", "movielens-32m"
+]
+OnMissing = Literal["error", "stand-in"]
+_LONG = 2**25  # bytes of a log that takes more than a moment to read
+
+
+@dataclass(frozen=True)
+class Source:
+    """Events, what to call them, and the sentence to print where they are not what was asked for."""
+
+    events: Interactions
+    name: str
+    notice: str | None = None
+
+
+def open_source(
+    dataset: Dataset,
+    path: str | None,
+    on_missing: OnMissing,
+    read: Callable[[Path], Interactions],
+    invent: Callable[[], Interactions],
+) -> Source:
+    """Find the events of a dataset; `read` reads a log, `invent` makes synthetic events.
+
+    A MovieLens release that is not in its folder is downloaded. Where that fails, `on_missing` decides
+    between an error and invented events under another name.
+    """
+    if on_missing not in ("error", "stand-in"):
+        raise UserError(f"data.on_missing is '{on_missing}': give error or stand-in")
+    if dataset == "synthetic":
+        if path is not None:
+            raise UserError("data.path has no meaning for synthetic data: set data.dataset to file")
+        return Source(invent(), "synthetic")
+    if dataset == "file":
+        if path is None:
+            raise UserError("data.path is not set: give the interaction log to read")
+        log = movielens.locate_any(Path(path)) if Path(path).is_dir() else Path(path)
+        return Source(_read(log, read), Path(path).name.split(".")[0] or "file")
+    if dataset not in movielens.RELEASES:
+        choices = ", ".join(["file", "synthetic", *movielens.RELEASES])
+        raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
+    folder = Path(path) if path is not None else Path("data") / dataset
+    # A path that looks like a file is the log itself, never a place to download to.
+    if folder.is_file() or (folder.suffix and not folder.is_dir()):
+        return Source(_read(folder, read), dataset)
+    found = movielens.locate(dataset, folder)
+    if found is None:
+        try:
+            found = movielens.download(dataset, folder)
+        except movielens.FetchError as reason:
+            return _missing(dataset, folder, str(reason), on_missing, invent)
+    return Source(_read(found, read), dataset)
+
+
+def _missing(
+    dataset: str, folder: Path, reason: str, on_missing: OnMissing, invent: Callable[[], Interactions]
+) -> Source:
+    if on_missing == "error":
+        release = movielens.RELEASES[dataset]
+        raise UserError(
+            f"{dataset} is not in {folder} and could not be downloaded ({reason}): "
+            f"unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
+        )
+    notice = (
+        f"STAND-IN DATA: {dataset} is not in {folder} and could not be downloaded ({reason}); "
+        f"this run uses invented histories, and its numbers say nothing about {dataset}."
+    )
+    return Source(invent(), f"{dataset}-stand-in", notice)
+
+
+def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:
+    if not log.is_file() or log.stat().st_size < _LONG:
+        return read(log)
+    with Console(stderr=True).status(f"reading {log}"):
+        return read(log)

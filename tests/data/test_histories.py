@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprec.data import Catalogue
+from dprec.data.histories import Interactions, LeaveOneOut, build_histories
+from dprec.errors import UserError
+
+
+def interactions(histories):
+    """Events of users given as lists of raw ids."""
+    ids = sorted({item for history in histories for item in history})
+    user = np.repeat(np.arange(len(histories)), [len(history) for history in histories]).astype(np.int32)
+    item = np.array([ids.index(item) for history in histories for item in history], dtype=np.int32)
+    return Interactions(user, item, ids)
+
+
+def raw(histories, catalogue):
+    return [[catalogue.raw(int(item)) for item in histories.of(user)] for user in range(histories.users)]
+
+
+def filtered(users, least):
+    """The filter as SASRec's preprocessing writes it: both counts on the raw data, in one pass."""
+    of_item = {}
+    for history in users:
+        for item in history:
+            of_item[item] = of_item.get(item, 0) + 1
+    kept = [[i for i in history if len(history) >= least and of_item[i] >= least] for history in users]
+    return [history for history in kept if len(history) >= 2]
+
+
+@given(
+    users=st.lists(st.lists(st.sampled_from("abcdef"), max_size=8), min_size=1, max_size=8),
+    least=st.integers(0, 5),
+)
+def test_the_filter_is_one_pass_over_the_raw_counts(users, least):
+    expected = filtered(users, least)
+    if not expected:
+        with pytest.raises(UserError, match="no user is left"):
+            build_histories(interactions(users), least)
+        return
+    histories, catalogue = build_histories(interactions(users), least)
+    assert raw(histories, catalogue) == expected
+    assert catalogue.ids == sorted({item for history in expected for item in history})
+
+
+def test_filtered_data_is_left_alone():
+    users = [list("abcde"), list("edcba"), list("abcde"), list("badce"), list("ecabd")]
+    assert raw(*build_histories(interactions(users), 5)) == users
+
+
+def test_a_public_catalogue_decides_alone_about_items():
+    """Its order is the order of the ids, rare and absent items stay, and users count what is listed."""
+    users = [list("abz"), list("az"), list("abbz"), list("zz")]
+    histories, catalogue = build_histories(interactions(users), 2, Catalogue(["b", "x", "a"]))
+    assert catalogue.ids == ["b", "x", "a"]
+    assert raw(histories, catalogue) == [["a", "b"], ["a", "b", "b"]]
+    assert histories.items.tolist() == [3, 1, 3, 1, 1]
+
+
+def test_one_users_events_decide_alone_with_a_public_catalogue():
+    """Adding a user changes nobody else's history: the filter leaks nothing."""
+    users = [list("aabb"), list("abc"), list("a")]
+    public = Catalogue(["a", "b"])
+    without, _ = build_histories(interactions(users), 2, public)
+    with_one, _ = build_histories(interactions([*users, list("abab")]), 2, public)
+    assert raw(with_one, public)[: without.users] == raw(without, public)
+
+
+def test_a_catalogue_without_a_known_item():
+    with pytest.raises(UserError, match="no user is left"):
+        build_histories(interactions([list("ab")]), 0, Catalogue(["x"]))
+
+
+def test_a_negative_minimum():
+    with pytest.raises(UserError, match=r"data\.min_events is -1"):
+        build_histories(interactions([list("ab")]), -1)
+
+
+def left_out(users, validation):
+    """Leave-one-out written with lists: training, and (history, target) for each split."""
+    held = 2 if validation else 1
+    training = [h[: len(h) - held] if len(h) >= held + 2 else h for h in users]
+    test = [(h[:-1], h[-1]) for h in users if len(h) >= held + 2]
+    return training, test, [(h[:-2], h[-2]) for h in users if len(h) >= held + 2]
+
+
+@given(
+    users=st.lists(st.lists(st.sampled_from("abcd"), min_size=2, max_size=7), min_size=1, max_size=6),
+    validation=st.booleans(),
+)
+def test_leave_one_out(users, validation):
+    histories, catalogue = build_histories(interactions(users), 0)
+    split = LeaveOneOut(histories, validation)
+    training, test, valid = left_out(users, validation)
+    assert raw(split.training(), catalogue) == training
+    for name, expected in [("test", test), *([("validation", valid)] if validation else [])]:
+        if not expected:
+            with pytest.raises(UserError, match="no user can be tested"):
+                split.held_out(name)
+            continue
+        places = zip(*split.held_out(name), strict=True)
+        got = [
+            (
+                [catalogue.raw(int(i)) for i in histories.items[histories.offsets[u] : at]],
+                catalogue.raw(int(histories.items[at])),
+            )
+            for u, at in places
+        ]
+        assert got == expected
+
+
+def test_no_validation_split_unless_asked():
+    histories, _ = build_histories(interactions([list("abcd")]), 0)
+    with pytest.raises(UserError, match=r"set data\.validation to true"):
+        LeaveOneOut(histories).held_out("validation")

@@ -1,0 +1,164 @@
+import gzip
+from datetime import datetime
+
+import polars as pl
+import pytest
+
+from dprec.data.interactions import read_interactions
+from dprec.errors import UserError
+
+EXPECTED = {"0": ["11"], "1": ["11", "9", "10"]}  # user 0 and 1 of every file below, in time order
+
+
+def histories(events):
+    """Items by position of the user, as raw ids."""
+    users: dict[str, list[str]] = {}
+    for user, item in zip(events.user.tolist(), events.item.tolist(), strict=True):
+        users.setdefault(str(user), []).append(events.item_ids[item])
+    return users
+
+
+def written(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+FILES = {
+    "ratings.dat": "1::9::5::200\n1::11::4::100\n0::11::3::50\n1::10::1::300\n",
+    "ratings.csv": "userId,movieId,rating,timestamp\n1,9,5.0,200\n1,11,4.0,100\n0,11,3.5,50\n1,10,1.0,300\n",
+    "u.data": "1\t9\t5\t200\n1\t11\t4\t100\n0\t11\t3\t50\n1\t10\t1\t300\n",
+    "pairs.txt": "1 11\n0 11\n1 9\n1 10\n",
+    "pairs.txt.gz": "1 11\n0 11\n1 9\n1 10\n",
+    "spaced.txt": " 1  11 \n\n0\t11\r\n1 9\n1 10",
+    "log.tsv": "item_id\tuser_id\ttime\n9\t1\t200\n11\t1\t100\n11\t0\t50\n10\t1\t300\n",
+    "log.csv.gz": "user,item,ts\n1,9,200.5\n1,11,100\n0,11,50\n1,10,3e2\n",
+    "excel.csv": "\ufeffuser,item,time\r\n1,9,200\r\n1,11,100\r\n0,11,50\r\n1,10,300\r\n",
+    "dates.csv": "user,item,date\n1,9,2020-01-02\n1,11,2020-01-01\n0,11,2019-05-05\n1,10,2021-01-01\n",
+    "instants.csv": (
+        "user,item,date\n1,9,2020-01-02T10:00:00Z\n1,11,2020-01-02T09:59:59Z\n"
+        "0,11,2019-05-05T00:00:00Z\n1,10,2021-01-01T00:00:00Z\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_same_histories(tmp_path, name):
+    events = read_interactions(written(tmp_path, name, FILES[name]))
+    assert histories(events) == EXPECTED
+    assert events.item_ids == ["9", "10", "11"]  # by value, not by text
+
+
+@pytest.mark.parametrize("time", ["int", "float", "datetime", "date"])
+def test_parquet(tmp_path, time):
+    times = {
+        "int": [2, 1, 0, 3],
+        "float": [0.2, 0.1, 0.0, 0.3],
+        "datetime": [datetime(2020, 1, 1, 0, minute) for minute in (2, 1, 0, 3)],
+        "date": [datetime(2020, 1, day).date() for day in (3, 2, 1, 4)],
+    }[time]
+    frame = pl.DataFrame({"UserID": [1, 1, 0, 1], "other": "x", "item-id": [9, 11, 11, 10], "Time": times})
+    frame.write_parquet(tmp_path / "log.parquet")
+    assert histories(read_interactions(tmp_path / "log.parquet")) == EXPECTED
+
+
+def test_ties_keep_the_order_of_the_file(tmp_path):
+    """With 60 events at one time a sort that is not stable would move some of them."""
+    items = [str((17 * place) % 61) for place in range(60)]
+    rows = "".join(f"a,{item},7\nb,{item},7\n" for item in items)
+    events = read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))
+    assert histories(events) == {"0": items, "1": items}
+
+
+def test_ids_are_text(tmp_path):
+    events = read_interactions(written(tmp_path, "log.csv", 'user,item,time\nann,007,1\nann,7,2\nann,"a,b",3\n'))
+    assert histories(events) == {"0": ["007", "7", "a,b"]}
+
+
+def test_columns_are_named_by_the_user(tmp_path):
+    path = written(tmp_path, "log.csv", "who,what,when,user\nx,p,2,no\nx,q,1,no\n")
+    events = read_interactions(path, user_column="who", item_column="what", time_column="when")
+    assert histories(events) == {"0": ["q", "p"]}
+    assert events.user.tolist() == [0, 0]
+
+
+def test_one_column_may_serve_twice(tmp_path):
+    path = written(tmp_path, "log.csv", "user,item\nx,3\nx,1\n")
+    assert histories(read_interactions(path, time_column="item")) == {"0": ["1", "3"]}
+
+
+def test_a_format_can_be_forced(tmp_path):
+    path = written(tmp_path, "events.log", "user,item,time\nx,p,1\n")
+    assert histories(read_interactions(path, format="csv")) == {"0": ["p"]}
+
+
+BROKEN = [
+    ("log.csv", "", "is empty"),
+    ("log.csv", "user,item,time\n", "is empty"),
+    ("ratings.dat", "", "is empty"),
+    ("pairs.txt", "\n\n", "is empty"),
+    ("pairs.txt.gz", "", "is empty"),
+    (
+        "log.csv",
+        "a,item,time\n1,2,3\n",
+        "looks like the user: set data.user_column; its columns are a, item, time",
+    ),
+    ("log.csv", "user,item\n1,2\n", "looks like the time: set data.time_column; its columns are user, item"),
+    ("log.csv", "user,item,time\nx,p,1\n,q,2\n,r,2\n", r"row 2 has no user id \(2 such rows\)"),
+    ("log.csv", 'user,item,time\nx,p,1\nx,"",2\n', "row 2 has no item id"),
+    ("log.csv", "user,item,time\nx,p,1\nx,q,\n", "row 2 has no time"),
+    ("log.csv", "user,item,time\nx,p,1\nx,q,soon\n", "row 2 has a time that is neither"),
+    ("log.csv", "user,item,time\nx,p,2020-01-01\nx,q,soon\n", "row 2 has a time that is neither"),
+    ("log.csv", "user,item,time\nx,p,01/02/2020\nx,q,13/02/2020\n", "row 1 has a time that is neither"),
+    ("log.csv", "user,item,time\nx,p,nan\n", "row 1 has a time that is neither"),
+    ("log.csv", "user,item,time\nx,p,soon\n", "row 1 has a time that is neither"),
+    ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "cannot read"),
+    ("log.parquet", "no parquet at all", "cannot read"),
+    ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` pair: '1 2 3'"),
+    ("ratings.dat", "1::2::3::4\n1::2\n", "row 2 has no time"),
+    ("u.data", "1\t2\n", "a line has user, item, rating and time"),
+    ("events.log", "user;item;time\n", "cannot tell the format"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN)
+def test_broken_files_are_named_in_one_line(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message) as error:
+        read_interactions(written(tmp_path, name, content))
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_a_gzip_file_cut_short(tmp_path):
+    path = tmp_path / "pairs.txt.gz"
+    path.write_bytes(gzip.compress(b"1 2\n" * 1000)[:-12])
+    with pytest.raises(UserError, match="cannot read"):
+        read_interactions(path)
+
+
+def test_a_null_in_parquet(tmp_path):
+    pl.DataFrame({"user": ["a", "b"], "item": ["p", None], "time": [1, 2]}).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="row 2 has no item id"):
+        read_interactions(tmp_path / "x.parquet")
+
+
+def test_times_must_be_times(tmp_path):
+    pl.DataFrame({"user": ["a"], "item": ["p"], "time": [True]}).write_parquet(tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="holds Boolean"):
+        read_interactions(tmp_path / "x.parquet")
+
+
+def test_a_wrong_column_lists_the_columns_there_are(tmp_path):
+    path = written(tmp_path, "log.csv", "user,item,time\n1,2,3\n")
+    with pytest.raises(UserError, match=r"no column 'film' \(data\.item_column\); its columns are user, item, time"):
+        read_interactions(path, item_column="film")
+
+
+def test_a_column_name_without_columns_is_not_ignored(tmp_path):
+    with pytest.raises(UserError, match="has no named columns"):
+        read_interactions(written(tmp_path, "pairs.txt", "1 2\n"), user_column="user")
+
+
+def test_a_missing_file_says_where_to_put_it(tmp_path):
+    with pytest.raises(UserError, match=r"no file .*log\.csv: put the interaction log there or set data\.path"):
+        read_interactions(tmp_path / "log.csv")

@@ -1,0 +1,127 @@
+"""The download, against a GroupLens of our own in a folder."""
+
+import hashlib
+import time
+import zipfile
+
+import pytest
+
+from dprec.data import Sequences, movielens
+from dprec.errors import UserError
+
+RATINGS = "".join(f"{user}::{item}::5::{item}\n" for user in range(6) for item in range(6))
+
+
+@pytest.fixture
+def grouplens(tmp_path, monkeypatch):
+    """A host with a tiny ml-1m.zip; the working directory is another folder."""
+    host = tmp_path / "host"
+    host.mkdir()
+    with zipfile.ZipFile(host / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", RATINGS)
+        archive.writestr("ml-1m/README", "usage licence")
+    digest = hashlib.md5((host / "ml-1m.zip").read_bytes()).hexdigest()
+    (host / "ml-1m.zip.md5").write_text(f"MD5 (ml-1m.zip) = {digest}\n")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(movielens, "GROUPLENS", host.as_uri())
+    return host
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(movielens, "GROUPLENS", (tmp_path / "nowhere").as_uri())
+
+
+def test_a_release_is_fetched_once(grouplens, tmp_path):
+    data = Sequences(dataset="movielens-1m", batch_size=2)
+    assert (data.users, data.items, data.name, data.stand_in, data.notice) == (
+        6,
+        7,
+        "movielens-1m",
+        False,
+        None,
+    )
+    home = tmp_path / "work" / "data" / "movielens-1m"
+    assert sorted(str(file.relative_to(home)) for file in home.rglob("*")) == [
+        "ml-1m",
+        "ml-1m/README",
+        "ml-1m/ratings.dat",
+    ]
+    (grouplens / "ml-1m.zip").unlink()
+    assert Sequences(dataset="movielens-1m", batch_size=2).users == 6
+
+
+def test_a_download_goes_to_the_given_folder(grouplens, tmp_path):
+    assert Sequences(dataset="movielens-1m", path=str(tmp_path / "films")).users == 6
+    assert (tmp_path / "films" / "ml-1m" / "ratings.dat").read_text() == RATINGS
+
+
+@pytest.mark.parametrize("on_missing", ["error", "stand-in"])
+def test_a_damaged_archive_is_refused_and_leaves_nothing(grouplens, tmp_path, on_missing):
+    """Not even a stand-in: the network is there, and the answer is wrong."""
+    with open(grouplens / "ml-1m.zip", "ab") as archive:
+        archive.write(b"x")
+    with pytest.raises(UserError, match="does not match its published checksum"):
+        Sequences(dataset="movielens-1m", on_missing=on_missing).setup()
+    assert not list((tmp_path / "work" / "data" / "movielens-1m").iterdir())
+
+
+def test_without_a_network_the_error_says_where_the_file_belongs(offline):
+    with pytest.raises(UserError, match=r"unzip ml-1m\.zip so that .*ml-1m/ratings\.dat exists") as error:
+        Sequences(dataset="movielens-1m").setup()
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_network_a_stand_in_says_what_it_is(offline, tmp_path):
+    data = Sequences(
+        dataset="movielens-1m", on_missing="stand-in", synthetic_users=100, synthetic_items=30, batch_size=10
+    )
+    data.setup()
+    assert data.stand_in
+    assert data.name == "movielens-1m-stand-in"
+    assert data.notice.startswith("STAND-IN DATA: movielens-1m")
+    assert "\n" not in data.notice
+    assert data.users == 100
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_silent_host_is_given_up(monkeypatch):
+    monkeypatch.setattr(movielens, "PATIENCE", 0.0)
+    monkeypatch.setattr(movielens, "urlopen", lambda *_, **__: time.sleep(10))
+    with pytest.raises(movielens.FetchError, match="no answer"):
+        movielens._answer("x")
+
+
+def test_a_log_that_is_named_but_missing_is_not_replaced(offline):
+    """A typing error in a path must not train on something else."""
+    with pytest.raises(UserError, match="there is no file"):
+        Sequences(dataset="movielens-1m", path="ml-1m.txt.gz", on_missing="stand-in").setup()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "place"),
+    [
+        ("movielens-1m", "ratings.dat"),
+        ("movielens-1m", "ml-1m/ratings.dat"),
+        ("movielens-100k", "ml-100k/u.data"),
+        ("movielens-20m", "ml-20m/ratings.csv"),
+        ("movielens-32m", "ratings.csv"),
+    ],
+)
+def test_a_release_is_found_in_its_folder(offline, tmp_path, dataset, place):
+    log = tmp_path / "here" / place
+    log.parent.mkdir(parents=True)
+    text = RATINGS if log.suffix == ".dat" else RATINGS.replace("::", "\t" if log.name == "u.data" else ",")
+    log.write_text(("userId,movieId,rating,timestamp\n" if log.suffix == ".csv" else "") + text)
+    for name in (dataset, "file"):
+        assert Sequences(dataset=name, path=str(tmp_path / "here")).users == 6
+
+
+def test_a_neighbours_release_is_not_taken(offline, tmp_path):
+    """ml-20m and ml-25m have files of the same name."""
+    (tmp_path / "ml-20m").mkdir()
+    (tmp_path / "ml-20m" / "ratings.csv").write_text("userId,movieId,timestamp\n1,1,1\n")
+    with pytest.raises(UserError, match="movielens-25m is not in"):
+        Sequences(dataset="movielens-25m", path=str(tmp_path)).setup()

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprec.data.histories import Histories, LeaveOneOut
+from dprec.data.packing import RankingUsers, TrainingUsers, pack, padded
+from dprec.errors import UserError
+
+
+def histories(*users):
+    return Histories(
+        np.cumsum([0, *map(len, users)]), np.array([item for user in users for item in user], dtype=np.int32)
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=40),
+    tokens=st.integers(1, 100),
+    most=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_packs_are_a_partition_within_the_budget(lengths, tokens, most):
+    lengths = np.array(lengths, dtype=np.int64)
+    groups = pack(lengths, tokens, most)
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * lengths[group].max() <= tokens
+        assert len(group) <= (most or len(lengths))
+    assert [lengths[row] for group in groups for row in group] == sorted(lengths, reverse=True)
+
+
+def test_packs_fill_the_budget():
+    assert [len(group) for group in pack(np.full(100, 10), tokens=200)] == [20] * 5
+
+
+def test_padded_rows():
+    items = np.arange(1, 10)
+    rows = padded(items, np.array([0, 5, 9]), np.array([2, 3, 0]))
+    assert rows.tolist() == [[1, 2, 0], [6, 7, 8], [0, 0, 0]]
+    assert rows.dtype == torch.int64
+    assert padded(items, np.array([0]), np.array([0])).tolist() == [[0]]
+
+
+@given(
+    users=st.lists(st.lists(st.integers(1, 9), max_size=8), min_size=1, max_size=8),
+    max_length=st.integers(1, 6),
+    tokens=st.integers(1, 40),
+    data=st.data(),
+)
+def test_a_logical_batch_holds_each_users_latest_transitions(users, max_length, tokens, data):
+    drawn = data.draw(st.lists(st.sampled_from(range(len(users))), unique=True))
+    batch = TrainingUsers(histories(*users), max_length, tokens).__getitems__(drawn)
+    got = []
+    for micro in batch:
+        assert micro.history.shape == micro.targets.shape
+        assert len(micro) == 1 or micro.history.numel() <= max(tokens, len(micro))
+        for history, targets in zip(micro.history.tolist(), micro.targets.tolist(), strict=True):
+            length = sum(item > 0 for item in targets)
+            assert history[length:] == targets[length:] == [0] * (len(history) - length)
+            got.append((history[:length], targets[:length]))
+    expected = [(users[u][:-1][-max_length:], users[u][1:][-max_length:]) for u in drawn]
+    assert sorted(got) == sorted(expected)
+
+
+def test_an_empty_draw_is_an_empty_list():
+    assert TrainingUsers(histories([1, 2]), 5, 10).__getitems__([]) == []
+
+
+def test_a_user_without_a_transition_is_still_a_row():
+    (batch,) = TrainingUsers(histories([4]), 5, 10).__getitems__([0])
+    assert batch.history.tolist() == batch.targets.tolist() == [[0]]
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 1000])
+def test_ranking_batches(tokens):
+    """History is the latest part of what was seen, and seen stops short of the target."""
+    users = [[1, 2, 3, 4, 5], [6, 7], [7, 6, 5, 4], [1, 1, 2]]
+    split = LeaveOneOut(histories(*users))
+    ranking = RankingUsers(split, "test", max_length=2, tokens=tokens, items=8)
+    got = {}
+    for batch in (ranking[number] for number in range(len(ranking))):
+        assert batch.target.shape == (len(batch),)
+        for history, target, seen in zip(batch.history, batch.target, batch.seen, strict=True):
+            got[tuple(seen[seen > 0].tolist())] = (history[history > 0].tolist(), target.item())
+    assert got == {(1, 2, 3, 4): ([3, 4], 5), (7, 6, 5): ([6, 5], 4), (1, 1): ([1, 1], 2)}
+
+
+def test_ranking_batches_keep_the_score_matrix_small():
+    split = LeaveOneOut(histories(*[[1, 2, 3]] * 100))
+    ranking = RankingUsers(split, "test", max_length=5, tokens=10**6, items=2**24 // 8)
+    assert [len(ranking[number]) for number in range(len(ranking))] == [8] * 12 + [4]
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(UserError, match=r"data\.max_length is 0"):
+        TrainingUsers(histories([1, 2]), 0, 10)
+    with pytest.raises(UserError, match=r"data\.max_length is 0"):
+        RankingUsers(LeaveOneOut(histories([1, 2, 3])), "test", 0, 10, 4)
+    with pytest.raises(UserError, match=r"data\.tokens is 0"):
+        TrainingUsers(histories([1, 2]), 5, 0).__getitems__([0])

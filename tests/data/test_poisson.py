@@ -1,0 +1,131 @@
+"""The law of the draws is what the accounting assumes, so it is tested as a law."""
+
+from collections import Counter
+from itertools import combinations, islice
+
+import numpy as np
+import pytest
+from scipy import stats
+from torch.utils.data import DataLoader
+
+from dprec.data import PoissonBatches, ShuffledBatches
+from dprec.errors import UserError
+
+
+def draws(batches, count):
+    return [batches.draw(step) for step in range(count)]
+
+
+def p_value(observed, expected):
+    return stats.chisquare(observed, np.asarray(expected) * sum(observed) / sum(expected)).pvalue
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_every_subset_of_users_has_its_poisson_probability(seed):
+    """The whole joint law: 2^5 subsets, so counts, inclusion and independence of users at once."""
+    batches = PoissonBatches(users=5, expected_batch=2, seed=seed)
+    seen = Counter(tuple(users.tolist()) for users in draws(batches, 20_000))
+    subsets = [subset for size in range(6) for subset in combinations(range(5), size)]
+    assert set(seen) <= set(subsets)
+    expected = [batches.rate ** len(s) * (1 - batches.rate) ** (5 - len(s)) for s in subsets]
+    assert p_value([seen[s] for s in subsets], expected) > 1e-6
+
+
+def test_steps_are_independent():
+    """Whether user 0 is in step t says nothing about step t + 1."""
+    member = np.array([0 in users for users in draws(PoissonBatches(4, 1, seed=5), 20_000)])
+    table = Counter(zip(member[:-1:2], member[1::2], strict=True))
+    q = 0.25
+    expected = [q * q, q * (1 - q), (1 - q) * q, (1 - q) ** 2]
+    observed = [table[pair] for pair in [(True, True), (True, False), (False, True), (False, False)]]
+    assert p_value(observed, expected) > 1e-6
+
+
+def test_small_rates_in_a_large_population():
+    """Above 10,000 users numpy picks subsets another way; counts stay binomial, users uniform."""
+    users, expected = 20_001, 12
+    drawn = draws(PoissonBatches(users, expected, seed=7), 4_000)
+    assert all(len(set(batch.tolist())) == len(batch) for batch in drawn)
+    counts = np.clip([len(batch) for batch in drawn], 4, 22)
+    edges = np.arange(4, 23)
+    law = stats.binom(users, expected / users).pmf(edges)
+    law[0], law[-1] = stats.binom(users, expected / users).cdf(4), stats.binom(users, expected / users).sf(21)
+    assert p_value(np.bincount(counts, minlength=23)[4:], law) > 1e-6
+    everyone = np.concatenate(drawn)
+    cells = np.histogram(everyone, bins=np.linspace(0, users, 41))[0]
+    assert p_value(cells, np.diff(np.ceil(np.linspace(0, users, 41)))) > 1e-6
+
+
+def test_a_rate_of_one_draws_everybody():
+    assert PoissonBatches(6, 6).draw(0).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_unseeded_draws_never_repeat():
+    """No two samplers share a stream, and going back to a step does not bring its users back."""
+    one, other = PoissonBatches(1000, 500), PoissonBatches(1000, 500)
+    assert not one.seeded
+    assert one.draw(0).tolist() != other.draw(0).tolist()
+    assert one.draw(0).tolist() != one.draw(0).tolist()
+
+
+@pytest.mark.parametrize("kind", [PoissonBatches, ShuffledBatches])
+def test_a_seeded_stream_continues_from_its_step(kind):
+    whole = kind(40, 7, seed=11)
+    stream = [users for _ in range(4) for users in whole]
+    assert whole.step == len(stream) == 4 * len(whole)
+    resumed = kind(40, 7, seed=11)
+    resumed.step = 9
+    assert list(resumed) == stream[9 : 9 + len(resumed)]
+    assert [users for _ in range(4) for users in kind(40, 7, seed=12)] != stream
+
+
+def test_length_rate_and_steps():
+    for batches in (PoissonBatches(6040, 1024), ShuffledBatches(6040, 1024)):
+        assert batches.rate == 1024 / 6040
+        assert len(batches) == 6
+        assert batches.steps(100) == 590
+        assert batches.steps(0.5) == 3
+        assert len(list(batches)) == 6
+    assert (PoissonBatches.kind, ShuffledBatches.kind) == ("poisson", "shuffle")
+
+
+def test_shuffled_batches_are_full_and_without_repeats():
+    """Also across the end of a shuffle: a user twice in a batch would count twice in one step."""
+    batches = ShuffledBatches(10, 4, seed=1)
+    drawn = [users for _ in range(20) for users in batches]
+    assert all(len(set(users)) == 4 for users in drawn)
+    for first, second in zip(drawn[::2], drawn[1::2], strict=True):  # the two batches of one shuffle
+        assert not set(first) & set(second)
+    appearances = np.bincount(np.concatenate(drawn), minlength=10)
+    assert appearances.min() > 0
+
+
+def test_empty_draws_reach_the_training_loop():
+    class Users:
+        def __getitems__(self, users):
+            return [f"user {user}" for user in users]
+
+    batches = PoissonBatches(users=3, expected_batch=1, seed=2)
+    loader = DataLoader(Users(), batch_sampler=batches, collate_fn=list)
+    served = [batch for _ in range(20) for batch in islice(loader, 3)]
+    assert [] in served
+    batches.step = 0
+    again = [[f"user {user}" for user in users] for _ in range(20) for users in batches]
+    assert served == again
+
+
+@pytest.mark.parametrize(
+    ("users", "batch", "seed", "message"),
+    [
+        (0, 1, None, "0 users"),
+        (10, 0, None, "data.batch_size is 0"),
+        (10, -3, None, "data.batch_size is -3"),
+        (10, 11, None, "the data has 10 users"),
+        (10, 5, -1, "data.sampling_seed is -1"),
+    ],
+)
+@pytest.mark.parametrize("kind", [PoissonBatches, ShuffledBatches])
+def test_impossible_batches_are_refused(kind, users, batch, seed, message):
+    with pytest.raises(UserError, match=message) as error:
+        kind(users, batch, seed)
+    assert "\n" not in str(error.value)

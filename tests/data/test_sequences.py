@@ -1,0 +1,141 @@
+import gzip
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from dprec.data import SequenceBatch, Sequences
+from dprec.errors import UserError
+
+
+@pytest.fixture
+def log(tmp_path):
+    """User u meets items u, u + 1, ... of 12, eight of them."""
+    path = tmp_path / "films.txt.gz"
+    pairs = "".join(f"u{user} f{(user + place) % 12:02d}\n" for place in range(8) for user in range(12))
+    path.write_bytes(gzip.compress(pairs.encode()))
+    return str(path)
+
+
+def small(log, **options):
+    return Sequences(**{"dataset": "file", "path": log, "batch_size": 4, "sampling_seed": 0, **options})
+
+
+def test_a_file_becomes_sequences(log):
+    data = small(log)
+    data.setup()
+    assert (data.users, data.items, data.name) == (12, 13, "films")
+    assert data.catalogue_ids == [f"f{item:02d}" for item in range(12)]
+    assert data.catalogue.encode_history(["f03", "x"]) == ([4], ["x"])
+    assert data.popularity.tolist() == [0.0, *[7.0] * 12]  # eight events each, one of them held out
+    assert data.load() is data.load()
+
+
+def test_the_splits(log):
+    data = small(log, validation=True, max_length=5)
+    validation, test = data.val_dataloader(), data.test_dataloader()
+    (valid_batch,), (test_batch,) = list(validation), list(test)
+    assert torch.equal(test_batch.history[:, -1], valid_batch.target)  # tested after the validation item
+    assert test_batch.history.shape == (12, 5)
+    assert test_batch.seen.shape == (12, 7)
+    assert torch.equal(test_batch.target - 1, (test_batch.seen[:, 0] - 1 + 7) % 12)
+    assert data.popularity.sum() == 12 * 6
+    assert torch.equal(next(iter(small(log).val_dataloader())).target, test_batch.target)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+def test_training_serves_the_drawn_users(log, sampling):
+    data = small(log, sampling=sampling)
+    logical = list(data.train_dataloader())
+    again = small(log, sampling=sampling)
+    assert len(logical) == len(again.batches) == 3
+    for batch, users in zip(logical, again.batches, strict=True):
+        assert sum(map(len, batch)) == len(users)
+        assert all(isinstance(micro, SequenceBatch) for micro in batch)
+        expected = {tuple((user + place) % 12 + 1 for place in range(6)) for user in users_by_text(users)}
+        assert {tuple(row) for micro in batch for row in micro.history.tolist()} == expected
+
+
+def users_by_text(users):
+    """Users are numbered by their text: u0, u1, u10, u11, u2, ..."""
+    names = sorted(f"u{user}" for user in range(12))
+    return [int(names[user][1:]) for user in users]
+
+
+def test_micro_batches_do_not_change_what_is_served(log):
+    def served(tokens):
+        return [
+            sorted(row for micro in batch for row in micro.targets.tolist())
+            for batch in small(log, tokens=tokens).train_dataloader()
+        ]
+
+    assert served(1) == served(13) == served(10_000)
+
+
+def test_lightning_trains_through_empty_draws(log):
+    class Counting(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.sizes = []
+
+        def training_step(self, batch, _):
+            assert all(isinstance(micro, SequenceBatch) for micro in batch)
+            self.sizes.append(sum(map(len, batch)))
+
+        def configure_optimizers(self):
+            return None
+
+    model, data = Counting(), small(log, batch_size=1)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(max_epochs=2, limit_val_batches=0, accelerator="cpu", **quiet)
+    trainer.fit(model, datamodule=data)
+    again = small(log, batch_size=1).batches
+    assert model.sizes == [len(users) for _ in range(2) for users in again]
+    assert 0 in model.sizes
+
+
+def test_what_is_assumed_public(log, tmp_path):
+    found = small(log).assumptions
+    assert found[0] == "the number of users (12)"
+    assert any("found in the data" in line for line in found)
+    assert any("minimum-events filter (5)" in line for line in found)
+    assert not any("filter" in line for line in small(log, min_events=0).assumptions)
+    (tmp_path / "items.txt").write_text("f05\nf04\nf03\nf02\nf01\nnew\n")
+    public = small(log, catalogue=str(tmp_path / "items.txt"), min_events=2)
+    assert public.catalogue_ids == ["f05", "f04", "f03", "f02", "f01", "new"]
+    assert len(public.assumptions) == 2
+    assert "items.txt" in public.assumptions[1]
+    assert public.popularity[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling": "sometimes"}, "data.sampling is 'sometimes': give poisson or shuffle"),
+        ({"batch_size": 0}, "data.batch_size is 0"),
+        ({"batch_size": 13}, "the data has 12 users"),
+        ({"max_length": 0}, "data.max_length is 0"),
+        ({"tokens": 0}, "data.tokens is 0"),
+        ({"min_events": 9}, "no user is left"),
+        ({"dataset": "netflix"}, "data.dataset is 'netflix': give one of file, synthetic, movielens-100k"),
+        ({"on_missing": "shrug"}, "data.on_missing is 'shrug'"),
+        ({"path": None}, "data.path is not set"),
+        ({"dataset": "synthetic"}, "data.path has no meaning"),
+        ({"format": "xml"}, "data.format is 'xml'"),
+    ],
+)
+def test_mistakes_are_one_line(log, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        next(iter(small(log, **options).train_dataloader()))
+    assert "\n" not in str(error.value)
+
+
+def test_folders_without_one_log(tmp_path):
+    with pytest.raises(UserError, match=r"has none of ratings\.csv, ratings\.dat, u\.data"):
+        Sequences(dataset="file", path=str(tmp_path)).setup()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "u.data").write_text("1\t1\t1\t1\n")
+    with pytest.raises(UserError, match="has several logs"):
+        Sequences(dataset="file", path=str(tmp_path)).setup()
