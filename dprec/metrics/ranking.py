@@ -1,0 +1,161 @@
+"""Full-ranking metrics of next-item recommendation: NDCG@k and HIT@k of one held-out item per user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from dprec.errors import UserError
+
+
+def target_ranks(scores: Tensor, target: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Rank of each user's target among all items, 0 the best: how many other items score at least as high.
+
+    Ties count against the model, so a constant score is worth nothing. Column 0 (padding) never competes,
+    whatever it holds. Items in `seen` (padded with 0, repeats allowed) do not either; the target always does.
+    Raises UserError if a score in another column is NaN or infinite.
+
+    >>> scores = torch.tensor([[0.0, 0.9, 0.5, 0.7, 0.5]])
+    >>> target_ranks(scores, target=torch.tensor([2]))
+    tensor([3])
+    >>> target_ranks(scores, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
+    tensor([2])
+    """
+    return _both_ranks(scores, target, seen)[1]
+
+
+def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
+    """NDCG@k of one relevant item: 1 / log2(rank + 2) within the first k, else 0; one value per user.
+
+    >>> ndcg_at(torch.tensor([0, 2, 10]))
+    tensor([1.0000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+    return torch.where(ranks < k, 1 / torch.log2(ranks.double() + 2), 0.0)
+
+
+def hit_at(ranks: Tensor, k: int = 10) -> Tensor:
+    """HIT@k: 1 where the target is among the first k, else 0; one value per user.
+
+    >>> hit_at(torch.tensor([0, 2, 10]))
+    tensor([1., 1., 0.], dtype=torch.float64)
+    """
+    return (ranks < k).double()
+
+
+def _both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ranks among all items and among those not seen, from one pass over the scores and no copy of them."""
+    _check(scores, target, seen)
+    own = scores.gather(1, target[:, None])  # (B, 1)
+    everyone = (scores[:, 1:] >= own).sum(1) - 1  # the target ties with itself
+    if seen is None or seen.shape[1] == 0:
+        return everyone, everyone
+    seen = seen.sort(dim=1).values  # (B, S): repeats become neighbours
+    counts = (seen != 0) & (seen != target[:, None])
+    counts[:, 1:] &= seen[:, 1:] != seen[:, :-1]
+    return everyone, everyone - (counts & (scores.gather(1, seen) >= own)).sum(1)
+
+
+def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
+    if scores.dim() != 2 or target.shape != scores.shape[:1]:
+        raise ValueError(f"scores {tuple(scores.shape)} and target {tuple(target.shape)}: want (B, items) and (B,)")
+    if seen is not None and (seen.dim() != 2 or len(seen) != len(scores)):
+        raise ValueError(f"seen is {tuple(seen.shape)}: want ({len(scores)}, S)")
+    items = scores.shape[1]
+    if len(target) and not (int(target.min()) >= 1 and int(target.max()) < items):
+        raise UserError(f"a target lies outside the catalogue of {items - 1} items: evaluate on the model's own data")
+    if seen is not None and seen.numel() and not (int(seen.min()) >= 0 and int(seen.max()) < items):
+        raise UserError(f"a seen item lies outside the catalogue of {items - 1}: evaluate on the model's own data")
+    # A sum is not finite if a term is not; it reads the scores once and allocates nothing of their size.
+    if not torch.isfinite(scores[:, 1:].sum(dtype=torch.float64)):
+        users = (~torch.isfinite(scores[:, 1:])).any(1).sum().item()
+        if users:
+            raise UserError(
+                f"scores are NaN or infinite for {users} of {len(scores)} users and cannot be ranked: "
+                "lower the learning rate or check the model"
+            )
+
+
+class _MeanOverUsers(Metric):
+    """A sum and a count: several processes give the mean over all users, not the mean of their means."""
+
+    is_differentiable = False
+    full_state_update = False
+
+    def __init__(self, k: int = 10, **options: Any) -> None:
+        super().__init__(**options)
+        self.k = k
+        self.total: Tensor
+        self.users: Tensor
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, scores: Tensor, target: Tensor, seen: Tensor | None = None) -> None:
+        ranks = target_ranks(scores, target, seen)
+        self.total += self._gain(ranks).sum()
+        self.users += len(ranks)
+
+    def _gain(self, ranks: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def compute(self) -> Tensor:
+        return self.total / self.users
+
+
+class NDCG(_MeanOverUsers):
+    """Mean NDCG@k of one held-out item per user.
+
+    >>> metric = NDCG(k=10)
+    >>> metric.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]))
+    >>> metric.compute()
+    tensor(0.5000, dtype=torch.float64)
+    """
+
+    def _gain(self, ranks: Tensor) -> Tensor:
+        return ndcg_at(ranks, self.k)
+
+
+class HIT(_MeanOverUsers):
+    """Share of users whose held-out item is among the first k.
+
+    >>> metric = HIT(k=1)
+    >>> metric.update(torch.tensor([[0.0, 0.9], [0.0, 0.1]]), torch.tensor([1, 1]))
+    >>> metric.compute()
+    tensor(1., dtype=torch.float64)
+    """
+
+    def _gain(self, ranks: Tensor) -> Tensor:
+        return hit_at(ranks, self.k)
+
+
+class RankingMetrics(Metric):
+    """NDCG@k and HIT@k under both protocols in one pass: seen items masked, and all items (`/all`).
+
+    >>> metrics = RankingMetrics(k=10)
+    >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))
+    >>> {name: float(value) for name, value in metrics.compute().items()}
+    {'ndcg@10': 1.0, 'hit@10': 1.0, 'ndcg@10/all': 0.5, 'hit@10/all': 1.0}
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    def __init__(self, k: int = 10, **options: Any) -> None:
+        super().__init__(**options)
+        self.k = k
+        self.totals: Tensor
+        self.users: Tensor
+        self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, scores: Tensor, target: Tensor, seen: Tensor) -> None:
+        everyone, unseen = _both_ranks(scores, target, seen)
+        gains = [gain(ranks, self.k) for ranks in (unseen, everyone) for gain in (ndcg_at, hit_at)]
+        self.totals += torch.stack(gains).sum(1)
+        self.users += len(target)
+
+    def compute(self) -> dict[str, Tensor]:
+        names = [f"{name}@{self.k}{which}" for which in ("", "/all") for name in ("ndcg", "hit")]
+        return dict(zip(names, self.totals / self.users, strict=True))

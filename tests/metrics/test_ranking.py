@@ -1,0 +1,188 @@
+"""Ranks against a brute-force loop, metrics against torchmetrics' retrieval metrics."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG
+
+from dprec.errors import UserError
+from dprec.metrics import HIT, NDCG, RankingMetrics, hit_at, ndcg_at, target_ranks
+
+
+def slow_rank(scores: list[float], target: int, seen: list[int]) -> int:
+    rank = 0
+    for item in range(1, len(scores)):
+        if item != target and item not in seen and scores[item] >= scores[target]:
+            rank += 1
+    return rank
+
+
+@st.composite
+def rankings(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
+    users, items, length = draw(st.integers(1, 4)), draw(st.integers(2, 9)), draw(st.integers(0, 12))
+    score = st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0])  # few values: many ties
+    scores = [[draw(score) for _ in range(items)] for _ in range(users)]
+    target = [draw(st.integers(1, items - 1)) for _ in range(users)]
+    seen = [[draw(st.integers(0, items - 1)) for _ in range(length)] for _ in range(users)]
+    return (
+        torch.tensor(scores),
+        torch.tensor(target),
+        torch.tensor(seen, dtype=torch.int64).reshape(users, length),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(rankings())
+def test_ranks_are_those_of_a_loop(ranking: tuple[Tensor, Tensor, Tensor]) -> None:
+    scores, target, seen = ranking
+    before = scores.clone(), seen.clone()
+    rows = list(zip(scores.tolist(), target.tolist(), seen.tolist(), strict=True))
+    assert target_ranks(scores, target, seen).tolist() == [slow_rank(*row) for row in rows]
+    assert target_ranks(scores, target).tolist() == [slow_rank(s, t, []) for s, t, _ in rows]
+    assert torch.equal(scores, before[0])
+    assert torch.equal(seen, before[1])
+
+
+def example(users: int, items: int = 120, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(users, items, generator=generator, dtype=torch.float64)  # distinct
+    target = torch.randint(1, items, (users,), generator=generator)
+    seen = torch.randint(0, items, (users, 30), generator=generator)
+    return scores, target, seen
+
+
+@pytest.mark.parametrize("k", [1, 5, 10])
+@pytest.mark.parametrize("masked", [True, False])
+def test_agrees_with_torchmetrics(k: int, masked: bool) -> None:
+    scores, target, seen = example(200)
+    competing = scores.clone()
+    if masked:
+        competing.scatter_(1, seen, -1.0)
+        competing.scatter_(1, target[:, None], scores.gather(1, target[:, None]))
+    relevant = torch.zeros_like(scores, dtype=torch.int64).scatter_(1, target[:, None], 1)
+    index = torch.arange(len(scores))[:, None].expand_as(scores)[:, 1:]
+    for mine, theirs in [(NDCG(k), RetrievalNormalizedDCG(top_k=k)), (HIT(k), RetrievalHitRate(top_k=k))]:
+        mine.update(scores, target, seen if masked else None)
+        want = theirs(competing[:, 1:].flatten(), relevant[:, 1:].flatten(), indexes=index.flatten())
+        assert float(mine.compute()) == pytest.approx(float(want), abs=1e-6)
+
+
+def test_both_protocols_at_once() -> None:
+    scores, target, seen = example(100)
+    metrics = RankingMetrics(k=10)
+    for part in (slice(0, 7), slice(7, 100)):
+        metrics.update(scores[part], target[part], seen[part])
+    values = metrics.compute()
+    assert list(values) == ["ndcg@10", "hit@10", "ndcg@10/all", "hit@10/all"]
+    for which, mask in (("", seen), ("/all", None)):
+        ranks = target_ranks(scores, target, mask)
+        assert float(values[f"ndcg@10{which}"]) == pytest.approx(float(ndcg_at(ranks).mean()))
+        assert float(values[f"hit@10{which}"]) == pytest.approx(float(hit_at(ranks).mean()))
+    assert values["ndcg@10"] > values["ndcg@10/all"]
+
+
+@pytest.mark.parametrize("kind", [NDCG, HIT, RankingMetrics])
+def test_processes_are_joined_by_sums_not_by_means(kind: type[Metric]) -> None:
+    scores, target, seen = example(100, items=20)
+    whole, few, many = kind(k=3), kind(k=3), kind(k=3)
+    whole.update(scores, target, seen)
+    few.update(scores[:3], target[:3], seen[:3])
+    many.update(scores[3:], target[3:], seen[3:])
+    assert all(reduction is not None for reduction in few._reductions.values())
+    for state, reduce in few._reductions.items():  # what torchmetrics does after gathering from two processes
+        setattr(few, state, reduce(torch.stack([getattr(few, state), getattr(many, state)])))
+    few._computed = None
+    few._update_count = 1
+    got, want = few.compute(), whole.compute()
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
+
+
+def test_states_are_a_few_numbers() -> None:
+    metrics = RankingMetrics()
+    scores, target, seen = example(100)
+    metrics.update(scores, target, seen)
+    assert sum(getattr(metrics, state).numel() for state in metrics._defaults) == 5
+
+
+def test_a_constant_score_is_worst() -> None:
+    scores = torch.zeros(2, 50)
+    assert target_ranks(scores, torch.tensor([1, 49])).tolist() == [48, 48]
+    metrics = RankingMetrics()
+    metrics.update(scores, torch.tensor([1, 49]), torch.zeros(2, 0, dtype=torch.int64))
+    assert all(value == 0 for value in metrics.compute().values())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_not_finite_are_refused(value: float) -> None:
+    scores, target, seen = example(4)
+    for row, item in ((0, 1), (3, 119)):
+        broken = scores.clone()
+        broken[row, item] = value
+        for metric in (NDCG(), HIT(), RankingMetrics()):
+            with pytest.raises(UserError, match="NaN or infinite for 1 of 4 users") as error:
+                metric.update(broken, target, seen)
+            assert "\n" not in str(error.value)
+
+
+def test_opposite_infinities_do_not_hide_each_other() -> None:
+    scores = torch.tensor([[0.0, math.inf, -math.inf, 1.0]])
+    with pytest.raises(UserError):
+        target_ranks(scores, torch.tensor([3]))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e9])
+def test_the_padding_column_is_ignored(value: float) -> None:
+    scores, target, seen = example(20)
+    want = target_ranks(scores, target, seen)
+    scores[:, 0] = value
+    assert torch.equal(target_ranks(scores, target, seen), want)
+
+
+def test_the_largest_finite_scores_are_fine() -> None:
+    scores = torch.full((2, 5), torch.finfo(torch.float64).max, dtype=torch.float64)
+    assert target_ranks(scores, torch.tensor([1, 2])).tolist() == [3, 3]
+
+
+def test_the_target_is_never_masked() -> None:
+    scores = torch.tensor([[0.0, 0.1, 0.9]])
+    assert target_ranks(scores, torch.tensor([1]), torch.tensor([[1, 1, 0]])).tolist() == [1]
+    assert target_ranks(scores, torch.tensor([1]), torch.tensor([[1, 2, 2]])).tolist() == [0]
+
+
+@pytest.mark.parametrize("target", [0, 120, -1])
+def test_a_target_outside_the_catalogue_is_refused(target: int) -> None:
+    scores, _, _ = example(1)
+    with pytest.raises(UserError, match="outside the catalogue of 119 items"):
+        target_ranks(scores, torch.tensor([target]))
+
+
+def test_a_seen_item_outside_the_catalogue_is_refused() -> None:
+    scores, target, _ = example(1)
+    with pytest.raises(UserError, match="seen item"):
+        target_ranks(scores, target, torch.tensor([[120]]))
+
+
+def test_shapes_are_checked() -> None:
+    scores, target, seen = example(4)
+    with pytest.raises(ValueError, match="target"):
+        target_ranks(scores, target[:3])
+    with pytest.raises(ValueError, match="seen"):
+        target_ranks(scores, target, seen[:3])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_low_precision_scores(dtype: torch.dtype) -> None:
+    scores, target, seen = example(20)
+    low = scores.to(dtype)
+    assert torch.equal(target_ranks(low, target, seen), target_ranks(low.double(), target, seen))
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    metrics = RankingMetrics()
+    metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
+    assert int(metrics.users) == 0
