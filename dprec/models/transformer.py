@@ -1,0 +1,104 @@
+"""The Transformer of DPFormer: causal self-attention over a user's history, items in and out through one table."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.models.base import SequenceRecommender
+
+
+class Transformer(SequenceRecommender):
+    """Predicts the next item from the history with a stack of causal Transformer blocks.
+
+    Args:
+        dim: width of items and hidden vectors.
+        heads: attention heads; divides `dim`.
+        blocks: number of Transformer blocks.
+        feedforward: hidden width of each block's two-layer network; None means 4 * dim.
+        dropout: share of activations dropped in training.
+        norm: where the layer norms stand: before each sublayer (pre) or after it (post).
+        activation: relu or gelu.
+        tied: read and score items with the same table; False gives the output a table of its own.
+    """
+
+    def __init__(
+        self,
+        items: int,
+        dim: int = 64,
+        heads: int = 1,
+        blocks: int = 2,
+        feedforward: int | None = None,
+        dropout: float = 0.2,
+        norm: Literal["pre", "post"] = "pre",
+        activation: Literal["relu", "gelu"] = "relu",
+        tied: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(items, dim, **options)
+        self.positions = nn.Embedding(self.max_length, dim)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.output = (
+            None if tied else nn.Embedding.from_pretrained(self.embedding.weight.clone(), freeze=False, padding_idx=0)
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation) for _ in range(blocks)
+        )
+        self.last_norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
+
+    @property
+    def item_table(self) -> Tensor:
+        return self.embedding.weight if self.output is None else self.output.weight
+
+    def encode(self, history: Tensor) -> Tensor:
+        places = torch.arange(history.shape[1], device=history.device)
+        x = self.dropout(self.embedding(history) + self.positions(places))  # (B, T, d)
+        for block in self.blocks:
+            x = block(x)
+        return self.last_norm(x)
+
+
+class Block(nn.Module):
+    """Attention, then a two-layer network, each with a residual connection and a layer norm."""
+
+    def __init__(self, dim: int, heads: int, feedforward: int, dropout: float, norm: str, activation: str) -> None:
+        super().__init__()
+        self.norm_first = norm == "pre"
+        self.attention = CausalAttention(dim, heads, dropout)
+        self.network = nn.Sequential(
+            nn.Linear(dim, feedforward),
+            nn.ReLU() if activation == "relu" else nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(feedforward, dim),
+        )
+        self.norms = nn.ModuleList((nn.LayerNorm(dim), nn.LayerNorm(dim)))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for sublayer, norm in zip((self.attention, self.network), self.norms, strict=True):
+            x = x + self.dropout(sublayer(norm(x))) if self.norm_first else norm(x + self.dropout(sublayer(x)))
+        return x
+
+
+class CausalAttention(nn.Module):
+    """Every position attends to itself and what came before. Padding is on the right, so it is never seen."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))  # (B, heads, T, d/heads)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

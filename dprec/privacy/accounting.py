@@ -1,0 +1,110 @@
+"""From a list of mechanisms to ε: privacy loss distributions, guarded where floating point would lie.
+
+Neighbours differ by one person added or removed. Every figure returned here is an upper bound on the true ε:
+
+* privacy loss distributions (PLD) are discretised pessimistically, on a grid of 1e-4, finer where the loss of
+  a single step is smaller than that, coarser where the grid would not fit in memory;
+* composition by FFT leaves an error of up to one rounding per step in δ, enough to report ε = 0.94 for a true
+  1.00 at a million steps and δ = 1e-12; that much is taken off δ before ε is read;
+* the Rényi bound, which has no such floor, is computed beside it and the smaller of the two is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache, reduce
+
+import dp_accounting
+from dp_accounting import gaussian_mechanism
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
+
+INTERVAL = 1e-4  # grid of the loss for final figures
+COARSE = 10.0  # multiple of it that is ten times faster and right to about three digits
+
+NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
+HOPELESS = 1e5  # an ε beyond this is not worth a distribution: the Rényi bound says enough
+STEP_POINTS, TOTAL_POINTS = 1e5, 1e6  # largest grids for one step and for the whole composition
+ROUNDING = 2.0**-52  # error of δ a step; 17 times what was measured against the closed form
+ORDERS = [*range(2, 33), *range(34, 65, 2), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024, 2048]
+
+Uses = Mapping[tuple[float, float], int]  # (noise multiplier, sampling rate) -> how many times
+
+
+def epsilon(uses: Uses, delta: float, resolution: float = 1.0) -> float:
+    """An ε such that everything in `uses` together is (ε, δ)-differentially private; ∞ without noise.
+
+    `resolution` multiplies the grid's interval: larger is faster and never lower than the truth.
+
+    >>> round(epsilon({(3.293, 1024 / 6040): 590}, delta=1 / 6040), 3)
+    4.998
+    """
+    uses = {use: count for use, count in uses.items() if count}
+    if not uses:
+        return 0.0
+    if any(sigma < NO_PRIVACY for sigma, _ in uses):
+        return math.inf
+    whole, sampled = _split(uses)
+    if not sampled:
+        return renyi_epsilon(uses, delta) if whole < NO_PRIVACY else _gaussian_epsilon(whole, delta)
+    bound = renyi_epsilon(uses, delta)
+    certain = delta - ROUNDING * (sum(sampled.values()) + 10)
+    if bound > HOPELESS or certain <= 0:
+        return bound
+    interval = _interval(sampled, bound) * resolution
+    parts = [_repeated(_one_use(sigma, rate, interval), count) for (sigma, rate), count in sampled.items()]
+    if whole < math.inf:
+        parts.append(_one_use(whole, 1.0, interval))
+    total = reduce(lambda left, right: left.compose(right), parts)
+    return min(bound, float(total.get_epsilon_for_delta(certain)))
+
+
+def renyi_epsilon(uses: Uses, delta: float) -> float:
+    """The Rényi upper bound on ε: milliseconds instead of tenths of a second, a few percent too high."""
+    accountant = RdpAccountant(ORDERS)
+    for (sigma, rate), count in uses.items():
+        event = dp_accounting.GaussianDpEvent(sigma)
+        accountant.compose(event if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, event), count)
+        # A divergence below 1e-15 drowns in rounding, may come out negative: pay 5e-15 · order more a step.
+        accountant.compose(dp_accounting.GaussianDpEvent(1e7), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _split(uses: Uses) -> tuple[float, dict[tuple[float, float], int]]:
+    """The noise of the one Gaussian that all unsampled ones compose to (∞ for none), and the sampled uses."""
+    precision = math.fsum(count / sigma**2 for (sigma, rate), count in uses.items() if rate == 1.0)
+    return precision**-0.5 if precision else math.inf, {u: c for u, c in uses.items() if u[1] < 1.0}
+
+
+def _gaussian_epsilon(sigma: float, delta: float) -> float:
+    """Closed form (the analytic Gaussian mechanism), widened by the solver's tolerance."""
+    return float(gaussian_mechanism.get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
+
+
+def _interval(sampled: Uses, bound: float) -> float:
+    """A grid fine enough for one step's loss and coarse enough to fit; in powers of two, to hit the cache."""
+    spread = min(rate * math.sqrt(math.expm1(min(sigma**-2, 60.0))) for sigma, rate in sampled)
+    reach = max(_largest_loss(sigma, rate) for sigma, rate in sampled)
+    wanted = max(min(INTERVAL, 0.05 * spread), reach / STEP_POINTS, 4 * bound / TOTAL_POINTS)
+    return INTERVAL * 2.0 ** math.ceil(math.log2(wanted / INTERVAL) - 1e-9)
+
+
+def _largest_loss(sigma: float, rate: float) -> float:
+    """log(1 - q + q e^x) at the loss x that one unsampled Gaussian passes with probability e^-50."""
+    x = 10 / sigma + 0.5 / sigma**2
+    return x + math.log(rate) if x > 700 else math.log1p(rate * math.expm1(x))
+
+
+def _repeated(one: pld.PrivacyLossDistribution, count: int) -> pld.PrivacyLossDistribution:
+    """`count` compositions; in two stages if many, where the library's tail bounds get too wide."""
+    if count < 1 << 12:
+        return one.self_compose(count)
+    stages, rest = divmod(count, math.isqrt(count))
+    total = one.self_compose(math.isqrt(count)).self_compose(stages)
+    return total.compose(one.self_compose(rest)) if rest else total
+
+
+@lru_cache(maxsize=16)
+def _one_use(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
+    return pld.from_gaussian_mechanism(sigma, value_discretization_interval=interval, sampling_prob=rate)

@@ -1,0 +1,129 @@
+"""Each user's gradient is scaled to a bounded norm and added to the sum: the one place that touches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dprec.errors import UserError
+from dprec.privacy import norms
+from dprec.privacy.contribution import Contribution
+from dprec.privacy.tape import Tape
+
+Mode = Literal["auto-v", "auto-s", "flat"]
+
+# Sums are rounded to float32. Clipping this much lower keeps a user's share within the bound all the same.
+HEADROOM = 1e-6
+# Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
+SMALLEST = 1e-6
+# The stabiliser of "auto-s".
+STABILITY = 1e-2
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How a user's gradient g is scaled so that its norm is at most `max_norm`.
+
+    - `flat`: g · min(1, C / ‖g‖)
+    - `auto-v`: g · C / ‖g‖, every user counts the same and C needs no tuning
+    - `auto-s`: g · C / (‖g‖ + 0.01)
+
+    >>> Clipping("flat", 1.0).scale(torch.tensor([0.5, 4.0]))
+    tensor([1.0000, 0.2500])
+    """
+
+    mode: Mode = "auto-v"
+    max_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto-v", "auto-s", "flat"):
+            raise UserError(f"privacy.clipping is '{self.mode}'; use auto-v, auto-s or flat")
+        if not 0 < self.max_norm < float("inf"):
+            raise UserError(f"privacy.max_norm is {self.max_norm}; use a positive number")
+
+    def scale(self, norm: Tensor) -> Tensor:
+        """Return the factor for each norm; 0 for a gradient that is not finite."""
+        bound = self.max_norm * (1 - HEADROOM)
+        if self.mode == "flat":
+            factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
+        elif self.mode == "auto-v":
+            factor = bound / norm.clamp(min=SMALLEST)
+        else:
+            factor = bound / (norm + STABILITY)
+        return torch.where(norm.isfinite(), factor, 0.0)
+
+
+@dataclass(frozen=True)
+class ClippedUsers:
+    """What was measured while a micro-batch was added. None of it is private."""
+
+    losses: Tensor  # (B,)
+    norms: Tensor  # (B,) before clipping
+    scales: Tensor  # (B,)
+
+
+def add_clipped(
+    sums: Mapping[str, Tensor],
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    clipping: Clipping,
+) -> ClippedUsers:
+    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one tensor of at least float32 for each parameter."""
+    users = len(batch)
+    with Tape(parameters, users) as tape:
+        tape.watch(batch)
+        losses = losses_of(batch)
+    tape.backward(losses)
+    with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        norm, scale = _clip(sums, tape.contributions, users, clipping, losses.device)
+    return ClippedUsers(losses.detach(), norm, scale)
+
+
+def squared_norms(
+    contributions: Mapping[str, list[Contribution]], shapes: Mapping[str, torch.Size], users: int
+) -> dict[str, Tensor]:
+    """Return every parameter's (B,) squared gradient norms, in float64."""
+    return {name: norms.squared_norms(uses, users, shapes[name]) for name, uses in contributions.items()}
+
+
+def _clip(
+    sums: Mapping[str, Tensor],
+    contributions: Mapping[str, list[Contribution]],
+    users: int,
+    clipping: Clipping,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    swept = _largest_built(contributions, sums)
+    squared = torch.zeros(users, dtype=torch.float64, device=device)
+    rest = {name: uses for name, uses in contributions.items() if name != swept}
+    shapes = {name: out.shape for name, out in sums.items()}
+    for norm in squared_norms(rest, shapes, users).values():
+        squared += norm
+    if swept is not None:
+
+        def weigh(chosen: slice, norm: Tensor) -> Tensor:
+            squared[chosen] += norm
+            return clipping.scale(squared[chosen].sqrt())
+
+        norms.sweep(contributions[swept], users, sums[swept], weigh)
+    norm = squared.sqrt()
+    scale = clipping.scale(norm)
+    broken = ~norm.isfinite()
+    some_broken = bool(broken.any())
+    for name, uses in rest.items():
+        for use in uses:
+            if some_broken:
+                use.forget(broken)
+            use.add_weighted(sums[name], scale.to(sums[name].dtype))
+    return norm, scale
+
+
+def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor]) -> str | None:
+    """Return the parameter whose users' gradients are dearest to build: it is built once, after all others."""
+    built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
+    return max(built, key=lambda name: sums[name].numel(), default=None)

@@ -1,0 +1,168 @@
+"""What one use of one parameter adds to each user's gradient, kept in whatever form is smallest.
+
+A user's gradient of a parameter is the sum of that parameter's contributions. None of them needs to be
+built to be summed over users; `materialise` builds a slice of users where nothing cheaper is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from dprec_kernels.catalogue_softmax import pieces
+from torch import Tensor
+
+
+class Contribution(Protocol):
+    """One use's share of the users' gradients of one parameter of shape `shape`."""
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        """Add these users' gradients to out (b, *shape)."""
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        """Add Σ_u weight[u] · gradient_u to out (*shape)."""
+
+    def forget(self, users: Tensor) -> None:
+        """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
+
+
+@dataclass
+class Outer:
+    """A linear map's weight (o, i): Σ_t left_t rightᵀ_t, left = output gradient, right = input."""
+
+    left: Tensor  # (B, T, o)
+    right: Tensor  # (B, T, i)
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        out.baddbmm_(self.left[users].mT, self.right[users])
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        left = self.left * weight[:, None, None]
+        out.addmm_(left.flatten(0, 1).T, self.right.flatten(0, 1))
+
+    def forget(self, users: Tensor) -> None:
+        self.left = _zeroed(self.left, users)
+        self.right = _zeroed(self.right, users)
+
+    def transposed(self) -> Outer:
+        return Outer(self.right, self.left)
+
+
+@dataclass
+class Rows:
+    """Rows of a table (items, *rest) read by id: value n goes to row ids[n]; repeats add up."""
+
+    ids: Tensor  # (B, N)
+    values: Tensor  # (B, N, *rest)
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        ids, values = self.ids[users], self.values[users]
+        first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
+        out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
+        out.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
+
+    def forget(self, users: Tensor) -> None:
+        self.values = _zeroed(self.values, users)
+
+
+@dataclass
+class Dense:
+    """Gradients that are small or have no structure: built as they are."""
+
+    values: Tensor  # (B, *shape)
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        out += self.values[users]
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        out += torch.tensordot(weight, self.values, dims=1)
+
+    def forget(self, users: Tensor) -> None:
+        self.values = _zeroed(self.values, users)
+
+
+@dataclass
+class CatalogueRows:
+    """The table of a catalogue softmax: Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
+
+    hidden: Tensor  # (B, T, d)
+    table: Tensor  # (items, d)
+    target: Tensor  # (B, T)
+    log_total: Tensor  # (B, T)
+    weight: Tensor  # (B, T)
+    padding: int
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        slope = pieces.score_slope(
+            self.hidden[users], self.table, self.target[users], self.log_total[users], self.weight[users],
+            self.padding,
+        )  # fmt: skip
+        out.baddbmm_(slope.mT, self.hidden[users])
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        pieces.add_table_gradient(
+            out, self.hidden.flatten(0, 1), self.table, self.target.flatten(), self.log_total.flatten(),
+            (self.weight * weight.unsqueeze(1)).flatten(), self.padding,
+        )  # fmt: skip
+
+    def forget(self, users: Tensor) -> None:
+        self.hidden = _zeroed(self.hidden, users)
+        self.log_total = _zeroed(self.log_total, users)
+        self.weight = _zeroed(self.weight, users)
+
+
+@dataclass
+class Aligned:
+    """A tensor whose own rows belong to the users, `rows` each, in order: each user touches only those."""
+
+    values: Tensor  # (B * rows, *rest)
+    rows: int
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        for place, user in enumerate(range(users.start, users.stop)):
+            own = slice(user * self.rows, (user + 1) * self.rows)
+            out[place, own] += self.values[own]
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        each = weight.repeat_interleave(self.rows)
+        out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
+
+    def forget(self, users: Tensor) -> None:
+        self.values = _zeroed(self.values, users.repeat_interleave(self.rows))
+
+
+@dataclass
+class Pulled:
+    """Gradients of a tensor computed from parameters alone, carried back through that computation."""
+
+    inner: Contribution  # the users' gradients of `expression`
+    expression: Tensor  # requires grad
+    parameter: Tensor
+
+    def materialise(self, out: Tensor, users: slice) -> None:
+        inner = out.new_zeros(out.shape[0], *self.expression.shape)
+        self.inner.materialise(inner, users)
+        out += self._back(inner, batched=True)
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        inner = out.new_zeros(self.expression.shape)
+        self.inner.add_weighted(inner, weight)
+        out += self._back(inner, batched=False)
+
+    def forget(self, users: Tensor) -> None:
+        self.inner.forget(users)
+
+    def _back(self, gradient: Tensor, batched: bool) -> Tensor:
+        (result,) = torch.autograd.grad(
+            self.expression, self.parameter, gradient.to(self.expression.dtype), retain_graph=True,
+            is_grads_batched=batched,
+        )  # fmt: skip
+        return result
+
+
+def _zeroed(values: Tensor, users: Tensor) -> Tensor:
+    return values.masked_fill(users.view(-1, *[1] * (values.dim() - 1)), 0.0)

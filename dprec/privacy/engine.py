@@ -1,0 +1,250 @@
+"""The Lightning callback that makes a recommender's training private, and says what that guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+
+from dprec.errors import UserError
+from dprec.privacy.accounting import COARSE
+from dprec.privacy.budget import PrivacyBudget, calibrate, steps_allowed
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.guarantee import guarantee
+from dprec.privacy.ledger import Ledger
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.probe import probe
+from dprec.privacy.sampling import Sampler, Sampling
+
+
+class Privacy(pl.Callback):
+    """Trains whatever recommender it is given with differential privacy per user.
+
+    Args:
+        epsilon: the budget; training stops before a step that would pass it. None: ε is only reported.
+        delta: None means 1 / users.
+        noise_multiplier: σ, noise per clipping norm. None: the smallest that keeps the whole run in the budget.
+        clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
+        max_norm: C, the most one user can add to the sum of gradients.
+        noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
+    """
+
+    def __init__(
+        self,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        noise_multiplier: float | None = None,
+        clipping: Literal["auto-v", "auto-s", "flat"] = "auto-v",
+        max_norm: float = 1.0,
+        noise_seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if epsilon is None and noise_multiplier is None:
+            raise UserError(
+                "privacy has neither epsilon nor noise_multiplier: give one, or leave the privacy block out"
+            )
+        if noise_multiplier is not None and not 0 <= noise_multiplier < float("inf"):
+            raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
+        # Made here for what it says about a number that makes no sense.
+        PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
+        self.epsilon = epsilon
+        self.clipping = Clipping(clipping, max_norm)
+        self.noise = GaussianNoise(noise_seed)
+        self.ledger = Ledger()
+        self.steps = 0
+        self._given = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+            **asdict(self.clipping),
+        }
+        self._delta = delta
+        self._sigma = noise_multiplier
+        self._sampling: Sampling | None = None
+        self._allowed = 0
+        self._resumed: dict[str, Any] | None = None
+        self._probed = False
+        self._first = True  # no step was taken in this process yet
+
+    @property
+    def delta(self) -> float:
+        if self._delta is None:
+            raise UserError("privacy.delta is 1 / users, and the users are not counted yet: call plan() first")
+        return self._delta
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier in force."""
+        if self._sigma is None:
+            raise UserError("the noise is calibrated to the run, which is not planned yet: call plan() first")
+        return self._sigma
+
+    @property
+    def sampling(self) -> Sampling:
+        if self._sampling is None:
+            raise UserError("the sampling is not known yet: call plan() first")
+        return self._sampling
+
+    @property
+    def spent(self) -> float:
+        """ε of everything recorded so far, the figure that is reported."""
+        return self.ledger.epsilon(self.delta)
+
+    @property
+    def spent_at_most(self) -> float:
+        """A slightly larger ε that costs ten times less: for progress."""
+        return self.ledger.epsilon(self.delta, COARSE)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether somebody who knows a seed can redraw the noise or the batches, so that nothing is private."""
+        return self.noise.seeded or self.sampling.seeded
+
+    def plan(self, sampler: Sampler | None, steps: int) -> None:
+        """Fix δ and σ for a run of this many steps; asking again with the same run changes nothing."""
+        sampling = Sampling.of(sampler)
+        if self._sampling == sampling and self._sigma is not None:
+            return
+        self._sampling = sampling
+        if self._delta is None:
+            self._delta = 1 / max(2, sampling.users)
+        events = sampling.events(steps)
+        if self._sigma is None:
+            assert self.epsilon is not None
+            self._sigma = calibrate(PrivacyBudget(self.epsilon, self._delta), sampling.event, events)
+
+    def epsilon_after(self, steps: int) -> float:
+        """ε of a whole run of this many steps, as planned."""
+        ledger = Ledger()
+        ledger.record(self.sampling.event(self.sigma), self.sampling.events(steps))
+        return ledger.epsilon(self.delta)
+
+    def guarantee(self, assumptions: Sequence[str] = ()) -> str:
+        """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
+        return guarantee(
+            self.spent,
+            self.delta,
+            self.sampling,
+            self.sigma,
+            self.clipping,
+            self.steps,
+            self.repeatable,
+            assumptions,
+        )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        _refuse_what_breaks_it(trainer, pl_module)
+        total: int = pl_module.total_steps
+        self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total)
+        self._continue(trainer)
+        self._allowed = self._steps_left(total - self.steps)
+        if self._allowed == 0 and self.steps == 0:
+            raise UserError(
+                f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
+                "raise epsilon or noise_multiplier"
+            )
+        trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
+        pl_module.gradient = PrivateGradient(
+            self.clipping,
+            self.sigma,
+            self.sampling.expected_batch,
+            self.noise,
+            padding_rows(pl_module),
+            self._record,
+        )
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._before = self.steps
+        if not self._probed and len(batch):
+            parameters = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
+            probe(pl_module, parameters, pl_module.losses, batch[0])
+            self._probed = True
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.steps != self._before + 1:
+            raise UserError(
+                f"{type(pl_module).__name__}.training_step took a step without the private gradient: "
+                "do not override training_step, write losses(batch)"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ledger": self.ledger.state_dict(), "steps": self.steps, "settings": self._settings()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._resumed = state_dict
+
+    def _settings(self) -> dict[str, Any]:
+        """What the guarantee depends on: a resumed run must not change any of it."""
+        return {**self._given, "delta": self.delta, "sigma": self.sigma, **self.sampling.settings()}
+
+    def _continue(self, trainer: pl.Trainer) -> None:
+        """Take over the ledger of the checkpoint, if its run was this run."""
+        if self._resumed is None:
+            if trainer.global_step:
+                raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
+            return
+        now = self._settings()
+        for name, old in self._resumed["settings"].items():
+            # σ follows from the other settings, but only to the tolerance of its calibration.
+            if name == "sigma" and self._given["noise_multiplier"] is None:
+                continue
+            if now.get(name) != old:
+                raise UserError(
+                    f"cannot resume: {name} was {old} and is now {now.get(name)}; keep it, or start a new run"
+                )
+        self._sigma = self._resumed["settings"]["sigma"]
+        self.steps = int(self._resumed["steps"])
+        self.ledger.load_state_dict(self._resumed["ledger"])
+        if self.steps != trainer.global_step:
+            raise UserError(
+                f"the checkpoint has {trainer.global_step} steps but its ledger {self.steps}: it is not whole"
+            )
+
+    def _steps_left(self, planned: int) -> int:
+        if self.epsilon is None or planned <= 0:
+            return max(0, planned)
+        budget = PrivacyBudget(self.epsilon, self.delta)
+        event = self.sampling.event(self.sigma)
+        if budget.allows(self.ledger.after(event, self.sampling.events(planned))):
+            return planned
+        return min(
+            planned,
+            self.sampling.steps_of(steps_allowed(budget, self.ledger, event, self.sampling.events(planned))),
+        )
+
+    def _record(self) -> None:
+        """Enter the coming release in the ledger. The entry comes first: a crash may over-count, never under-count."""
+        if self._allowed == 0:
+            raise UserError(f"the budget epsilon={self.epsilon} is spent: another step would pass it")
+        self._allowed -= 1
+        # A shuffled pass is one event; a resumed run shuffles anew, so its first step starts another.
+        if self.steps % self.sampling.steps_per_event == 0 or self._first:
+            self.ledger.record(self.sampling.event(self.sigma))
+        self._first = False
+        self.noise.at(self.steps)
+        self.steps += 1
+
+
+def _refuse_what_breaks_it(trainer: pl.Trainer, model: pl.LightningModule) -> None:
+    """Lightning options that change which users a step sees, or what is released, behind the accounting's back."""
+    reasons = {
+        "devices": trainer.world_size > 1 and "one noise source and one sampler are accounted: use trainer.devices=1",
+        "accumulate_grad_batches": trainer.accumulate_grad_batches != 1
+        and "a step is one batch: raise data.batch_size",
+        "gradient_clip_val": trainer.gradient_clip_val is not None
+        and "gradients are clipped per user: use privacy.max_norm",
+        "precision": str(trainer.precision).startswith("16") and "loss scaling skips steps: use 32-true or bf16-mixed",
+        "overfit_batches": bool(getattr(trainer, "overfit_batches", 0)) and "it repeats batches: leave it out",
+        "limit_train_batches": trainer.limit_train_batches not in (1.0, None)
+        and "it cuts passes short: use trainer.max_steps",
+    }
+    for option, reason in reasons.items():
+        if reason:
+            raise UserError(f"trainer.{option} cannot be used with privacy: {reason}")
+    if not hasattr(model, "gradient") or not hasattr(model, "losses"):
+        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.models.Recommender")

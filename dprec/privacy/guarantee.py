@@ -1,0 +1,61 @@
+"""The sentence a run is judged by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.sampling import Sampling
+
+NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal any user's history"
+
+
+def guarantee(
+    epsilon: float,
+    delta: float,
+    sampling: Sampling,
+    noise_multiplier: float,
+    clipping: Clipping,
+    steps: int,
+    repeatable: bool,
+    assumptions: Sequence[str],
+) -> str:
+    """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered."""
+    if repeatable:
+        return (
+            "not private: the noise or the batches follow from a fixed seed (privacy.noise_seed or "
+            "data.sampling_seed), and whoever knows the seed can remove the noise"
+        )
+    if math.isinf(epsilon):
+        return f"not private: noise multiplier {noise_multiplier:g} gives no finite epsilon"
+    neighbours = (
+        "adding or removing one user with their whole history"
+        if sampling.kind == "poisson"
+        else "replacing one user's whole history by an empty one"
+    )
+    law = (
+        f"Poisson sampling of users at rate {sampling.rate:.6g}"
+        if sampling.kind == "poisson"
+        else f"shuffled batches of {sampling.expected_batch} users, without amplification by sampling"
+    )
+    public = "; ".join(assumptions) or f"the number of users ({sampling.users})"
+    return (
+        f"({_up(epsilon)}, {delta:.3g})-differential privacy per user, "
+        f"where neighbouring data sets differ by {neighbours}, for the model in every checkpoint of this run: "
+        f"{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
+        f"assumed public: {public}; not covered: logged losses, metrics on the users' held-out items, "
+        "the choice of hyper-parameters, and errors that stop a run"
+    )
+
+
+def _up(epsilon: float) -> str:
+    """Four digits, rounded up: a promise must not be rounded down.
+
+    >>> _up(7.99912)
+    '8'
+    """
+    if epsilon == 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"

@@ -1,0 +1,151 @@
+"""Which user does each row of a tensor belong to?
+
+A tensor computed from the batch carries a `Layout`: how many consecutive rows of its first dimension belong
+to each user, in the batch's order, or the operation that lost that order. A parameter may only meet tensors
+whose order is known: attributing a row to the wrong user would clip the wrong gradient, silently.
+The rules are conservative. What they cannot follow is refused, and what they let through is checked once
+more on real users by `dprec.privacy.probe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_ATTRIBUTE = "_dprec_layout"
+
+
+@dataclass(frozen=True)
+class Layout:
+    rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
+    lost_at: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.rows > 0
+
+
+def layout_of(tensor: Tensor) -> Layout | None:
+    """Return the tensor's layout; None means that it does not depend on the batch."""
+    return getattr(tensor, _ATTRIBUTE, None)
+
+
+def mark(tensor: Tensor, layout: Layout) -> None:
+    setattr(tensor, _ATTRIBUTE, layout)
+
+
+def follow(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, users: int
+) -> None:
+    """Give the tensors in `result` the layout that `function` leaves them with."""
+    name = operation_name(function)
+    operands = args[:1] if name in METADATA else (args, kwargs)
+    inputs = [t for t in tree_leaves(operands) if isinstance(t, Tensor) and layout_of(t) is not None]
+    if not inputs:
+        return
+    in_place = args[0] if writes_first_argument(name) else None
+    for tensor in tree_leaves((result, in_place)):
+        if isinstance(tensor, Tensor):
+            mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
+
+
+def _after(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], out: Tensor, users: int
+) -> Layout:
+    lost = Layout(0, name)
+    for tensor in inputs:
+        layout = layout_of(tensor)
+        if layout is not None and not layout.known:
+            return layout
+    if out.dim() == 0 or out.shape[0] == 0:
+        return lost if users != 1 or out.dim() == 0 else Layout(1)
+    lead = max(inputs, key=lambda t: t.dim())
+    layout = layout_of(lead)
+    assert layout is not None
+    if name in _RESHAPES:
+        return Layout(out.shape[0] // users) if out.shape[0] % users == 0 and out.shape[0] >= users else lost
+    if out.shape[0] != lead.shape[0] or _touches_first_dimension(name, args, kwargs, lead):
+        return lost
+    if out.dim() > lead.dim() and name not in _GROWS:
+        return lost
+    return layout
+
+
+def writes_first_argument(name: str) -> bool:
+    return name in ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__") or (
+        name.endswith("_") and not name.endswith("__")
+    )
+
+
+def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    if name in _INDEXES:
+        return _index_moves_rows(args[1], lead)
+    if name in _ALWAYS_MOVE:
+        return True
+    if name == "linear":  # a batch tensor as the weight compares every user with every other
+        return len(args) > 1 and isinstance(args[1], Tensor) and layout_of(args[1]) is not None
+    dims: list[Any] = []
+    if "dim" in kwargs:
+        dims.append(kwargs["dim"])
+    elif name in _DIM_AFTER_TENSOR and len(args) > 1:
+        dims.extend(args[1:3] if name in _TWO_DIMS else args[1:2])
+    elif name in _DIM_DEFAULTS_TO_FIRST:
+        dims.append(
+            args[2]
+            if len(args) > 2 and name in ("split", "chunk")
+            else args[1]
+            if len(args) > 1 and name in ("cat", "concat", "stack", "unbind")
+            else 0
+        )
+    if name == "permute":
+        order = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
+        return bool(order) and order[0] % lead.dim() != 0
+    if name in _TWO_DIMS:
+        dims.extend(kwargs[key] for key in ("dim0", "dim1", "source", "destination") if key in kwargs)
+    flat = [d for d in tree_leaves(dims) if isinstance(d, int) and not isinstance(d, bool)]
+    return any(d == 0 or d == -lead.dim() for d in flat)
+
+
+def _index_moves_rows(index: Any, lead: Tensor) -> bool:
+    first = index[0] if isinstance(index, tuple) else index
+    if first is Ellipsis:
+        return False
+    if isinstance(first, slice):
+        return first != slice(None)
+    if isinstance(first, Tensor) and first.dtype != torch.bool:
+        if first.dim() == 0 or first.shape[0] != lead.shape[0]:
+            return True
+        own = torch.arange(lead.shape[0], device=first.device)
+        return not bool((own == first.reshape(len(own), -1).T).all())
+    return True  # an integer, a mask, None: the rows are chosen or shifted
+
+
+def operation_name(function: Callable[..., Any]) -> str:
+    """Return the name a reader knows the operation by.
+
+    >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__), operation_name(F.linear)
+    ('__getitem__', 'T', 'linear')
+    """
+    owner = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") == "__get__" and owner is not None:
+        return str(getattr(owner, "__name__", "attribute"))
+    return str(getattr(function, "__name__", function))
+
+
+METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values
+_RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+_INDEXES = {"__getitem__", "__setitem__"}
+_GROWS = {"unsqueeze", "__getitem__", "__setitem__", "embedding", "one_hot", "stack", "diag_embed"}
+_ALWAYS_MOVE = {"T", "t", "flip", "roll", "H", "nonzero", "masked_select"}
+_TWO_DIMS = {"transpose", "swapaxes", "swapdims", "movedim", "moveaxis"}
+_DIM_AFTER_TENSOR = _TWO_DIMS | {
+    "sum", "mean", "prod", "std", "var", "norm", "amax", "amin", "max", "min", "argmax", "argmin", "median",
+    "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "sort", "argsort", "unsqueeze",
+    "select", "narrow", "index_select", "gather", "scatter", "scatter_add", "index_add", "any", "all", "normalize",
+}  # fmt: skip
+_DIM_DEFAULTS_TO_FIRST = {"cat", "concat", "stack", "split", "chunk", "unbind"}

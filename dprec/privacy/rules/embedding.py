@@ -1,0 +1,87 @@
+"""Tables read by id: embeddings and `weight[ids]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+from dprec.privacy.contribution import Contribution, Rows
+from dprec.privacy.layout import layout_of
+from dprec.privacy.rules.rule import Rules, at_least_float32
+
+if TYPE_CHECKING:
+    from dprec.privacy.tape import Tape
+
+
+def embedding(
+    tape: Tape,
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    ids, weight = given["input"], given["weight"]
+    if given.get("max_norm") is not None:
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(weight)}' is renormalised in place by max_norm; leave max_norm out"
+        )
+    if given.get("scale_grad_by_freq"):
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(weight)}' is scaled by the batch's frequencies, which mixes users: "
+            "leave scale_grad_by_freq out"
+        )
+    padding = given.get("padding_idx")
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    return _look_up(tape, weight, ids, padding)
+
+
+def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    weight, ids = args
+    if isinstance(ids, tuple) and ids and all(isinstance(rest, slice) and rest == slice(None) for rest in ids[1:]):
+        ids = ids[0]
+    if not tape.trainable(weight):
+        return NotImplemented
+    if isinstance(ids, (slice, int)):
+        ids = torch.arange(weight.shape[0], device=weight.device)[ids]
+    integers = isinstance(ids, Tensor) and not ids.dtype.is_floating_point and ids.dtype != torch.bool
+    return _look_up(tape, weight, ids % weight.shape[0], None) if integers else NotImplemented
+
+
+def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    weight, dim, ids = args
+    return _look_up(tape, weight, ids, None) if tape.trainable(weight) and dim == 0 else NotImplemented
+
+
+def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
+    from dprec.privacy.tape import Expression
+
+    if layout_of(ids) is None:
+        if not isinstance(weight, torch.nn.Parameter):
+            return NotImplemented
+        rows_read = F.embedding(ids, weight, padding) if weight.dim() == 2 else weight[ids]
+        return tape.express(rows_read, Expression((weight,), ids=ids))
+    rows = tape.rows(ids, "embedding", weight)
+    own = ids.reshape(tape.users, -1)
+
+    def for_table(gradient: Tensor) -> Contribution:
+        values = at_least_float32(gradient.detach()).reshape(*own.shape, *weight.shape[1:])
+        if padding is not None:
+            values = values.masked_fill((own == padding).view(*own.shape, *[1] * (weight.dim() - 1)), 0.0)
+        return Rows(own, values)
+
+    return tape.record(weight.detach()[ids], rows, [(weight, for_table)], kept=[own])
+
+
+RULES: Rules = {
+    F.embedding: embedding,
+    Tensor.__getitem__: index,
+    torch.index_select: index_select,
+    Tensor.index_select: index_select,
+}

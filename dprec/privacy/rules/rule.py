@@ -1,0 +1,27 @@
+"""What a rule is, and what rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dprec.privacy.tape import Tape
+
+Operation: TypeAlias = Callable[..., Any]
+Rule: TypeAlias = "Callable[[Tape, Operation, Any, Any], Any]"  # (tape, operation, args, kwargs) -> result
+Rules: TypeAlias = dict[Operation, Rule]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return the values in a precision that sums may be taken in."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def by_user(tensor: Tensor, users: int) -> Tensor:
+    """Return (users, positions, features) of a tensor whose rows are in the users' order."""
+    tensor = at_least_float32(tensor.detach())
+    positions = tensor.numel() // max(1, users * tensor.shape[-1])
+    return tensor.reshape(users, positions, tensor.shape[-1])

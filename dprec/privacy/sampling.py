@@ -1,0 +1,65 @@
+"""The law by which users enter batches, as the accounting sees it: made from the sampler itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dprec.errors import UserError
+from dprec.privacy.ledger import Event
+
+
+class Sampler(Protocol):
+    """A batch sampler that knows its own law."""
+
+    kind: str  # "poisson" or "shuffle"
+    users: int
+    expected_batch: int
+    rate: float
+    seeded: bool
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What a sampler does to one user over a run.
+
+    Poisson: the user is in every step with probability `rate`, and every step is an event amplified by it.
+    Shuffle: the user is in at most one step of each pass, and every pass is one event without amplification.
+    """
+
+    kind: str
+    users: int
+    expected_batch: int
+    rate: float
+    seeded: bool
+
+    @classmethod
+    def of(cls, sampler: Any) -> Sampling:
+        """Read the law off the sampler; refuse one that does not state it."""
+        kind = getattr(sampler, "kind", None)
+        if kind not in ("poisson", "shuffle"):
+            raise UserError(
+                f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: "
+                "use DataLoader(batch_sampler=dprec.data.PoissonBatches(…))"
+            )
+        return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded)
+
+    @property
+    def steps_per_event(self) -> int:
+        return 1 if self.kind == "poisson" else max(1, self.users // self.expected_batch)
+
+    def event(self, noise_multiplier: float) -> Event:
+        if self.kind == "poisson":
+            return Event("poisson_gaussian", noise_multiplier, self.rate)
+        return Event("gaussian", noise_multiplier)
+
+    def events(self, steps: int) -> int:
+        """Return how many events that many steps are."""
+        return -(-steps // self.steps_per_event)
+
+    def steps_of(self, events: int) -> int:
+        """Return how many steps that many events pay for."""
+        return events * self.steps_per_event
+
+    def settings(self) -> dict[str, Any]:
+        return {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}

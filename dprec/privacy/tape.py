@@ -1,0 +1,235 @@
+"""One forward and one backward pass that leave, for every parameter, what each user adds to its gradient.
+
+The tape watches *uses of parameters*, not modules. Inside `with tape:` every torch function that receives a
+trainable parameter is run on a detached copy by the rule for that function (`dprec.privacy.rules`); the rule
+keeps the use's input, and the backward pass hands it the gradient of the use's output. Autograd never builds
+a parameter gradient. A weight used twice, under whatever name, simply has two contributions.
+
+What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `softplus(scale)`) is an
+*expression*: it keeps its graph back to the parameters and behaves like a parameter itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from dprec.errors import UncoveredUse
+from dprec.privacy import layout
+from dprec.privacy.contribution import Aligned, Contribution, Dense, Outer, Pulled, Rows
+from dprec.privacy.layout import Layout, layout_of, operation_name
+from dprec.privacy.rules import HINTS, RULES
+
+_EXPRESSION = "_dprec_expression"
+
+
+@dataclass(frozen=True)
+class Expression:
+    """How a tensor follows from parameters alone."""
+
+    parameters: tuple[nn.Parameter, ...]
+    transpose: bool = False  # it is the transpose of the one parameter
+    ids: Tensor | None = None  # it is the one parameter's rows at these ids
+
+
+class Tape(TorchFunctionMode):
+    """Records `users` users' contributions to `parameters` during one `losses(batch)` and its backward pass.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> batch = {"x": torch.randn(5, 2)}
+    >>> with Tape(dict(layer.named_parameters()), users=5) as tape:
+    ...     tape.watch(batch)
+    ...     losses = layer(batch["x"]).squeeze(1)
+    >>> tape.backward(losses)
+    >>> sorted(tape.contributions)
+    ['bias', 'weight']
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], users: int) -> None:
+        super().__init__()
+        self.users = users
+        self.parameters = dict(parameters)
+        self.contributions: dict[str, list[Contribution]] = {}
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._open = True
+
+    def watch(self, batch: Any) -> None:
+        """Declare the tensors that hold the users' data: row u of each belongs to user u."""
+        for tensor in batch_tensors(batch):
+            layout.mark(tensor, Layout(1) if tensor.dim() and tensor.shape[0] == self.users else Layout(0, "batch"))
+
+    def backward(self, losses: Tensor) -> None:
+        """Run the backward pass of one loss per user and close the tape."""
+        if losses.shape != (self.users,):
+            raise UncoveredUse(
+                f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
+            )
+        known = layout_of(losses)
+        if known is None or not known.known:
+            raise UncoveredUse(
+                f"losses(batch) is not one loss per user in the batch's order{_blame(known)}: "
+                "compute row u from user u alone"
+            )
+        before = {name: p.grad for name, p in self.parameters.items()}
+        losses.sum().backward()
+        self._open = False
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not before[name]:
+                parameter.grad = before[name]
+                raise UncoveredUse(
+                    f"parameter '{name}' got a gradient from a use that the tape did not see: "
+                    "use it through torch functions inside losses(batch)"
+                )
+
+    def trainable(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and (id(value) in self._names or hasattr(value, _EXPRESSION))
+
+    def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
+        """Return how many rows of `tensor` belong to each user, or refuse to guess."""
+        known = layout_of(tensor)
+        if known is None or not known.known:
+            raise UncoveredUse(
+                f"parameter '{self.name_of(used)}' meets in {operation} a tensor whose rows are not in the users' "
+                f"order{_blame(known)}: keep users first"
+            )
+        return known.rows
+
+    def name_of(self, value: Tensor) -> str:
+        expression: Expression | None = getattr(value, _EXPRESSION, None)
+        return self._names[id(expression.parameters[0] if expression else value)]
+
+    def record(
+        self,
+        output: Tensor,
+        rows: int,
+        uses: Iterable[tuple[Tensor, Callable[[Tensor], Contribution]]],
+        kept: Iterable[Tensor] = (),
+    ) -> Tensor:
+        """Return `output` such that its gradient becomes a contribution to every (parameter, rule) in `uses`.
+
+        `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
+        """
+        uses = [(used, make) for used, make in uses if self.trainable(used)]
+        versions = [(tensor, tensor._version) for tensor in kept]
+
+        def receive(gradient: Tensor) -> None:
+            if not self._open:
+                raise UncoveredUse("a second backward pass ran through a closed tape; call losses(batch) again")
+            if any(tensor._version != version for tensor, version in versions):
+                raise UncoveredUse(
+                    f"an input of parameter '{self.name_of(uses[0][0])}' is changed in place after its use: "
+                    "write the change out of place"
+                )
+            for used, make in uses:
+                for name, contribution in self._attribute(used, make(gradient)):
+                    self.contributions.setdefault(name, []).append(contribution)
+
+        tapped: Tensor = _Tap.apply(output, _anchor(output), receive)
+        layout.mark(tapped, Layout(rows))
+        return tapped
+
+    def express(self, result: Any, expression: Expression) -> Any:
+        if isinstance(result, Tensor) and result.requires_grad:
+            setattr(result, _EXPRESSION, expression)
+        return result
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        used = [tensor for tensor in tensors if self.trainable(tensor)]
+        if not used:
+            result = func(*args, **kwargs)
+            layout.follow(func, args, kwargs, result, self.users)
+            return result
+        rule = RULES.get(func)
+        if rule is not None:
+            result = rule(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        others = [tensor for tensor in tensors if not self.trainable(tensor)]
+        if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
+            return self._of_parameters_alone(func, args, kwargs, used)
+        name = operation_name(func)
+        if name in layout.METADATA and not any(self.trainable(leaf) for leaf in tree_leaves(args[:1])):
+            result = func(*args, **kwargs)
+            layout.follow(func, args, kwargs, result, self.users)
+            return result
+        hint = HINTS.get(
+            name, "write it with linear, embedding, layer_norm, + or *, or add a rule in dprec/privacy/rules"
+        )
+        raise UncoveredUse(
+            f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
+        )
+
+    def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
+        result = func(*args, **kwargs)
+        sources = {id(p): p for value in used for p in self._parameters_of(value)}
+        transpose = (
+            operation_name(func) in ("T", "mT", "t", "transpose") and id(used[0]) in self._names and used[0].dim() == 2
+        )
+        for leaf in tree_leaves(result):
+            self.express(leaf, Expression(tuple(sources.values()), transpose))
+        return result
+
+    def _parameters_of(self, value: Tensor) -> tuple[nn.Parameter, ...]:
+        expression: Expression | None = getattr(value, _EXPRESSION, None)
+        return expression.parameters if expression else (value,)  # type: ignore[return-value]
+
+    def _attribute(self, used: Tensor, contribution: Contribution) -> list[tuple[str, Contribution]]:
+        expression: Expression | None = getattr(used, _EXPRESSION, None)
+        if expression is None:
+            return [(self._names[id(used)], contribution)]
+        name = self._names[id(expression.parameters[0])]
+        if expression.transpose and isinstance(contribution, Outer):
+            return [(name, contribution.transposed())]
+        if expression.ids is not None and isinstance(contribution, Dense):
+            ids = expression.ids.flatten().expand(self.users, -1)
+            return [(name, Rows(ids, contribution.values.flatten(1, expression.ids.dim())))]
+        if expression.ids is not None and isinstance(contribution, Aligned):
+            ids = expression.ids.reshape(self.users, -1)
+            rest = contribution.values.shape[expression.ids.dim() :]
+            return [(name, Rows(ids, contribution.values.reshape(*ids.shape, *rest)))]
+        return [(self._names[id(p)], Pulled(contribution, used, p)) for p in expression.parameters]
+
+
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
+    if is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name) for field in fields(batch)]
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, whose backward pass shows the gradient to the tape."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor, anchor: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+        ctx.receive = receive  # type: ignore[attr-defined]
+        # What is returned must not be a view, or torch refuses to change it in place (ReLU(inplace=True)).
+        if 0 in value.stride():
+            return value.view_as(value)  # a parameter's copies, which nothing changes in place
+        if value._is_view():
+            return value.clone()
+        ctx.mark_dirty(value)  # type: ignore[attr-defined]
+        return value
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        ctx.receive(gradient)  # type: ignore[attr-defined]
+        return gradient, None, None
+
+
+def _anchor(like: Tensor) -> Tensor:
+    # Requires grad, so that a use is seen even where nothing before it does.
+    return torch.zeros((), device=like.device, requires_grad=True)
+
+
+def _blame(known: Layout | None) -> str:
+    return f" (lost at {known.lost_at})" if known is not None and known.lost_at else ""

@@ -1,0 +1,167 @@
+"""Small models that use their parameters in every way a user might, and batches that are awkward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from dprec_kernels import catalogue_softmax
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.models import SequenceRecommender, Transformer
+
+ITEMS, LENGTH = 23, 9
+
+
+class Zoo(SequenceRecommender):
+    """Base: d = 6, everything deterministic."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(ITEMS, 6, max_length=LENGTH, embedding_std=0.5, **options)
+        self.mix = nn.Linear(6, 6)
+
+    def encode(self, history: Tensor) -> Tensor:
+        return self.mix(self.embedding(history))
+
+
+class FunctionalTying(Zoo):
+    """The usual way to tie: F.linear with the embedding's weight, and torch's own cross-entropy."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.embedding.weight)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        logits = self.logits(self.encode(batch.history))
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        return (loss.view(batch.targets.shape) * (batch.targets != 0)).sum(1)
+
+
+class TransposedTying(FunctionalTying):
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.embedding.weight.T
+
+
+class LayerCalledTwice(Zoo):
+    def encode(self, history: Tensor) -> Tensor:
+        return self.mix(torch.tanh(self.mix(self.embedding(history))))
+
+
+class IndexedWeight(Zoo):
+    """weight[ids], also beside the module that owns it."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        return self.mix(self.embedding.weight[history] + self.embedding(history))
+
+
+class BroadcastPositions(Zoo):
+    """Positions without a users' dimension, in each spelling."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.places = nn.Embedding(LENGTH, 6)
+
+    def encode(self, history: Tensor) -> Tensor:
+        length = history.shape[1]
+        x = self.embedding(history) + self.places(torch.arange(length))
+        x = x + self.places.weight[:length] + self.places.weight[:length].unsqueeze(0)
+        x = x + self.places(torch.arange(length).expand(*history.shape))
+        return self.mix(x) + self.places(torch.arange(length)[None])
+
+
+class ScalesAndProducts(Zoo):
+    """Elementwise parameters, a low-rank weight, a reparametrised scale, matrix products on both sides."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scale = nn.Parameter(torch.rand(6) + 0.5)
+        self.shift = nn.Parameter(torch.rand(1, 6))
+        self.gate = nn.Parameter(torch.tensor(0.3))
+        self.down, self.up = nn.Parameter(torch.randn(6, 2)), nn.Parameter(torch.randn(2, 6))
+        self.vector = nn.Parameter(torch.randn(6))
+        self.rms = nn.RMSNorm(6)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = self.embedding(history) * self.scale - self.shift
+        x = x + x @ (self.down @ self.up) / F.softplus(self.gate)
+        x = x + (self.mix.weight @ x.mT).mT + (x @ self.vector).unsqueeze(-1)
+        x = torch.where(x > 0, x, x * self.gate)
+        return self.mix(self.rms(x)) + F.linear(x, self.mix.weight.T)
+
+
+class InPlace(Zoo):
+    """Operations in place after a use."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = F.relu(self.mix(self.embedding(history)), inplace=True) * 2
+        x += self.mix.bias
+        return self.mix(x).mul_(2.0)
+
+
+class UnevenUse(Zoo):
+    """A parameter nobody uses, one without gradient, one used for the first position only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.unused = nn.Parameter(torch.randn(4))
+        self.frozen = nn.Parameter(torch.randn(6), requires_grad=False)
+        self.first = nn.Linear(6, 6, bias=False)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = self.embedding(history) * self.frozen
+        return self.mix(x) + self.first(x[:, 0]).unsqueeze(1)
+
+
+class FlattenedTokens(Zoo):
+    """Linear layers on (users * positions, d)."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        tokens = self.embedding(batch.history).reshape(-1, 6)
+        hidden = torch.relu(self.mix(tokens))
+        loss = catalogue_softmax(hidden, self.embedding.weight, batch.targets.reshape(-1))
+        return loss.view(batch.targets.shape).sum(dim=1)
+
+
+def transformer(**options: Any) -> Transformer:
+    settings = {
+        "dim": 8,
+        "dropout": 0.0,
+        "max_length": LENGTH,
+        "embedding_std": 0.5,
+        "feedforward": 12,
+    } | options
+    return Transformer(ITEMS, **settings)
+
+
+MODELS = {
+    "transformer": transformer,
+    "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2),
+    "transformer-untied": lambda: transformer(tied=False),
+    "functional-tying": FunctionalTying,
+    "transposed-tying": TransposedTying,
+    "layer-twice": LayerCalledTwice,
+    "indexed-weight": IndexedWeight,
+    "broadcast-positions": BroadcastPositions,
+    "scales-and-products": ScalesAndProducts,
+    "in-place": InPlace,
+    "uneven-use": UnevenUse,
+    "flattened-tokens": FlattenedTokens,
+}
+
+
+def batch_of(users: int, length: int = LENGTH, seed: int = 0) -> SequenceBatch:
+    """Histories of very different length, with repeats inside a user; user 1 has no target at all."""
+    generator = torch.Generator().manual_seed(seed)
+    history = torch.randint(1, 8, (users, length), generator=generator)
+    targets = torch.randint(1, ITEMS, (users, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (users, 1), generator=generator)
+    padding = torch.arange(length) >= lengths
+    history, targets = history.masked_fill(padding, 0), targets.masked_fill(padding, 0)
+    if users > 1:
+        history[1] = targets[1] = 0
+    return SequenceBatch(history, targets)
+
+
+def rows_of(batch: SequenceBatch, users: Any) -> SequenceBatch:
+    return SequenceBatch(batch.history[users], batch.targets[users])

@@ -1,0 +1,173 @@
+"""Norms and clipped sums against torch.func, and what one user can move at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dprec.data import SequenceBatch
+from dprec.errors import UserError
+from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
+from dprec.privacy.tape import Tape
+from tests import truth
+from tests.models.zoo import MODELS, batch_of, rows_of
+
+MODES = ("flat", "auto-v", "auto-s")
+
+
+def trainable(model: Any) -> dict[str, Any]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def clipped_sums(model: Any, parts: list[SequenceBatch], clipping: Clipping) -> dict[str, Tensor]:
+    parameters = trainable(model)
+    sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    for part in parts:
+        add_clipped(sums, parameters, model.losses, part, clipping)
+    return sums
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return float(sum((a[name].double() - b[name].double()).square().sum() for name in a) ** 0.5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_every_parameters_norm_is_that_of_torch_func(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    model, batch = MODELS[name]().to(dtype), batch_of(6)
+    parameters = trainable(model)
+    with Tape(parameters, 6) as tape:
+        tape.watch(batch)
+        losses = model.losses(batch)
+    tape.backward(losses)
+    measured = squared_norms(tape.contributions, {n: p.shape for n, p in parameters.items()}, 6)
+    expected = truth.user_gradients(model, batch)
+    whole = truth.norms({n: expected[n] for n in parameters})
+    for parameter in parameters:
+        exact = truth.norms({parameter: expected[parameter]})
+        found = measured[parameter].sqrt() if parameter in measured else torch.zeros(6, dtype=torch.float64)
+        assert ((found - exact).abs() <= tolerance * whole.clamp(min=1e-30)).all(), parameter
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torch.dtype, tolerance: float) -> None:
+    model, batch = MODELS[name]().to(dtype), batch_of(7)
+    clipping = Clipping(mode, 0.3)
+    expected = {n: g for n, g in truth.user_gradients(model, batch).items() if n in trainable(model)}
+    scale = clipping.scale(truth.norms(expected))
+    exact = truth.weighted_sum(expected, scale)
+    size = distance(exact, {n: torch.zeros_like(g) for n, g in exact.items()})
+    for parts in (
+        [slice(0, 7)],
+        [slice(0, 1), slice(1, 3), slice(3, 7)],
+        [slice(i, i + 1) for i in range(7)],
+    ):
+        found = clipped_sums(model, [rows_of(batch, part) for part in parts], clipping)
+        assert distance(found, exact) <= tolerance * size
+
+
+@pytest.mark.parametrize("slice_size", [1, 50, 1 << 20])
+def test_the_sum_does_not_depend_on_how_many_users_are_built_at_once(monkeypatch: Any, slice_size: int) -> None:
+    model, batch = MODELS["transformer"]().double(), batch_of(5)
+    expected = clipped_sums(model, [batch], Clipping())
+    monkeypatch.setattr("dprec.privacy.norms.SLICE", slice_size)
+    assert distance(clipped_sums(model, [batch], Clipping()), expected) < 1e-12
+
+
+def test_no_users_leave_the_sum_at_zero() -> None:
+    sums = clipped_sums(MODELS["transformer"](), [], Clipping())
+    assert all((total == 0).all() for total in sums.values())
+
+
+@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products"])
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    users=st.integers(1, 6),
+    loud=st.sampled_from([1.0, 30.0, 1e-4]),
+    cut=st.integers(1, 6),
+)
+def test_one_user_moves_the_sum_by_at_most_the_bound(
+    name: str, mode: Any, seed: int, users: int, loud: float, cut: int
+) -> None:
+    torch.manual_seed(seed)
+    model, batch, clipping = MODELS[name]().double(), batch_of(users, seed=seed), Clipping(mode, 0.7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(loud)
+    everyone = clipped_sums(model, [rows_of(batch, slice(i, i + cut)) for i in range(0, users, cut)], clipping)
+    for user in range(users):
+        rest = [i for i in range(users) if i != user]
+        without = clipped_sums(model, [rows_of(batch, rest)] if rest else [], clipping)
+        assert distance(everyone, without) <= 0.7 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float32_a_users_share_keeps_the_bound(name: str, mode: Any) -> None:
+    for seed in range(5):
+        model, batch = MODELS[name](), batch_of(1, seed=seed)
+        share = clipped_sums(model, [batch], Clipping(mode, 1.0))
+        assert distance(share, {n: torch.zeros_like(g) for n, g in share.items()}) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products", "broadcast-positions"])
+def test_a_user_whose_gradient_is_not_finite_adds_exactly_nothing(name: str, broken: float) -> None:
+    model, batch = MODELS[name]().double(), batch_of(5)
+    plain = model.losses
+
+    def losses(part: SequenceBatch) -> Tensor:
+        weight = torch.where(part.history[:, 0] == 22, broken, 1.0)
+        return plain(part) * weight
+
+    batch.history[2, 0] = 22
+    model.losses = losses
+    parameters = trainable(model)
+    found = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+    users = add_clipped(found, parameters, model.losses, batch, Clipping())
+    without = clipped_sums(model, [rows_of(batch, [0, 1, 3, 4])], Clipping())
+    assert users.scales[2] == 0
+    assert all(torch.isfinite(total).all() for total in found.values())
+    assert distance(found, without) < 1e-12
+
+
+def test_the_scale_of_each_mode() -> None:
+    norm = torch.tensor([0.0, 0.5, 2.0, float("inf"), float("nan")], dtype=torch.float64)
+    assert torch.allclose(Clipping("flat", 1.0).scale(norm), torch.tensor([1, 1, 0.5, 0, 0]).double(), atol=2e-6)
+    assert torch.allclose(Clipping("auto-v", 1.0).scale(norm)[1:], torch.tensor([2, 0.5, 0, 0]).double(), atol=3e-6)
+    assert torch.allclose(
+        Clipping("auto-s", 1.0).scale(norm), torch.tensor([100, 1 / 0.51, 1 / 2.01, 0, 0]).double(), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "norm"), [("soft", 1.0), ("flat", 0.0), ("flat", float("inf")), ("flat", float("nan"))]
+)
+def test_a_clipping_that_makes_no_sense_is_refused(mode: Any, norm: float) -> None:
+    with pytest.raises(UserError, match="privacy"):
+        Clipping(mode, norm)
+
+
+def test_bfloat16_is_summed_in_float32() -> None:
+    model, batch = MODELS["transformer"](), batch_of(6)
+    parameters = trainable(model)
+    sums = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        users = add_clipped(sums, parameters, model.losses, batch, Clipping("auto-v", 1.0))
+    share = clipped_sums(model, [batch], Clipping("auto-v", 1.0))
+    assert all(total.dtype == torch.float32 for total in sums.values())
+    assert distance(sums, share) < 0.05 * users.scales.numel()
+    for user in range(6):
+        alone = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+        with torch.autocast("cpu", torch.bfloat16):
+            add_clipped(alone, parameters, model.losses, rows_of(batch, [user]), Clipping("auto-v", 1.0))
+        assert distance(alone, {n: torch.zeros_like(g) for n, g in alone.items()}) <= 1 + 1e-6

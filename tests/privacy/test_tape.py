@@ -1,0 +1,139 @@
+"""What the tape cannot attribute to one user it refuses, naming the parameter and the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.errors import UncoveredUse
+from dprec.privacy.tape import Tape
+
+USERS, LENGTH, DIM = 4, 5, 3
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(DIM, DIM)
+        self.table = nn.Embedding(9, DIM)
+        self.normal = nn.BatchNorm1d(DIM)
+        self.cell = nn.GRU(DIM, DIM, batch_first=True)
+        self.attention = nn.MultiheadAttention(DIM, 1, batch_first=True)
+        self.convolution = nn.Conv1d(DIM, DIM, 1)
+        self.renormalised = nn.Embedding(9, DIM, max_norm=1.0)
+        self.by_frequency = nn.Embedding(9, DIM, scale_grad_by_freq=True)
+
+
+def run(use: Callable[[Parts, Tensor, Tensor], Tensor], users: int = USERS) -> Tape:
+    parts = Parts()
+    x, ids = torch.randn(users, LENGTH, DIM), torch.randint(0, 9, (users, LENGTH))
+    with Tape(dict(parts.named_parameters()), users) as tape:
+        tape.watch([x, ids])
+        losses = use(parts, x, ids)
+    tape.backward(losses)
+    return tape
+
+
+REFUSED = {
+    "no rule": (lambda m, x, ids: torch.einsum("bti,oi->bto", x, m.mix.weight).sum((1, 2)), "mix.weight.*einsum"),
+    "convolution": (lambda m, x, ids: m.convolution(x.mT).sum((1, 2)), "convolution.*conv1d"),
+    "batch norm": (lambda m, x, ids: m.normal(x.mT).sum((1, 2)), "normal.*batch_norm.*LayerNorm"),
+    "fused recurrence": (lambda m, x, ids: m.cell(x)[0].sum((1, 2)), "cell.*gru"),
+    "fused attention": (lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)), "attention.*multi_head"),
+    "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
+    "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
+    "positions first": (lambda m, x, ids: m.mix(x.transpose(0, 1)).sum((0, 2)), "mix.*linear.*transpose"),
+    "permuted": (lambda m, x, ids: m.mix(x.permute(1, 0, 2)).sum((0, 2)), "mix.*permute"),
+    "packed tokens": (lambda m, x, ids: m.mix(x[ids > 3]).sum().expand(USERS), "mix.*__getitem__"),
+    "reordered users": (lambda m, x, ids: m.mix(x[torch.randperm(USERS) - 4]).sum((1, 2)), "mix.*__getitem__"),
+    "users in a sum": (lambda m, x, ids: m.mix(x - x.mean(0)).sum((1, 2)), "mix.*mean"),
+    "users in a softmax": (lambda m, x, ids: m.mix(x.softmax(dim=0)).sum((1, 2)), "mix.*softmax"),
+    "all against all": (lambda m, x, ids: m.mix(F.linear(x[:, 0], x[:, 1]) @ x[:, 2]).sum(1), "mix.*linear"),
+    "rolled": (lambda m, x, ids: m.mix(x.roll(1, 0)).sum((1, 2)), "mix.*roll"),
+    "concatenated": (lambda m, x, ids: m.mix(torch.cat([x, x])).sum((1, 2))[:USERS], "mix.*cat"),
+    "mean loss": (lambda m, x, ids: m.mix(x).mean(), "one loss per user"),
+    "users mixed after the parameters": (lambda m, x, ids: m.mix(x).sum((1, 2)).softmax(0), "softmax"),
+    "parameters alone": (lambda m, x, ids: m.mix.weight.sum().expand(USERS), "one loss per user"),
+    "parameter changed in place": (lambda m, x, ids: (m.mix.bias * 2).add_(x).sum((1, 2)), "mix.bias.*add_"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_use_that_cannot_be_attributed_is_refused(case: str) -> None:
+    use, message = REFUSED[case]
+    with pytest.raises(UncoveredUse, match=message) as caught:
+        run(use)
+    assert "\n" not in str(caught.value)
+
+
+ALLOWED: dict[str, Callable[[Parts, Tensor, Tensor], Tensor]] = {
+    "flattened": lambda m, x, ids: m.mix(x.flatten(0, 1)).view(USERS, LENGTH, DIM).sum((1, 2)),
+    "heads": lambda m, x, ids: m.mix(x.view(USERS, LENGTH, 1, DIM).transpose(1, 2).flatten(1, 2)).sum((1, 2)),
+    "last position": lambda m, x, ids: m.mix(x[torch.arange(USERS), ids[:, 0] % LENGTH]).sum(1),
+    "a slice": lambda m, x, ids: m.mix(x[:, 1:]).sum((1, 2)),
+    "form of a parameter": lambda m, x, ids: (m.mix(x) + torch.zeros_like(m.mix.weight).type_as(x)[0]).sum((1, 2)),
+    "written in place": lambda m, x, ids: m.mix(_written(x)).sum((1, 2)),
+    "augmented": lambda m, x, ids: _augmented(m, x).sum((1, 2)),
+}
+
+
+def _written(x: Tensor) -> Tensor:
+    out = torch.zeros(USERS, LENGTH, DIM)
+    out[:, 0] = x[:, 1]
+    return out
+
+
+def _augmented(m: Parts, x: Tensor) -> Tensor:
+    y = x * 2
+    y += m.mix.bias
+    return y
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_the_layouts_that_models_use_are_followed(case: str) -> None:
+    assert run(ALLOWED[case]).contributions
+
+
+def test_a_use_the_tape_did_not_see_is_found_afterwards() -> None:
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM)
+    hidden_use = layer.weight.sum()  # before the tape was on
+    with Tape(dict(layer.named_parameters()), USERS) as tape:
+        tape.watch([x])
+        losses = layer(x).squeeze(1) + hidden_use
+    with pytest.raises(UncoveredUse, match="weight.*did not see"):
+        tape.backward(losses)
+    assert layer.weight.grad is None
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM, requires_grad=True)
+    with Tape(dict(layer.named_parameters()), USERS) as tape:
+        tape.watch([x])
+        losses = layer(x).squeeze(1)
+    tape.backward(losses)
+    with pytest.raises(UncoveredUse, match="closed"):
+        losses.sum().backward()
+
+
+def test_an_input_changed_after_its_use_is_found() -> None:
+    def use(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+        hidden = x * 2
+        first = m.mix(hidden)
+        hidden.add_(1.0)
+        return (first + hidden).sum((1, 2))
+
+    with pytest.raises(UncoveredUse, match="mix.weight.*in place"):
+        run(use)
+
+
+def test_detached_and_metadata_uses_are_no_uses() -> None:
+    def use(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            size = m.mix.weight.norm()
+        return m.mix(x / (1 + size) * m.mix.weight.shape[0] + m.mix.bias.detach()).sum((1, 2))
+
+    assert len(run(use).contributions["mix.weight"]) == 1
