@@ -1,0 +1,27 @@
+"""Train sequence recommenders on people's histories with a differential-privacy guarantee per user."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dprec.data import Sequences
+    from dprec.models import Recommender, SequenceRecommender, Transformer
+    from dprec.privacy import Privacy
+
+__all__ = ["Privacy", "Recommender", "SequenceRecommender", "Sequences", "Transformer"]
+
+_HOMES = {
+    "Privacy": "dprec.privacy",
+    "Recommender": "dprec.models",
+    "SequenceRecommender": "dprec.models",
+    "Sequences": "dprec.data",
+    "Transformer": "dprec.models",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand, so that `python -m dprec.fit --help` does not wait for torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dprec' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

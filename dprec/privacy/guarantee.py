@@ -43,7 +43,8 @@ def guarantee(
     return (
         f"({_up(epsilon)}, {delta:.3g})-differential privacy per user, "
         f"where neighbouring data sets differ by {neighbours}, for the model in every checkpoint of this run: "
-        f"{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
+        f"{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped to norm "
+        f"{clipping.max_norm:g} ({clipping.mode}), {law}; "
         f"assumed public: {public}; not covered: logged losses, metrics on the users' held-out items, "
         "the choice of hyper-parameters, and errors that stop a run"
     )
