@@ -38,18 +38,18 @@ class GaussianNoise:
         self.seeded = seed is not None
         self._entropy = secrets.randbits(256) if seed is None else seed
         self._buffer = np.empty(CHUNK)
-        self._chunk = torch.from_numpy(self._buffer)  # the same memory
         self._cuda: dict[torch.device, torch.Generator] = {}
         self._restart(0)
 
     def at(self, step: int) -> GaussianNoise:
         """Self, with a stream that depends on this step and the seed alone.
 
-        A resumed run neither repeats noise nor depends on what was drawn before. Without a seed every stream
-        is fresh anyway and this does nothing.
+        A resumed run neither repeats noise nor depends on what was drawn before. Without a seed the stream
+        starts anew from fresh entropy, so that a copy of this object or a forked process never repeats it.
         """
-        if self.seeded:
-            self._restart(step)
+        if not self.seeded:
+            self._entropy = secrets.randbits(256)
+        self._restart(step)
         return self
 
     def add_(self, tensor: Tensor, std: float) -> None:
@@ -72,7 +72,7 @@ class GaussianNoise:
     def _normals(self, count: int, device: torch.device) -> Tensor:
         if device.type == "cpu":
             self._philox.standard_normal(out=self._buffer[:count])
-            return self._chunk[:count]
+            return torch.from_numpy(self._buffer[:count])
         if device not in self._cuda:
             self._cuda[device] = torch.Generator(device)
             self._cuda[device].manual_seed(int(self._philox.integers(1 << 63)))

@@ -77,12 +77,17 @@ class Tape(TorchFunctionMode):
                 f"losses(batch) is not one loss per user in the batch's order{_blame(known)}: "
                 "compute row u from user u alone"
             )
-        before = {name: p.grad for name, p in self.parameters.items()}
-        losses.sum().backward()
-        self._open = False
-        for name, parameter in self.parameters.items():
-            if parameter.grad is not before[name]:
-                parameter.grad = before[name]
+        held = {name: p.grad for name, p in self.parameters.items()}
+        for parameter in self.parameters.values():
+            parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
+        try:
+            losses.sum().backward()
+            unseen = [name for name, p in self.parameters.items() if p.grad is not None]
+        finally:
+            self._open = False
+            for name, parameter in self.parameters.items():
+                parameter.grad = held[name]
+        for name in unseen:
                 raise UncoveredUse(
                     f"parameter '{name}' got a gradient from a use that the tape did not see: "
                     "use it through torch functions inside losses(batch)"

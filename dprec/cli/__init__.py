@@ -1,0 +1,1 @@
+"""The command line: arguments, recipes and one line for every mistake."""

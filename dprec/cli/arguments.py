@@ -1,0 +1,94 @@
+"""A command line as this package reads it: recipes, ``--key value`` overrides, a command's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dprec.errors import UserError
+
+RECIPE_ENDINGS = (".yaml", ".yml", ".json")
+
+
+@dataclass
+class CommandLine:
+    """Recipes, overrides and switches, in the order they were given within each kind.
+
+    Recipes come first whatever the order on the line, so an override always wins.
+
+    >>> line = CommandLine.read(["--seed", "3", "--data.path=x.csv", "--json"], switches=["json"])
+    >>> line.overrides, line.switches
+    ([('seed', '3'), ('data.path', 'x.csv')], {'json'})
+    """
+
+    recipes: list[str] = field(default_factory=list)
+    overrides: list[tuple[str, str]] = field(default_factory=list)
+    switches: set[str] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, argv: Sequence[str], switches: Sequence[str] = (), positionals: str | None = None) -> CommandLine:
+        """``switches`` take no value; a word that is no option is a recipe, or what ``positionals`` names."""
+        line = cls()
+        words = list(argv)
+        while words:
+            word = words.pop(0)
+            if word == "-h":
+                word = "--help"
+            if word in ("-c", "-k"):
+                word = {"-c": "--config", "-k": "--k"}[word]
+            if word.startswith("--"):
+                line._option(word[2:], words, switches)
+            elif positionals is None:
+                line.recipes.append(_recipe(word))
+            else:
+                line.others.append(word)
+        return line
+
+    def _option(self, option: str, words: list[str], switches: Sequence[str]) -> None:
+        key, equals, value = option.partition("=")
+        if key in switches:
+            self.switches.add(key)
+            return
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise UserError(f"--{key} needs a value: --{key} VALUE")
+            value = words.pop(0)
+        if key == "config":
+            self.recipes.append(_recipe(value))
+        else:
+            self.overrides.append((key, value))
+
+    def take(self, key: str) -> str | None:
+        """Removes an override that belongs to the command itself and returns its last value."""
+        values = [value for name, value in self.overrides if name == key]
+        self.overrides = [pair for pair in self.overrides if pair[0] != key]
+        return values[-1] if values else None
+
+    def take_number(self, key: str) -> int | None:
+        """As :meth:`take`, for a whole number of at least 1."""
+        value = self.take(key)
+        if value is None:
+            return None
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise UserError(f"--{key} is {value!r}: give a whole number of at least 1")
+        return int(value)
+
+    def only(self, what: str) -> str:
+        """The one word that is neither recipe nor option."""
+        if len(self.others) != 1:
+            raise UserError(f"give exactly one {what}, got {len(self.others)}: {' '.join(self.others) or 'none'}")
+        return self.others[0]
+
+    def refuse_overrides(self) -> None:
+        if self.overrides:
+            raise UserError(f"unknown option --{self.overrides[0][0]}; --help lists what there is")
+
+
+def _recipe(word: str) -> str:
+    if Path(word).is_file():
+        return word
+    if word.endswith(RECIPE_ENDINGS):
+        raise UserError(f"no recipe at {word!r}: give the path of a .yaml file, such as recipes/quickstart.yaml")
+    raise UserError(f"{word!r} is neither a recipe (a .yaml file) nor an option: options are --key value")

@@ -1,0 +1,92 @@
+"""From a class's name to the class, and from settings to an object: one way for recipes and checkpoints."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jsonargparse
+
+from dprec.cli.keys import check, normal, parameters
+from dprec.cli.messages import one_line
+from dprec.errors import UserError
+
+
+def path_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def resolve(base: type, name: str, where: str) -> type:
+    """The subclass of ``base`` with this dotted path, or with this bare name among those already imported."""
+    if "." in name:
+        found = _import(name, where)
+    else:
+        named = {subclass.__name__: subclass for subclass in _subclasses(base)}
+        if name not in named:
+            close = difflib.get_close_matches(name, named, n=1)
+            hint = f"did you mean {close[0]}?" if close else "give its dotted path, such as my_module.MyModel"
+            raise UserError(f"{where}: unknown class {name!r}; {hint}")
+        found = named[name]
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise UserError(f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}")
+    return found
+
+
+def _import(name: str, where: str) -> Any:
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Only the named module's own absence is a mistake in the recipe; a failing import inside it is a bug.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(
+            f"{where}: no module {error.name!r} for the class {name}; run from the folder that holds it"
+        ) from None
+    if not hasattr(module, attribute):
+        names = [key for key, value in vars(module).items() if isinstance(value, type)]
+        close = difflib.get_close_matches(attribute, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "look for a typo"
+        raise UserError(f"{where}: {module_name} has no class {attribute!r}; {hint}")
+    return getattr(module, attribute)
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    direct: list[type] = base.__subclasses__()
+    for cls in direct:
+        yield cls
+        yield from _subclasses(cls)
+
+
+def build(
+    base: type,
+    settings: Mapping[str, Any],
+    where: str,
+    given: Mapping[str, Any] | None = None,
+    overrides: Sequence[tuple[str, str]] = (),
+) -> Any:
+    """The object that ``{"class_path": ..., "init_args": ...}`` describes.
+
+    ``given`` holds arguments from elsewhere than the recipe, of which the class gets those it has a name for;
+    ``overrides`` are ``--key value`` pairs as typed. Raises UserError for a class or an argument that does
+    not exist, or that has the wrong type.
+    """
+    class_key = f"{where}.class_path"
+    named = [value for key, value in overrides if normal(key) == class_key]
+    cls = resolve(base, (named or [settings["class_path"]])[-1], class_key)
+    for key, _ in overrides:
+        check(normal(key), {where: cls}, "command line")
+    arguments = {} if named else dict(settings.get("init_args") or {})
+    arguments |= {key: value for key, value in (given or {}).items() if key in parameters(cls)}
+    # The class is known, so its own arguments are parsed: a failing __init__ then raises what it raises.
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True)
+    typed = [f"--{key.replace('.init_args.', '.')}={value}" for key, value in overrides]
+    try:
+        parser.set_defaults({where: arguments})
+        config = parser.parse_args([word for word in typed if normal(word[2:].partition("=")[0]) != class_key])
+    except jsonargparse.ArgumentError as error:
+        raise UserError(one_line(str(error))) from None
+    return parser.instantiate_classes(config)[where]

@@ -1,0 +1,118 @@
+"""The keys a recipe may hold, and what was probably meant by one it may not."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import jsonargparse
+import pytorch_lightning as pl
+
+from dprec.errors import UserError
+
+GROUPS = ("data", "model", "privacy", "trainer")
+TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "resume", "ckpt_path")
+FROM_DATA = ("items", "max_length")  # the model's sizes that the data decides
+
+# Names other tools use for the same thing, so that a newcomer's first guess finds its key.
+SYNONYMS = {
+    "lr": "learning_rate",
+    "eps": "epsilon",
+    "sigma": "noise_multiplier",
+    "epochs": "max_epochs",
+    "steps": "max_steps",
+    "hidden_size": "dim",
+    "embedding_dim": "dim",
+    "max_grad_norm": "max_norm",
+    "output": "out",
+    "seed_everything": "seed",
+}
+
+
+def flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys of a recipe as they are typed on a command line: ``init_args`` is left out of the name.
+
+    >>> list(flatten({"seed": 3, "model": {"class_path": "A", "init_args": {"dim": 2}}}))
+    [('seed', 3), ('model.class_path', 'A'), ('model.dim', 2)]
+    """
+    for group, value in tree.items():
+        if group not in GROUPS or not isinstance(value, Mapping):
+            yield (f"{group}.class_path" if group in GROUPS and isinstance(value, str) else group), value
+            continue
+        for key, inner in value.items():
+            if key == "init_args" and isinstance(inner, Mapping):
+                yield from ((f"{group}.{name}", item) for name, item in inner.items())
+            else:
+                yield f"{group}.{key}", inner
+
+
+def normal(key: str) -> str:
+    """The name of an override without ``init_args`` and without jsonargparse's list suffix.
+
+    >>> normal("model.init_args.dim"), normal("trainer.callbacks+"), normal("model")
+    ('model.dim', 'trainer.callbacks', 'model.class_path')
+    """
+    parts = [part for part in key.rstrip("+").split(".") if part != "init_args"]
+    if len(parts) == 1 and parts[0] in ("model", "data"):
+        return f"{parts[0]}.class_path"
+    return ".".join(parts[:2])
+
+
+def parameters(cls: type) -> tuple[str, ...]:
+    """Names of the arguments a class takes, those it hands on to its bases included."""
+    return _parameters(cls)
+
+
+@lru_cache(maxsize=64)
+def _parameters(cls: Any) -> tuple[str, ...]:
+    if issubclass(cls, pl.Trainer):
+        return tuple(name for name in inspect.signature(cls).parameters if name != "self")
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, "it", fail_untyped=False)
+    return tuple(parser.get_defaults().get("it", jsonargparse.Namespace()).as_dict())
+
+
+def known(classes: Mapping[str, type]) -> list[str]:
+    """Every key that may be set, given the class in each group."""
+    keys = list(TOP_LEVEL)
+    for group, cls in classes.items():
+        names = [name for name in parameters(cls) if not (group == "model" and name in FROM_DATA)]
+        keys += [f"{group}.{name}" for name in names]
+    return keys
+
+
+def check(key: str, classes: Mapping[str, type], where: str) -> None:
+    """Refuses a key nothing listens to, in one line that says which and what was probably meant."""
+    group, _, name = key.partition(".")
+    if key in (*TOP_LEVEL, *GROUPS):  # a whole group: `privacy: null`
+        return
+    if group in GROUPS and name in ("class_path", "dict_kwargs", "help"):
+        return
+    if group == "model" and name in FROM_DATA:
+        hint = "set data.max_length" if name == "max_length" else "it is the size of the catalogue"
+        raise UserError(f"{where}: model.{name} comes from the data; {hint}")
+    if group in GROUPS and group not in classes:
+        return  # a class that does not import: the parser says so
+    options = known(classes)
+    if key in options:
+        return
+    meant = _meant(key, options)
+    hint = f"did you mean {meant}?" if meant else "python -m dprec.fit --help lists the keys"
+    raise UserError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def _meant(key: str, options: list[str]) -> str | None:
+    name = key.rpartition(".")[2]
+    name = SYNONYMS.get(name, name)
+    same_name = [option for option in options if option.rpartition(".")[2] == name]
+    if same_name:
+        return difflib.get_close_matches(key, same_name, n=1, cutoff=0.0)[0]
+    close = difflib.get_close_matches(key, options, n=1, cutoff=0.7)
+    if close:
+        return close[0]
+    names = {option.rpartition(".")[2]: option for option in options}
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
+    return names[near[0]] if near else None

@@ -1,0 +1,41 @@
+"""One line out of the parser's many: which key, what was expected, what was given."""
+
+from __future__ import annotations
+
+import re
+
+
+def one_line(message: str) -> str:
+    """Keeps of a nested type error its innermost key, the types that would do and the value.
+
+    >>> one_line('Parser key "trainer.max_steps":\\n  Expected a <class \\'int\\'>. Got value: q')
+    "trainer.max_steps is 'q': expected int"
+    """
+    path = re.findall(r'Parser key "([\w.]+)"', message)
+    refused = re.search(r"Option '([\w.]+)' is not accepted", message)
+    if refused:
+        return f"unknown key {'.'.join([*path, refused[1]])!r}"
+    expected, value = _innermost(message)
+    if path and expected and value is not None:
+        return f"{_dotted(path)} is {value!r}: expected {expected}"
+    return re.sub(r"\s+", " ", message).strip()
+
+
+def _innermost(message: str) -> tuple[str, str | None]:
+    # An outer `X or None` lists its own failures after the inner ones, so the deepest key's part comes first.
+    part = message.rpartition('Parser key "')[2]
+    value = re.search(r"(?:Got value|Given value): (.*)", part)
+    before = part[: value.start()] if value else part
+    types: list[str] = []
+    for name in re.findall(r"Expected an? (.+?)(?:\. |\n|$)", before):
+        plain = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", name.strip())
+        plain = re.sub(r"(?:typing\.)?Literal\[(.*)\]", r"one of \1", plain)
+        types.append({"NoneType": "null"}.get(plain, plain))
+    return " or ".join(dict.fromkeys(types)), value[1].strip() if value else None
+
+
+def _dotted(path: list[str]) -> str:
+    dotted = ""
+    for key in path:
+        dotted = key if not dotted or key.startswith(f"{dotted}.") else f"{dotted}.{key}"
+    return dotted

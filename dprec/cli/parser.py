@@ -1,0 +1,191 @@
+"""Recipes and overrides to settings, on LightningCLI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import path_of, resolve
+from dprec.cli.keys import GROUPS, check, flatten, normal
+from dprec.cli.messages import one_line
+from dprec.data.sequences import Sequences
+from dprec.errors import UserError
+from dprec.models.base import Recommender
+from dprec.models.transformer import Transformer
+from dprec.privacy.engine import Privacy
+
+DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
+BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Recommender, "privacy": Privacy}
+
+
+# What a recipe gets where it says nothing: one device, and none of Lightning's own output.
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "devices": 1,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 10,
+}
+
+
+class RecipeCLI(LightningCLI):
+    """LightningCLI that only parses: building data, model and trainer waits until the run folder is known.
+
+    Its automatic optimizer is off, since replacing the model's optimizer would drop the noise.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        super().__init__(
+            Recommender,
+            pl.LightningDataModule,
+            save_config_callback=None,
+            trainer_defaults=TRAINER_DEFAULTS,
+            parser_kwargs={"exit_on_error": False, "prog": "python -m dprec.fit"},
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            args=args,
+            run=False,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights and dropout.")
+        parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
+        parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
+        parser.add_argument(
+            "--checkpoint_every",
+            type=int,
+            default=50,
+            help="Steps between two checkpoints; 0: only the last.",
+        )
+        parser.add_argument("--resume", type=str | None, default=None, help="Run folder to continue.")
+        parser.add_argument("--ckpt_path", type=str | None, default=None, help="`last`: continue --out.")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none."
+        )
+        parser.set_defaults({key: {"class_path": path_of(DEFAULT_CLASSES[key])} for key in ("model", "data")})
+        for size in ("items", "max_length"):
+            parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+
+    def _set_seed(self) -> None:
+        """Left to the run: a resumed one restores the generator's state instead."""
+
+    def instantiate_classes(self) -> None:
+        """Left to the run, which checks first that its folder is free."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run is told: plain values only, so that YAML and checkpoints hold them as they are."""
+
+    tree: dict[str, Any]  # complete: defaults, recipes, overrides
+    recipe: dict[str, Any]  # what the recipe files said, by flat key
+    overrides: tuple[str, ...]  # flat keys given on the command line
+    cli: RecipeCLI
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        return dict(flatten(self.tree))
+
+    @property
+    def name(self) -> str:
+        return self.tree["name"]
+
+    @property
+    def out(self) -> str | None:
+        return self.cli.config["out"]
+
+    def to_store(self) -> dict[str, Any]:
+        """The tree as people write it: default classes and the trainer's defaults left out."""
+        tree = {key: value for key, value in self.tree.items() if key not in GROUPS}
+        for group in ("data", "model", "privacy"):
+            settings = self.tree[group]
+            usual = settings and resolve(BASES[group], settings["class_path"], group) is DEFAULT_CLASSES[group]
+            tree[group] = settings["init_args"] if usual else settings
+        defaults = self.cli.parser.get_defaults().trainer
+        tree["trainer"] = {k: v for k, v in self.tree["trainer"].items() if v != defaults.get(k)}
+        return tree
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_store(), sort_keys=False, allow_unicode=True)
+
+
+def parse(line: CommandLine) -> Settings:
+    """Reads recipes and overrides; every mistake is a UserError of one line that names the key."""
+    classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": pl.Trainer}
+    recipe: dict[str, Any] = {}
+    for path in line.recipes:
+        layer = dict(flatten(_read(path)))
+        recipe = _layer(layer, recipe, classes, path) | layer
+    overrides = {normal(key): value for key, value in line.overrides}
+    recipe = _layer(overrides, recipe, classes, "command line")
+    args = [word for path in line.recipes for word in ("--config", path)]
+    args += [f"--{key}={value}" for key, value in line.overrides]
+    try:
+        cli = RecipeCLI(args)
+    except jsonargparse.ArgumentError as error:
+        raise UserError(one_line(str(error))) from None
+    tree = _plain(cli)
+    tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
+    return Settings(tree, recipe, tuple(overrides), cli)
+
+
+def full_help() -> str:
+    """Every setting there is, the trainer's many included."""
+    return RecipeCLI([]).parser.format_help()
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            recipe = yaml.safe_load(file)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict):
+        raise UserError(f"{path} holds no settings: a recipe is a YAML mapping such as recipes/quickstart.yaml")
+    unnamed = [key for key in recipe if not isinstance(key, str)]
+    if unnamed:
+        raise UserError(f"{path}: unknown key {unnamed[0]!r}; keys are words")
+    return recipe
+
+
+def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:
+    """What stays of the layers below, after a check of this one's keys; ``classes`` is brought up to date.
+
+    A class that is replaced takes its arguments with it.
+    """
+    kept = dict(below)
+    for group, base in BASES.items():
+        named = layer.get(f"{group}.class_path")
+        if isinstance(named, str):
+            cls = resolve(base, named, f"{where}: {group}.class_path")
+            if cls is not classes[group]:
+                kept = {key: value for key, value in kept.items() if not key.startswith(f"{group}.")}
+            classes[group] = cls
+    for key in layer:
+        check(key, classes, where)
+    return kept
+
+
+def _plain(cli: RecipeCLI) -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    for key in ("config", "out", "resume", "ckpt_path"):
+        tree.pop(key, None)
+    for group in GROUPS:
+        if isinstance(tree.get(group), dict) and "class_path" in tree[group]:
+            tree[group].setdefault("init_args", {})
+    return tree

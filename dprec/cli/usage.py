@@ -1,0 +1,98 @@
+"""What ``--help`` prints: the keys people touch. Every key named here is checked by a test."""
+
+FIT = """\
+usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
+       python -m dprec.fit --resume RUN
+
+Trains a recommender, with differential privacy per user where the recipe has a privacy block.
+Later recipes layer over earlier ones; overrides come last and win.
+
+run
+  --out DIR                      run folder; default runs/<recipe>/<n>, never overwritten
+  --resume RUN                   continue a run that was interrupted (also: --out RUN --ckpt_path last)
+  --seed N                       initial weights and dropout; never noise or sampling
+  --checkpoint_every STEPS       steps between two checkpoints (50)
+  --name NAME                    name of the run; default the recipe's
+
+data  (class dprec.data.Sequences; --data my_module.MyData for your own)
+  --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m
+  --data.path PATH               your log: .csv, .tsv, .parquet, .txt, .dat, also .gz
+  --data.user_column, --data.item_column, --data.time_column NAME
+  --data.catalogue FILE          public item list, one id a line; default: the items in the data
+  --data.min_events N            drop users and items with fewer events (5)
+  --data.validation true         hold out the item before the last as well
+  --data.max_length N            most recent items a model sees (200)
+  --data.batch_size N            users a step, in expectation (1024)
+
+model  (class dprec.models.Transformer; --model my_module.MyModel for your own)
+  --model.dim, --model.blocks, --model.heads N     --model.dropout P
+  --model.learning_rate R        highest of the schedule
+  --model.weight_decay R         --model.optimizer adam|adamw|sgd
+
+privacy  (--privacy null trains without)
+  --privacy.epsilon E            the budget; the noise is the least that keeps it
+  --privacy.delta D              default 1 / users
+  --privacy.noise_multiplier S   noise instead of a budget; ε is reported
+  --privacy.clipping MODE        auto-v, auto-s, flat
+  --privacy.max_norm C           bound of one user's gradient
+
+trainer  (any argument of Lightning's Trainer)
+  --trainer.max_epochs N         or --trainer.max_steps N
+  --trainer.check_val_every_n_epoch N
+  --trainer.accelerator cpu|gpu|auto
+
+  --print_config                 print the settings and stop
+  --help-all                     every setting there is
+
+example:
+  python -m dprec.fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
+"""
+
+EVALUATE = """\
+usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation] [--metrics LIST] [--json]
+
+Ranks the held-out items of the data a run names, or of other data, with the run's model and with popularity.
+RUN is a run folder or a .ckpt file.
+
+  --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
+  --split NAME         test (default) or validation
+  --metrics LIST       such as ndcg@5,hit@20; default ndcg@10,hit@10
+  --json               one JSON object instead of a table
+
+example:
+  python -m dprec.evaluate runs/quickstart/1 --metrics ndcg@5,hit@20
+"""
+
+RECOMMEND = """\
+usage: python -m dprec.recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
+       python -m dprec.recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
+
+The best next items for a history of raw item ids, oldest first; needs the run's checkpoint and no data.
+
+  --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
+  --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"];
+                       writes one JSON object a line. A line without a known item gets an "error"
+                       instead of items, the others go on, and the exit code is 0.
+  -k N                 how many items (10)
+  --allow-seen         also recommend what is in the history
+  --json               one JSON object instead of a table
+
+Unknown ids are skipped with a warning; a --history of only unknown ids is an error (exit code 2).
+
+example:
+  python -m dprec.recommend runs/quickstart/1 --history "12 7 95" -k 5
+"""
+
+PLAN = """\
+usage: python -m dprec.plan RECIPE [--key value ...] [--users N [--items M]] [--json]
+
+What a run would cost in privacy, without training: noise, sampling rate, steps, and ε after each tenth.
+
+  --users N            plan for this many users; no data is read then
+  --items M            with --users: the size of the catalogue, only reported
+  --key value          any override of dprec.fit
+  --json               one JSON object instead of a table
+
+example:
+  python -m dprec.plan recipes/movielens_dpformer.yaml --users 6040 --privacy.epsilon 5
+"""

@@ -1,0 +1,52 @@
+"""Rank a trained model again: ``python -m dprec.evaluate RUN [--data.path ...] [--split NAME]``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from dprec.cli import command
+from dprec.cli.arguments import CommandLine
+from dprec.cli.usage import EVALUATE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command.run(evaluate, argv)
+
+
+def evaluate(argv: list[str], console: Console) -> None:
+    line = CommandLine.read(argv, switches=["help", "json"], positionals="RUN")
+    if "help" in line.switches or not argv:
+        print(EVALUATE)
+        return
+    import torch
+
+    from dprec.run.checkpoints import restore_model
+    from dprec.run.console import notice_box, results_table
+    from dprec.run.evaluation import METRICS, data_for, rank
+    from dprec.run.outcome import describe
+    from dprec.run.folder import checkpoint_of, read_checkpoint
+
+    split = line.take("split") or "test"
+    metrics = (line.take("metrics") or ",".join(METRICS)).split(",")
+    path = checkpoint_of(line.only("RUN"))
+    checkpoint = read_checkpoint(path)
+    model, catalogue = restore_model(checkpoint, path)
+    data = data_for(checkpoint["dprec"], catalogue, line.overrides)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results = rank(model, data, split, metrics, device)
+    guarantee = checkpoint["dprec"]["guarantee"]
+    if "json" in line.switches:
+        report = describe(data) | {"split": split, **guarantee, **results}
+        print(json.dumps(report, ensure_ascii=False))
+        return
+    notice_box(console, data.notice)
+    results_table(console, results, f"{data.name}, {split}: {data.users:,} users, {data.items - 1:,} items")
+    console.print(guarantee["guarantee"], soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What a checkpoint of a run holds beyond Lightning's own, when it is written, and a model out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from dprec.cli.classes import build
+from dprec.data.catalogue import Catalogue
+from dprec.errors import UserError
+from dprec.models.base import Recommender
+from dprec.run.folder import FORMAT, RunFolder, replace_file, write_json
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the old checkpoint and renames; reads plain tensors and values only."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        replace_file(Path(path), lambda temporary: torch.save(checkpoint, temporary))
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        return torch.load(path, map_location=map_location, weights_only=True)
+
+
+class SaveRun(pl.Callback):
+    """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with all that using the model takes.
+
+    ``facts`` are plain values that stay the same while training; ``guarantee`` gives what holds at this step.
+    """
+
+    def __init__(
+        self, run: RunFolder, facts: Mapping[str, Any], guarantee: Callable[[], dict[str, Any]], every: int
+    ) -> None:
+        self.run = run
+        self.facts = dict(facts)
+        self.guarantee = guarantee
+        self.every = every
+        self.seconds_before = 0.0
+        self._saved_at = -1
+        self._generator: torch.Tensor | None = None
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training, that of the interrupted parts of the run included."""
+        return self.seconds_before + time.monotonic() - self._started
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._started = time.monotonic()
+        self._saved_at = trainer.global_step
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._generator is not None:  # only now: making the data loaders has drawn from it
+            torch.set_rng_state(self._generator)
+            self._generator = None
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self.every and trainer.global_step % self.every == 0:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        if trainer.global_step != self._saved_at:
+            trainer.save_checkpoint(self.run.checkpoint)
+            write_json(self.run.privacy, self.guarantee())
+            self._saved_at = trainer.global_step
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint["dprec"] = {
+            **self.facts,
+            "format": FORMAT,
+            "step": trainer.global_step,
+            "guarantee": self.guarantee(),
+            "seconds": self.seconds,
+            # Dropout goes on where it was; neither noise nor sampling ever draws from this generator.
+            "generator": torch.get_rng_state(),
+        }
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        ours = checkpoint["dprec"]
+        self.seconds_before = float(ours["seconds"])
+        self._generator = ours["generator"]
+
+
+def catalogue_hash(ids: Sequence[str]) -> str:
+    """Equal for equal catalogues in equal order; length-prefixed, so that no two lists run together."""
+    digest = hashlib.sha256()
+    for raw in ids:
+        encoded = raw.encode()
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return digest.hexdigest()[:16]
+
+
+def restore_model(checkpoint: Mapping[str, Any], path: Path) -> tuple[Recommender, Catalogue]:
+    """The trained model, ready to rank, and the catalogue that names its items; no data is needed."""
+    ours = checkpoint["dprec"]
+    model = build(Recommender, ours["model"], "model")
+    try:
+        model.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"{path} does not fit {ours['model']['class_path']}, has its code changed? {reason}") from None
+    return model.eval(), Catalogue(ours["catalogue"])

@@ -1,0 +1,157 @@
+"""One run: data, guarantee and model put together, trained, ranked and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from rich.console import Console
+
+from dprec.run.checkpoints import SaveRun, catalogue_hash
+from dprec.cli.classes import build
+from dprec.cli.command import Stopped
+from dprec.cli.keys import parameters
+from dprec.cli.parser import Settings
+from dprec.run.console import notice_box
+from dprec.run.evaluation import rank
+from dprec.models.base import Recommender
+from dprec.run.outcome import describe, peak_memory_mb, show, spending
+from dprec.privacy.engine import Privacy
+from dprec.run.progress import TrainingProgress
+from dprec.run.resume import refuse_other_data
+from dprec.run.folder import RunFolder, write_json
+from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
+
+NOT_PRIVATE = "not private: trained without the privacy block, so the model may reveal any of its training data"
+
+
+class Experiment:
+    """Settings made into objects, in the order in which a mistake in them is cheapest to find."""
+
+    def __init__(self, settings: Settings) -> None:
+        tree = settings.tree
+        self.settings = settings
+        refuse_unsafe(tree["trainer"])
+        self.privacy: Privacy | None = tree["privacy"] and build(Privacy, tree["privacy"], "privacy")
+        self.data: Any = build(pl.LightningDataModule, tree["data"], "data")
+        self.data.setup("fit")
+        self.batches = self.data.batches
+        self.steps = total_steps(settings, self.batches)
+        if self.privacy is not None:
+            self.privacy.plan(self.batches, self.steps)
+        self.sizes = {"items": self.data.items, "max_length": self.data.max_length}
+        pl.seed_everything(tree["seed"], verbose=False)
+        self.model: Recommender = build(Recommender, tree["model"], "model", self.sizes)
+
+    @property
+    def name(self) -> str:
+        return self.settings.name + ("-stand-in" if self.data.stand_in else "")
+
+    @property
+    def guarantee(self) -> str:
+        return NOT_PRIVATE if self.privacy is None else self.privacy.guarantee(self.data.assumptions)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a ledger speaks about; with any of it changed, a resumed run is not the same run."""
+        return {
+            "users": self.data.users,
+            "catalogue": catalogue_hash(self.data.catalogue_ids),
+            "data.sampling": self.batches.kind,
+            "data.batch_size": self.batches.expected_batch,
+            "steps": self.steps,
+        }
+
+    def train(self, run: RunFolder, console: Console, checkpoint: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Trains to the end, from ``checkpoint`` if there is one, and returns what metrics.json holds."""
+        if checkpoint is not None:
+            refuse_other_data(checkpoint, self.identity, run)
+            self.batches.step = checkpoint["dprec"]["step"]
+            console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
+        notice_box(console, self.data.notice)
+        save = SaveRun(run, self._facts(), self._guarantee_so_far, self.settings.tree["checkpoint_every"])
+        trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))
+        if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
+            self._fit(trainer, run, resume=checkpoint is not None)
+            steps, seconds = trainer.global_step, save.seconds
+        else:  # stopped after its last step: only the ranking is left to do
+            steps, seconds = self._take_over(checkpoint)
+        results = rank(self.model, self.data, device=trainer.strategy.root_device)
+        report = {
+            "run": self.name,
+            **describe(self.data),
+            **spending(self.privacy),
+            "guarantee": self.guarantee,
+            "sampling_rate": self.batches.rate,
+            "steps": steps,
+            **results,
+            "seed": self.settings.tree["seed"],
+            "seconds": round(seconds, 2),
+            "peak_memory_mb": peak_memory_mb(),
+        }
+        write_json(run.metrics, report)
+        show(console, report, run, self.steps)
+        return report
+
+    def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
+        try:
+            trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
+        except SystemExit:  # how Lightning ends after Ctrl-C
+            raise Stopped(f"continue with: python -m dprec.fit --resume {run.path}") from None
+
+    def _take_over(self, checkpoint: Mapping[str, Any]) -> tuple[int, float]:
+        ours = checkpoint["dprec"]
+        self.model.load_state_dict(checkpoint["state_dict"])
+        if self.privacy is not None:
+            self.privacy.ledger.load_state_dict(ours["guarantee"])
+            self.privacy.steps = ours["step"]
+        return ours["step"], ours["seconds"]
+
+    def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
+        callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]
+        if self.settings.tree["trainer"]["enable_progress_bar"] is not False:
+            callbacks.append(TrainingProgress(self.steps, self.privacy, console))
+        return [*callbacks, save]  # saved last: a checkpoint holds what the others have done in this step
+
+    def _facts(self) -> dict[str, Any]:
+        """The part of a checkpoint that makes it enough to recommend, and to evaluate on any data."""
+        tree = self.settings.tree
+        sizes = {key: size for key, size in self.sizes.items() if key in parameters(type(self.model))}
+        return {
+            "run": self.name,
+            "model": {**tree["model"], "init_args": {**tree["model"]["init_args"], **sizes}},
+            "data": tree["data"],
+            "catalogue": list(self.data.catalogue_ids),
+            "dataset": self.data.name,
+            "stand_in": self.data.stand_in,
+            "notice": self.data.notice,
+            "identity": self.identity,
+            "recipe": self.settings.recipe,
+        }
+
+    def _guarantee_so_far(self) -> dict[str, Any]:
+        """What privacy.json and a checkpoint say about the guarantee so far."""
+        ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
+        return {
+            "guarantee": self.guarantee,
+            **spending(self.privacy),
+            "settings": self.settings.tree["privacy"],
+            "assumed_public": list(self.data.assumptions),
+            **ledger,
+        }
+
+
+def start(settings: Settings, console: Console) -> None:
+    """A new run in a folder of its own, which is claimed only once nothing is left to be refused."""
+    if settings.out is not None:
+        RunFolder(Path(settings.out)).refuse_if_taken()
+    experiment = Experiment(settings)
+    run = RunFolder.numbered(experiment.name) if settings.out is None else RunFolder(Path(settings.out))
+    run.claim(settings.to_yaml())
+    try:
+        experiment.train(run, console)
+    except Exception:
+        run.release()
+        raise

@@ -1,0 +1,142 @@
+"""A run's folder: what it holds, how it is claimed, and files that are either whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dprec.errors import UserError
+
+FORMAT = 1  # of the `dprec` part of a checkpoint
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """config.yaml (re-runnable), metrics.json, privacy.json, checkpoints/ and logs/ of one run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def privacy(self) -> Path:
+        return self.path / "privacy.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def holds_a_run(self) -> bool:
+        return any(path.exists() for path in (self.config, self.metrics, self.privacy, self.checkpoint))
+
+    @classmethod
+    def numbered(cls, name: str, root: Path = Path("runs")) -> RunFolder:
+        """The next free number under ``runs/<name>``."""
+        taken = [int(path.name) for path in (root / name).glob("*") if path.name.isdigit()]
+        return cls(root / name / str(max(taken, default=0) + 1))
+
+    def refuse_if_taken(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--out {self.path} is a file: give a folder that does not exist yet")
+        if self.holds_a_run:
+            raise UserError(
+                f"{self.path} already holds a run: give another --out, or continue it with --resume {self.path}"
+            )
+
+    def claim(self, settings: str) -> None:
+        """Makes the folder this run's by creating config.yaml; of two runs that try, one is refused."""
+        self.refuse_if_taken()
+        text = f"# Run again: python -m dprec.fit {self.config} --out NEW_FOLDER\n"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(self.config, "x", encoding="utf-8") as file:
+                file.write(text + settings)
+        except FileExistsError:
+            raise UserError(f"{self.path} already holds a run: give another --out") from None
+        except OSError as error:
+            raise UserError(f"cannot write the run folder {self.path}: {error.strerror}") from None
+
+    def release(self) -> None:
+        """Gives the folder back if nothing was trained, so that a mistake at the first step costs nothing."""
+        if self.checkpoint.exists():
+            return
+        for path in (self.config, self.privacy):
+            path.unlink(missing_ok=True)
+        for folder in (self.checkpoint.parent, self.path):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Strict JSON, written whole or not at all; a figure that is not finite becomes null."""
+    text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
+    replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
+
+
+def replace_file(path: Path, write: Any) -> None:
+    """``write(temporary path)``, then one rename: a kill at any moment leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def checkpoint_of(run: str) -> Path:
+    """The checkpoint that RUN means: a run folder's last one, or a .ckpt file itself."""
+    path = Path(run)
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise UserError(f"no run at {run!r}: give the folder that --out named")
+    checkpoint = RunFolder(path).checkpoint
+    if not checkpoint.is_file():
+        missing = checkpoint.relative_to(path)
+        raise UserError(f"{run} holds no {missing}: it is no run, or it stopped before its first checkpoint")
+    return checkpoint
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch.load raises whatever a damaged pickle or zip happens to trip over.
+        reason = " ".join(str(error).split())[:80]
+        raise UserError(f"{path} cannot be read as a checkpoint, it is damaged or something else: {reason}") from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
+        raise UserError(f"{path} is a checkpoint, but not one of dprec: give one that dprec.fit wrote")
+    found = checkpoint["dprec"].get("format")
+    if found != FORMAT:
+        raise UserError(
+            f"{path} has checkpoint format {found}, this version reads {FORMAT}: use the dprec that wrote it"
+        )
+    return checkpoint

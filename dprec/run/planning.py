@@ -1,0 +1,101 @@
+"""The arithmetic of a run's guarantee before the run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+from rich.console import Console
+from rich.table import Table
+
+from dprec.cli.classes import build
+from dprec.cli.parser import Settings
+from dprec.data.poisson import PoissonBatches, ShuffledBatches
+from dprec.errors import UserError
+from dprec.privacy.engine import Privacy
+from dprec.run.trainer import total_steps
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Noise, sampling and ε along the way of a run that has not begun."""
+
+    run: str
+    users: int
+    items: int | None  # V, None where nobody counted
+    batch_size: int
+    sampling: str
+    sampling_rate: float
+    steps: int
+    noise_multiplier: float
+    noise_to_batch: float  # σ/B: noise in the mean gradient, in units of the clipping norm
+    delta: float
+    epsilon: float
+    after: list[dict[str, float]]  # steps and ε after each tenth
+
+    @classmethod
+    def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
+        """Counts users and items in the data unless told how many users there are."""
+        tree = settings.tree
+        if tree["privacy"] is None:
+            raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
+        privacy = build(Privacy, tree["privacy"], "privacy")
+        if users is None:
+            data: Any = build(pl.LightningDataModule, tree["data"], "data")
+            data.setup("fit")
+            batches, items = data.batches, data.items - 1
+        else:
+            batches = _batches(tree["data"]["init_args"], users)
+        steps = total_steps(settings, batches)
+        privacy.plan(batches, steps)
+        tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
+        after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
+        if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
+            raise UserError(
+                f"privacy.epsilon={privacy.epsilon:g} does not pay for one step at noise multiplier "
+                f"{privacy.sigma:g}: raise one of them"
+            )
+        return cls(
+            run=settings.name,
+            users=batches.users,
+            items=items,
+            batch_size=batches.expected_batch,
+            sampling=batches.kind,
+            sampling_rate=batches.rate,
+            steps=steps,
+            noise_multiplier=privacy.sigma,
+            noise_to_batch=privacy.sigma / batches.expected_batch,
+            delta=privacy.delta,
+            epsilon=after[-1]["epsilon"],
+            after=after,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def show(self, console: Console) -> None:
+        facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
+        items = "" if self.items is None else f", {self.items:,} items"
+        for name, value in (
+            ("data", f"{self.users:,} users{items}"),
+            ("batch", f"{self.batch_size:,} users, {self.sampling} sampling, q = {self.sampling_rate:.4f}"),
+            ("steps", f"{self.steps:,}"),
+            ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
+            ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
+            ("δ", f"{self.delta:.3g}"),
+            ("ε", f"{self.epsilon:.3f}"),
+        ):
+            facts.add_row(name, value)
+        console.print(facts)
+        along = Table()
+        along.add_column("after step", justify="right")
+        along.add_column("ε", justify="right")
+        for point in self.after:
+            along.add_row(f"{point['steps']:,}", f"{point['epsilon']:.3f}")
+        console.print(along)
+
+
+def _batches(data: dict[str, Any], users: int) -> PoissonBatches | ShuffledBatches:
+    size, seed = data["batch_size"], data["sampling_seed"]
+    return PoissonBatches(users, size, seed) if data["sampling"] == "poisson" else ShuffledBatches(users, size, seed)

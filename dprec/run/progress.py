@@ -1,0 +1,95 @@
+"""What one sees while a run trains: a bar on a terminal, a line every tenth elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dprec.privacy.engine import Privacy
+
+LEAST_SECONDS = 2.0  # between two looks at ε, which costs a composition of the whole ledger
+LINES = 10  # printed where there is no terminal
+
+
+class TrainingProgress(pl.Callback):
+    """Steps, ε spent of ε, the loss (not private), NDCG@10 of the last evaluation and the time left."""
+
+    def __init__(self, steps: int, privacy: Privacy | None, console: Console) -> None:
+        self.steps = steps
+        self.privacy = privacy
+        self.console = console
+        self.bar: Progress | None = None
+        self._epsilon = ""
+        self._epsilon_read = float("-inf")
+        self._lines = 0
+        self._first_step = 0
+        self._started = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._first_step, self._started = trainer.global_step, time.monotonic()
+        self._lines = trainer.global_step * LINES // self.steps
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("training"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self.bar.add_task("training", total=self.steps, completed=trainer.global_step, facts="")
+            self.bar.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if self.bar is not None:
+            self.bar.update(self._task, completed=step, facts=self._facts(trainer, LEAST_SECONDS))
+        elif step * LINES // self.steps > self._lines:
+            self._lines = step * LINES // self.steps
+            self.console.print(
+                f"step {step}/{self.steps}  {self._facts(trainer, 0.0)}  {self._left(step)}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def _facts(self, trainer: pl.Trainer, patience: float) -> str:
+        facts = []
+        if self.privacy is not None:
+            facts.append(self._spent(self.privacy, patience))
+        metrics = trainer.callback_metrics
+        if "loss_not_private" in metrics:
+            facts.append(f"loss {float(metrics['loss_not_private']):.3f} (not private)")
+        if "ndcg@10" in metrics:
+            facts.append(f"NDCG@10 {float(metrics['ndcg@10']):.4f}")
+        return "  ".join(facts)
+
+    def _spent(self, privacy: Privacy, patience: float) -> str:
+        now = time.monotonic()
+        if now - self._epsilon_read >= patience:
+            of = "" if privacy.epsilon is None else f" of {privacy.epsilon:g}"
+            self._epsilon = f"ε {privacy.spent_at_most:.2f}{of}"
+            self._epsilon_read = time.monotonic()
+        return self._epsilon
+
+    def _left(self, step: int) -> str:
+        rate = (time.monotonic() - self._started) / max(step - self._first_step, 1)
+        minutes, seconds = divmod(round(rate * (self.steps - step)), 60)
+        return f"{minutes}:{seconds:02d} left"

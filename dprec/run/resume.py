@@ -1,0 +1,105 @@
+"""Continuing a run: with the settings it was started with, or not at all where the guarantee would change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.parser import Settings, parse
+from dprec.errors import UserError
+from dprec.run.folder import RunFolder, read_checkpoint
+
+STEPS = ("trainer.max_steps", "trainer.max_epochs")
+# Where the data lies and how it is cut into micro-batches changes neither the guarantee nor the result.
+FREE = (
+    "out",
+    "resume",
+    "ckpt_path",
+    "name",
+    "checkpoint_every",
+    "data.path",
+    "data.tokens",
+    "data.on_missing",
+)
+
+
+def folder_to_resume(line: CommandLine) -> RunFolder | None:
+    """The run that ``--resume RUN``, or ``--ckpt_path last`` with ``--out RUN``, asks to continue."""
+    resume, checkpoint = line.take("resume"), line.take("ckpt_path")
+    if resume is None and checkpoint is None:
+        return None
+    out = line.take("out")
+    if checkpoint is not None and checkpoint != "last":
+        raise UserError(
+            f"--ckpt_path is {checkpoint!r}: only `last` is known, with the run's folder in --out or --resume"
+        )
+    if resume is None and out is None:
+        raise UserError("--ckpt_path last does not say which run: add --out RUN, or use --resume RUN")
+    if resume is not None and out is not None and Path(out) != Path(resume):
+        raise UserError(f"--out {out} is not the run to resume, {resume}: a resumed run stays in its folder")
+    run = RunFolder(Path(resume or out or ""))
+    if not run.config.is_file():
+        raise UserError(f"no run to resume at {run.path}: it holds no config.yaml")
+    if run.metrics.exists():
+        raise UserError(f"the run in {run.path} is finished: give another --out to train again")
+    return run
+
+
+def stored_settings(line: CommandLine, run: RunFolder) -> tuple[Settings, dict[str, Any] | None]:
+    """The run's own settings, with what may change taken from ``line``, and its checkpoint if it came to one.
+
+    A recipe on the line may be the one the run was started with: what the run's overrides replaced in it
+    stays replaced. Any other difference is refused in one line.
+    """
+    checkpoint = read_checkpoint(run.checkpoint) if run.checkpoint.exists() else None
+    stored = parse(CommandLine(recipes=[str(run.config)]))
+    original = checkpoint["dprec"]["recipe"] if checkpoint else {}
+    asked = parse(line) if line.recipes or line.overrides else stored
+    free = []
+    for key in dict.fromkeys([*asked.recipe, *asked.overrides]):
+        given = key in asked.overrides
+        if _is_free(key):
+            free += [(name, value) for name, value in line.overrides if name == key]
+        elif given or key not in original or original[key] != asked.recipe[key]:
+            _compare(key, _value(stored.flat, key), _value(asked.flat, key), run)
+    settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))
+    return replace(settings, recipe=original or settings.recipe), checkpoint
+
+
+def _is_free(key: str) -> bool:
+    return key in FREE or (key.startswith("trainer.") and key not in STEPS)
+
+
+def _value(flat: Mapping[str, Any], key: str) -> Any:
+    if key in flat:
+        return flat[key]
+    group = f"{key}."  # a whole group, such as `privacy`, that one side has and the other lacks
+    return {name: value for name, value in flat.items() if name.startswith(group)} or None
+
+
+def _compare(key: str, old: Any, new: Any, run: RunFolder) -> None:
+    if old != new:
+        raise UserError(
+            f"cannot resume {run.path} with another {key}: "
+            f"it was started with {_show(old)}, this is {_show(new)}; "
+            "leave it out, or train anew with another --out"
+        )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return "none" if value is None else str(value)
+
+
+def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any], run: RunFolder) -> None:
+    """The users, the catalogue and the plan a ledger speaks about must be those it goes on to speak about."""
+    for key, old in checkpoint["dprec"]["identity"].items():
+        if identity.get(key) != old:
+            raise UserError(
+                f"cannot resume {run.path}: {key} was {old} and is {identity.get(key)} now; "
+                "give the data and settings the run was started with"
+            )

@@ -1,0 +1,99 @@
+"""Raw item ids in, raw item ids and scores out; needs a checkpoint and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dprec.run.checkpoints import restore_model
+from dprec.data.batch import RankingBatch
+from dprec.data.catalogue import Catalogue
+from dprec.errors import UserError
+from dprec.models.base import Recommender
+from dprec.run.folder import checkpoint_of, read_checkpoint
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """The ``count`` best next items for a history, those already in it left out unless asked for."""
+
+    model: Recommender
+    catalogue: Catalogue
+    count: int = 10
+    exclude_seen: bool = True
+
+    @classmethod
+    def of_run(cls, run: str, count: int = 10, exclude_seen: bool = True) -> Recommendations:
+        path = checkpoint_of(run)
+        model, catalogue = restore_model(read_checkpoint(path), path)
+        return cls(model, catalogue, count, exclude_seen)
+
+    def answer(self, raw: Sequence[str], where: str) -> dict[str, Any]:
+        """``history``, ``items`` and ``scores``; ``error`` instead where no item of the history is known."""
+        known, unknown = self.catalogue.encode_history(raw)
+        if not known:
+            reason = f"none of its items is known: {_few(unknown)}" if unknown else "the history is empty"
+            return {"history": list(raw), "error": f"{where}: {reason}"}
+        if unknown:
+            print(f"warning: {where}: unknown items are skipped: {_few(unknown)}", file=sys.stderr)
+        items, scores = self.best(known)
+        return {"history": list(raw), "items": [self.catalogue.raw(item) for item in items], "scores": scores}
+
+    @torch.inference_mode()
+    def best(self, history: Sequence[int]) -> tuple[list[int], list[float]]:
+        """Ids and scores of the best items, best first; fewer than ``count`` where the catalogue ends."""
+        seen = torch.tensor([list(history)])  # (1, S)
+        recent = seen[:, -self.model.max_length :]
+        scores = self.model.scores(RankingBatch(recent, torch.zeros(1, dtype=torch.long), seen))[0].float()
+        scores[0] = -torch.inf  # padding
+        if self.exclude_seen:
+            scores[seen[0]] = -torch.inf
+        best = scores.topk(min(self.count, int(scores.isfinite().sum())))
+        return best.indices.tolist(), best.values.tolist()
+
+
+def split_ids(text: str) -> list[str]:
+    """Ids separated by commas or white space.
+
+    >>> split_ids("12, 7 95"), split_ids("")
+    (['12', '7', '95'], [])
+    """
+    return text.replace(",", " ").split()
+
+
+def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
+    """One history a line, with its line number: ids as in ``--history``, or in a .jsonl file a list of ids.
+
+    A JSON line may also be an object with a ``history``, so that what the command wrote can be read again.
+    """
+    path = Path(file)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the histories in {file}: {error}") from None
+    if not any(line.strip() for line in lines):
+        raise UserError(f"{file} is empty: give one history a line")
+    read = _json_ids if path.suffix in (".jsonl", ".json", ".ndjson") else lambda line, where: split_ids(line)
+    # All lines are read before the first answer: a mistake on the last one should not come after a million.
+    return iter([(n, read(line, f"{file}, line {n}")) for n, line in enumerate(lines, 1) if line.strip()])
+
+
+def _json_ids(line: str, where: str) -> list[str]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON ({error.msg}); give a list of ids a line") from None
+    ids = value.get("history") if isinstance(value, dict) else value
+    if not isinstance(ids, list) or not all(isinstance(raw, (str, int)) for raw in ids):
+        raise UserError(f'{where}: give a list of ids, such as ["12", "7"]')
+    return [str(raw) for raw in ids]
+
+
+def _few(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")

@@ -1,0 +1,83 @@
+"""The Lightning trainer of a run: how long it trains, and which of its switches would break the guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonargparse
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from dprec.run.checkpoints import AtomicCheckpointIO
+from dprec.cli.parser import Settings
+from dprec.errors import UserError
+from dprec.run.folder import RunFolder
+
+# Values a run can have. The Privacy callback refuses more where it is used.
+ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "devices": ((1, "1", "auto"), "a run trains on one device"),
+    "num_nodes": ((1,), "a run trains on one machine"),
+    "fast_dev_run": ((False,), "set trainer.max_steps to 1 instead"),
+    "barebones": ((False,), "the run would not be saved"),
+    "accumulate_grad_batches": (
+        (1,),
+        "a step is one batch; set data.batch_size, and data.tokens to bound memory",
+    ),
+    "limit_train_batches": ((None, 1.0), "set trainer.max_steps"),
+    "gradient_clip_val": ((None,), "set privacy.max_norm, which bounds each user's gradient"),
+}
+
+
+def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
+    """One line for a switch that would make the run something else than it says."""
+    for key, (allowed, reason) in ALLOWED.items():
+        value = trainer[key]
+        if not any(value == choice and type(value) is type(choice) for choice in allowed):
+            raise UserError(f"trainer.{key} cannot be {value}: {reason}")
+    if str(trainer["precision"]).startswith(("16", "transformer-engine")):
+        raise UserError(f"trainer.precision cannot be {trainer['precision']}: use 32-true or bf16-mixed")
+
+
+def total_steps(settings: Settings, batches: Any) -> int:
+    """``trainer.max_steps`` if set, else what ``trainer.max_epochs`` come to; an override beats a recipe."""
+    steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
+    if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
+        steps = -1
+    if steps == 0 or (steps < 0 and (epochs is None or epochs < 1)):
+        raise UserError("how long to train is not said: give trainer.max_epochs or trainer.max_steps, at least 1")
+    return steps if steps > 0 else max(batches.steps(epochs), 1)
+
+
+def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
+    """A trainer that ends after ``steps``, logs into the run folder and writes whole checkpoints only."""
+    options = _objects(settings.tree["trainer"])
+    options |= {
+        "enable_progress_bar": False,  # ours shows ε
+        "default_root_dir": str(run.path),
+        "max_steps": steps,
+        "max_epochs": -1,
+        "callbacks": [*_listed(options["callbacks"]), *callbacks],
+        "plugins": [*_listed(options["plugins"]), AtomicCheckpointIO()],
+    }
+    if options["logger"] in (None, True):
+        options["logger"] = CSVLogger(str(run.path), name="logs")
+    try:
+        return pl.Trainer(**options)
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise UserError(f"trainer: {error}") from None
+
+
+def _objects(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's arguments, with the callbacks and loggers that a recipe names made into objects."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(pl.Trainer, "trainer", instantiate=False, fail_untyped=False, sub_configs=True)
+    config = parser.parse_object({"trainer": dict(trainer)})
+    return parser.instantiate_classes(config).trainer.as_dict()
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,166 @@
+"""Every mistake costs one line and exit code 2, and changes nothing on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprec.evaluate import main as evaluate
+from dprec.fit import main as fit
+from dprec.plan import main as plan
+from dprec.recommend import main as recommend
+from tests.commands.test_fit import environment
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "fit": fit,
+    "plan": plan,
+    "evaluate": evaluate,
+    "recommend": recommend,
+}
+
+# command line -> what its one line must say; RECIPE and RUN stand for good ones
+TABLE = [
+    # recipes and keys
+    ("fit nowhere.yaml", "nowhere.yaml"),
+    ("fit RECIPE stray", "stray"),
+    ("fit --seed 3", "no recipe"),
+    ("fit list.yaml", "holds no settings"),
+    ("fit empty.yaml", "holds no settings"),
+    ("fit broken.yaml", "not valid YAML"),
+    ("fit typo.yaml", "did you mean data.batch_size?"),
+    ("fit RECIPE --data.batch_sise 3", "did you mean data.batch_size?"),
+    ("fit RECIPE --seed", "--seed needs a value"),
+    ("fit RECIPE --seed x", "seed is 'x': expected int"),
+    ("fit RECIPE --data.batch_size 0.5", "data.batch_size is '0.5': expected int"),
+    ("fit RECIPE --privacy.epsilon lots", "privacy.epsilon is 'lots': expected float or null"),
+    ("fit RECIPE --privacy.clipping soft", "privacy.clipping is 'soft': expected one of 'auto-v', 'auto-s', 'flat'"),
+    ("fit RECIPE --data.dataset netflix", "data.dataset is 'netflix'"),
+    # classes
+    ("fit RECIPE --model Transformr", "did you mean Transformer?"),
+    ("fit RECIPE --model nowhere.Model", "no module 'nowhere'"),
+    ("fit RECIPE --model dprec.models.Transfomer", "did you mean Transformer?"),
+    ("fit RECIPE --model torch.nn.Linear", "not a Recommender"),
+    # data
+    ("fit RECIPE --data.path missing.csv", "missing.csv"),
+    ("fit RECIPE --data.path empty.txt", "empty.txt"),
+    ("fit RECIPE --data.path good.csv --data.item_column film", "film"),
+    ("fit RECIPE --data.path singles.txt", "event"),
+    ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
+    ("fit RECIPE --data.batch_size 61", "61"),
+    ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
+    ("plan RECIPE --users 10", "10"),
+    # privacy
+    ("fit RECIPE --privacy.epsilon 0", "privacy.epsilon is 0"),
+    ("fit RECIPE --privacy.epsilon -1", "privacy.epsilon is -1"),
+    ("fit RECIPE --privacy.epsilon nan", "privacy.epsilon is 'nan'"),
+    ("fit RECIPE --privacy.epsilon .inf", "privacy.epsilon is inf"),
+    ("fit RECIPE --privacy.delta 1", "privacy.delta is 1"),
+    ("fit RECIPE --privacy.delta -0.1", "privacy.delta is -0.1"),
+    ("fit RECIPE --privacy.noise_multiplier -1", "privacy.noise_multiplier is -1"),
+    ("fit RECIPE --privacy.max_norm 0", "privacy.max_norm is 0"),
+    ("fit RECIPE --privacy.epsilon null", "neither epsilon nor noise_multiplier"),
+    ("fit RECIPE --privacy.epsilon 0.1 --privacy.noise_multiplier 0.5", "one step"),
+    ("plan RECIPE --privacy.epsilon 0.1 --privacy.noise_multiplier 0.5", "one step"),
+    ("plan RECIPE --privacy null", "no privacy block"),
+    # trainer
+    ("fit RECIPE --trainer.max_steps -1", "how long to train"),
+    ("fit RECIPE --trainer.max_steps 0", "how long to train"),
+    ("fit RECIPE --trainer.devices 2", "trainer.devices"),
+    ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
+    ("fit RECIPE --trainer.gradient_clip_val 1", "trainer.gradient_clip_val"),
+    ("fit RECIPE --trainer.precision 16-mixed", "trainer.precision"),
+    ("fit RECIPE --trainer.overfit_batches 1", "trainer.overfit_batches"),
+    ("fit RECIPE --trainer.limit_train_batches 0.5", "trainer.limit_train_batches"),
+    ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
+    ("fit RECIPE --trainer.accelerator abacus", "abacus"),
+    # run folders and checkpoints
+    ("fit RECIPE --out RUN", "already holds a run"),
+    ("fit RECIPE --out good.csv", "is a file"),
+    ("fit --resume nowhere", "no run to resume"),
+    ("fit RECIPE --ckpt_path last", "which run"),
+    ("fit RECIPE --out x --ckpt_path some.ckpt", "only `last`"),
+    ("evaluate nowhere", "no run at"),
+    ("evaluate .", "holds no checkpoints"),
+    ("evaluate good.csv", "cannot be read as a checkpoint"),
+    ("evaluate half.ckpt", "cannot be read as a checkpoint"),
+    ("evaluate foreign.ckpt", "not one of dprec"),
+    ("evaluate unsafe.ckpt", "cannot be read as a checkpoint"),
+    ("recommend half.ckpt --history film1", "cannot be read as a checkpoint"),
+    # using a run
+    ("evaluate RUN --split train", "test or validation"),
+    ("evaluate RUN --split validation", "no validation items"),
+    ("evaluate RUN --metrics mrr@10", "unknown metric 'mrr@10'"),
+    ("evaluate RUN --metrics ndcg@0", "unknown metric 'ndcg@0'"),
+    ("evaluate RUN --data.pth x", "did you mean data.path?"),
+    ("evaluate RUN --privacy.epsilon 3", "privacy.epsilon"),
+    ("evaluate RUN RUN", "exactly one RUN"),
+    ("recommend RUN", "--history"),
+    ("recommend RUN --history never,heard", "never, heard"),
+    ("recommend RUN --history=", "history is empty"),
+    ("recommend RUN --history film1 -k 0", "--k is '0'"),
+    ("recommend RUN --history film1 -k many", "--k is 'many'"),
+    ("recommend RUN --history film1 --top 3", "unknown option --top"),
+    ("recommend RUN --file missing.txt", "missing.txt"),
+    ("recommend RUN --file empty.txt", "is empty"),
+    ("recommend RUN --file bad.jsonl", "bad.jsonl, line 2"),
+]
+
+
+@pytest.fixture
+def files(here: Path, trained: Path) -> Path:
+    (here / "list.yaml").write_text("- data\n")
+    (here / "empty.yaml").write_text("")
+    (here / "broken.yaml").write_text("data: {path: [\n")
+    (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
+    (here / "empty.txt").write_text("")
+    (here / "singles.txt").write_text("".join(f"u{n} film{n}\n" for n in range(20)))
+    rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))
+    (here / "good.csv").write_text("user,item,time\n" + rows)
+    (here / "bad.jsonl").write_text('["film1"]\n["film2"\n')
+    whole = (trained / "checkpoints/last.ckpt").read_bytes()
+    (here / "half.ckpt").write_bytes(whole[: len(whole) // 2])
+    torch.save({"state_dict": {"weight": torch.zeros(2)}}, here / "foreign.ckpt")
+    torch.save({"dprec": Path("x")}, here / "unsafe.ckpt")
+    return here
+
+
+def contents(*folders: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("line", "says"), TABLE, ids=[line for line, _ in TABLE])
+def test_one_line_and_nothing_changed(
+    line: str, says: str, files: Path, recipe: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *words = line.split()
+    places = {"RECIPE": str(recipe), "RUN": str(trained)}
+    before = contents(files, trained)
+    capsys.readouterr()
+    assert COMMANDS[command]([places.get(word, word) for word in words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1, said.err
+    assert says in said.err
+    assert len(said.err) < 400
+    assert contents(files, trained) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "says"),
+    [
+        ("dprec.fit", ["RECIPE", "--data.batch_sise", "3"], "did you mean data.batch_size?"),
+        ("dprec.recommend", ["half.ckpt", "--history", "film1"], "cannot be read as a checkpoint"),
+    ],
+)
+def test_as_a_process(module: str, words: list[str], says: str, files: Path, recipe: Path) -> None:
+    args = [str(recipe) if word == "RECIPE" else word for word in words]
+    done = subprocess.run([sys.executable, "-m", module, *args], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dprec.fit import main as fit
+from dprec.run.folder import read_checkpoint
+from tests.commands.conftest import STEPS, USERS
+
+FIELDS = {
+    *("dataset", "protocol", "users", "items", "epsilon", "delta", "guarantee", "noise_multiplier"),
+    *("sampling_rate", "steps", "ndcg@10", "hit@10", "ndcg@10/all", "hit@10/all", "popularity_ndcg@10"),
+    *("popularity_hit@10", "seconds", "peak_memory_mb", "stand_in", "seed", "notice"),
+}
+
+OWN_MODEL = """
+import torch
+from torch import nn
+from dprec.models import Recommender
+
+
+class Counts(Recommender):
+    def __init__(self, items: int, width: int = 4):
+        super().__init__(items, learning_rate=0.1)
+        self.table = nn.Embedding(items, width, padding_idx=0)
+        self.out = nn.Linear(width, items)
+
+    def _logits(self, history):
+        return self.out(self.table(history).sum(1))
+
+    def losses(self, batch):
+        last = batch.targets.gather(1, (batch.targets != 0).sum(1, keepdim=True).clamp(min=1) - 1)[:, 0]
+        return nn.functional.cross_entropy(self._logits(batch.history), last, reduction="none")
+
+    def scores(self, batch):
+        return self._logits(batch.history)
+"""
+
+
+def strict(path: Path) -> dict:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_metrics_json_has_what_a_report_needs(trained: Path) -> None:
+    report = strict(trained / "metrics.json")
+    assert set(report) >= FIELDS
+    assert (report["users"], report["items"], report["steps"]) == (USERS, 12, STEPS)
+    assert report["sampling_rate"] == 15 / USERS
+    assert 0 < report["epsilon"] <= 4
+    assert report["delta"] == 0.01
+    assert "seen" in report["protocol"]
+    assert " per user" in report["guarantee"]
+    assert report["stand_in"] is False
+
+
+def test_privacy_json_is_the_ledger(trained: Path) -> None:
+    privacy, report = strict(trained / "privacy.json"), strict(trained / "metrics.json")
+    (event,) = privacy["events"]
+    assert (event["kind"], event["count"], event["rate"]) == ("poisson_gaussian", STEPS, 15 / USERS)
+    assert event["noise_multiplier"] == report["noise_multiplier"]
+    assert privacy["epsilon"] == report["epsilon"]
+    assert privacy["guarantee"] == report["guarantee"]
+
+
+def test_checkpoint_holds_plain_values_and_everything_to_recommend(trained: Path) -> None:
+    checkpoint = torch.load(trained / "checkpoints/last.ckpt", weights_only=True)
+    ours = checkpoint["dprec"]
+    assert ours["step"] == STEPS
+    assert sorted(ours["catalogue"]) == sorted(f"film{n}" for n in range(12))
+    assert ours["model"]["init_args"]["items"] == 13
+    assert ours["guarantee"]["events"][0]["count"] == STEPS
+    json.dumps({key: value for key, value in ours.items() if key != "generator"})
+
+
+def test_stored_config_runs_again(trained: Path, here: Path) -> None:
+    assert fit([str(trained / "config.yaml"), "--out", "again"]) == 0
+    first, again = strict(trained / "metrics.json"), strict(here / "again/metrics.json")
+    assert again["noise_multiplier"] == first["noise_multiplier"]
+    assert again["run"] == first["run"] == "films"
+    stored = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in (trained, here / "again")]
+    assert stored[0] == stored[1]
+
+
+def test_without_privacy_no_guarantee_is_claimed(recipe: Path, here: Path) -> None:
+    assert fit([str(recipe), "--privacy", "null"]) == 0
+    report = strict(here / "runs/films/1/metrics.json")
+    assert report["epsilon"] is None
+    assert report["noise_multiplier"] is None
+    assert report["guarantee"].startswith("not private")
+    assert report["steps"] == STEPS
+
+
+def test_default_folders_are_numbered(recipe: Path, here: Path) -> None:
+    for _ in range(2):
+        assert fit([str(recipe), "--privacy", "null", "--trainer.max_steps", "1"]) == 0
+    assert sorted(path.name for path in (here / "runs/films").iterdir()) == ["1", "2"]
+
+
+def test_seed_decides_the_initial_weights_and_nothing_else(recipe: Path, here: Path) -> None:
+    def weights(out: str, *overrides: str) -> torch.Tensor:
+        args = [str(recipe), "--out", out, "--trainer.max_steps", "3", *overrides]
+        assert fit(args) == 0
+        return read_checkpoint(here / out / "checkpoints/last.ckpt")["state_dict"]["embedding.weight"]
+
+    fixed = ["--privacy", "null", "--data.sampling_seed", "1"]
+    one = weights("one", *fixed, "--seed", "5")
+    assert torch.equal(one, weights("two", *fixed, "--seed", "5"))
+    assert not torch.equal(one, weights("three", *fixed, "--seed", "6"))
+    assert not torch.equal(weights("four", "--seed", "5"), weights("five", "--seed", "5"))  # noise, sampling
+
+
+def test_epochs_become_steps(recipe: Path, here: Path) -> None:
+    assert fit([str(recipe), "--privacy", "null", "--trainer.max_epochs", "3", "--out", "epochs"]) == 0
+    assert strict(here / "epochs/metrics.json")["steps"] == 3 * USERS // 15
+
+
+def test_a_model_of_ones_own_trains_privately(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dprec.recommend import main as recommend
+
+    (here / "my_counts.py").write_text(OWN_MODEL)
+    (here / "own.yaml").write_text("model:\n  class_path: my_counts.Counts\n  init_args: {width: 3}\n")
+    assert fit([str(recipe), "own.yaml", "--out", "own"]) == 0
+    assert strict(here / "own/metrics.json")["epsilon"] > 0
+    capsys.readouterr()
+    assert recommend(["own", "--history", "film3", "-k", "2", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 2
+
+
+def test_stand_in_says_so_everywhere(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", _no_network)
+    (here / "ml.yaml").write_text(
+        "data: {dataset: movielens-1m, on_missing: stand-in, synthetic_users: 200, batch_size: 50}\n"
+        "model: {dim: 4, blocks: 1}\n"
+        "trainer: {max_steps: 1}\n"
+    )
+    assert fit(["ml.yaml"]) == 0
+    out = capsys.readouterr().out
+    report = strict(here / "runs/ml-stand-in/1/metrics.json")
+    assert report["stand_in"] is True
+    assert report["run"] == "ml-stand-in"
+    assert report["notice"]
+    assert out.count("stand-in data") == 2
+
+
+def _no_network(*_: object, **__: object) -> None:
+    raise OSError("no network")
+
+
+def test_a_mistake_found_at_the_first_step_leaves_the_folder_free(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "my_odd.py").write_text(
+        OWN_MODEL.replace(
+            "self.out(self.table(history).sum(1))", "torch.cdist(history.float(), self.out.weight)"
+        ).replace("nn.Linear(width, items)", "nn.Linear(10, items)")
+    )
+    own = [str(recipe), "--model", "my_odd.Counts", "--out", "odd"]
+    assert fit(own) == 2
+    message = capsys.readouterr().err
+    assert "cdist" in message
+    assert message.count("\n") == 1
+    assert not (here / "odd/config.yaml").exists()
+    assert fit([str(recipe), "--out", "odd"]) == 0
+
+
+def test_a_bug_keeps_its_traceback(recipe: Path, here: Path) -> None:
+    (here / "my_bug.py").write_text(OWN_MODEL.replace("self.table(history)", "self.tabel(history)"))
+    with pytest.raises(AttributeError, match="tabel"):
+        fit([str(recipe), "--model", "my_bug.Counts", "--out", "bug"])
+
+
+def test_output_is_clean(recipe: Path, here: Path) -> None:
+    """A real process, whose streams nothing has touched: results on stdout, nothing at all on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dprec.fit", str(recipe), "--out", "clean", "--trainer.enable_progress_bar", "true"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    assert done.stderr == ""
+    assert "popularity" in done.stdout
+    assert f"step {STEPS}/{STEPS}" in done.stdout
+    assert "(not private)" in done.stdout
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    root = Path(__file__).parents[2]
+    return os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'kernels'}", "OMP_NUM_THREADS": "1"}
+
+
+def test_a_budget_that_runs_out_ends_the_run(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At σ = 1 the budget pays for some of the steps; the run keeps them and says that it stopped."""
+    args = ["--privacy.noise_multiplier", "1", "--trainer.max_steps", "30", "--out", "short"]
+    assert fit([str(recipe), *args]) == 0
+    report = strict(here / "short/metrics.json")
+    assert 0 < report["steps"] < 30
+    assert report["epsilon"] <= 4
+    assert f"stopped after {report['steps']} of 30 planned steps" in capsys.readouterr().out
+    assert report["steps"] == strict(here / "short/privacy.json")["events"][0]["count"]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dprec.cli import usage
+from dprec.cli.arguments import CommandLine
+from dprec.cli.keys import known
+from dprec.cli.parser import DEFAULT_CLASSES, RecipeCLI, Settings, parse
+from dprec.errors import UserError
+from dprec.fit import main as fit
+
+
+def read(*words: str) -> Settings:
+    return parse(CommandLine.read(words))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("data.path", "123", "123"),  # a path, though it looks like a number
+        ("data.init_args.path", "x.csv", "x.csv"),
+        ("data.batch_size", "32", 32),
+        ("model.dim", "16", 16),
+        ("trainer.max_steps", "7", 7),
+        ("trainer.max_epochs", "2", 2),
+        ("seed", "9", 9),
+        ("privacy.epsilon", "1.5", 1.5),
+        ("privacy.delta", "1e-5", 1e-5),
+        ("privacy.noise_multiplier", "2", 2.0),
+    ],
+)
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_override_beats_the_recipe_wherever_it_stands(
+    recipe: Path, key: str, text: str, value: object, joined: bool
+) -> None:
+    words = [f"--{key}={text}"] if joined else [f"--{key}", text]
+    flat = key.replace("init_args.", "")
+    assert read(str(recipe), *words).flat[flat] == value
+    assert read(*words, str(recipe)).flat[flat] == value
+
+
+def test_recipes_layer(recipe: Path, here: Path) -> None:
+    (here / "more.yaml").write_text("data: {batch_size: 20}\nmodel: {dim: 4}\n")
+    flat = read(str(recipe), "more.yaml").flat
+    assert (flat["data.batch_size"], flat["model.dim"], flat["model.blocks"], flat["data.max_length"]) == (20, 4, 1, 10)
+
+
+def test_a_recipe_may_be_json_or_named_by_config(recipe: Path, here: Path) -> None:
+    (here / "films.json").write_text('{"data": {"batch_size": 5}}')
+    assert read("films.json").flat["data.batch_size"] == 5
+    assert read("--config", str(recipe)).flat == read(str(recipe)).flat
+
+
+def test_privacy_can_be_switched_off_and_on(recipe: Path, here: Path) -> None:
+    assert read(str(recipe), "--privacy", "null").tree["privacy"] is None
+    (here / "open.yaml").write_text("data: {batch_size: 5}\n")
+    assert read("open.yaml").tree["privacy"] is None
+    assert read("open.yaml", "--privacy.epsilon", "3").flat["privacy.epsilon"] == 3.0
+
+
+def test_what_is_stored_reads_back_the_same(recipe: Path, here: Path) -> None:
+    settings = read(str(recipe), "--data.catalogue", "x", "--model.dropout", "0.5", "--trainer.callbacks", "[]")
+    (here / "stored.yaml").write_text(settings.to_yaml())
+    assert read("stored.yaml").tree == settings.tree
+
+
+def test_lightning_cannot_replace_the_optimizer() -> None:
+    text = RecipeCLI([]).parser.format_help()
+    assert "--optimizer" not in text.replace("--model.optimizer", "")
+    assert "--lr_scheduler" not in text
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--data.batchsize=3", "data.batch_size"),
+        ("--data.pth=x", "data.path"),
+        ("--privacy.eps=3", "privacy.epsilon"),
+        ("--epsilon=3", "privacy.epsilon"),
+        ("--lr=3", "model.learning_rate"),
+        ("--model.lr=3", "model.learning_rate"),
+        ("--trainer.max_step=3", "trainer.max_steps"),
+        ("--epochs=3", "trainer.max_epochs"),
+        ("--output=x", "out"),
+        ("--batch_size=3", "data.batch_size"),
+        ("--model.items=3", "comes from the data"),
+        ("--model.max_length=3", "data.max_length"),
+        ("--trainr.max_steps=3", "trainer.max_steps"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_what_was_meant(recipe: Path, word: str, meant: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(str(recipe), word)
+    assert word[2:].split("=")[0] in str(refused.value)
+    assert meant in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_help_is_short_and_names_only_keys_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) <= 110
+    keys = set(re.findall(r"--([a-z_]+(?:\.\w+)?)", usage.FIT)) - {"key", "print_config", "help"}
+    assert keys <= {
+        *known({**DEFAULT_CLASSES, "trainer": __import__("pytorch_lightning").Trainer}),
+        "data",
+        "model",
+        "privacy",
+    }
+
+
+def test_print_config_prints_a_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit([str(recipe), "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["dim"] == 8

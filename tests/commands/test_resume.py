@@ -1,0 +1,178 @@
+"""A run that was killed ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dprec.fit import main as fit
+from dprec.run.folder import read_checkpoint
+from tests.commands.test_fit import environment, strict
+
+STEPS = 40
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of 40 steps that died between its checkpoint at step 20 and the one at step 30."""
+    from dprec.models.base import Recommender
+
+    step = Recommender.training_step
+
+    def die(self: Recommender, batch: list, batch_idx: int) -> None:
+        if self.trainer.global_step == 25:
+            raise Killed
+        step(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recommender, "training_step", die)
+        with pytest.raises(Killed):
+            fit([str(recipe), "--trainer.max_steps", str(STEPS), "--checkpoint_every", "10", "--out", "run"])
+    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 20
+    return here / "run"
+
+
+@pytest.mark.parametrize("how", [["--resume", "run"], ["--out", "run", "--ckpt_path", "last"]])
+@pytest.mark.parametrize("with_recipe", [False, True])
+def test_ends_with_the_ledger_of_an_uninterrupted_run(
+    interrupted: Path, recipe: Path, how: list[str], with_recipe: bool
+) -> None:
+    assert fit([*([str(recipe)] if with_recipe else []), *how]) == 0
+    assert fit([str(recipe), "--trainer.max_steps", str(STEPS), "--out", "whole"]) == 0
+    resumed, whole = (strict(folder / "privacy.json") for folder in (interrupted, interrupted.parent / "whole"))
+    assert resumed["events"] == whole["events"]
+    assert resumed["events"][0]["count"] == STEPS
+    assert resumed["epsilon"] == whole["epsilon"]
+    assert strict(interrupted / "metrics.json")["steps"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("override", "old", "new"),
+    [
+        ("--privacy.epsilon=5", "4.0", "5.0"),
+        ("--privacy.delta=0.02", "0.01", "0.02"),
+        ("--privacy.noise_multiplier=1", "none", "1.0"),
+        ("--privacy.clipping=flat", "auto-v", "flat"),
+        ("--privacy.max_norm=2", "1.0", "2.0"),
+        ("--privacy=null", "epsilon=4.0", "none"),
+        ("--data.batch_size=20", "15", "20"),
+        ("--data.sampling=shuffle", "poisson", "shuffle"),
+        ("--trainer.max_steps=41", "40", "41"),
+        ("--trainer.max_epochs=3", "none", "3"),
+        ("--model.dim=4", "8", "4"),
+    ],
+)
+def test_refuses_what_would_change_the_guarantee(
+    interrupted: Path, capsys: pytest.CaptureFixture[str], override: str, old: str, new: str
+) -> None:
+    before = (interrupted / "checkpoints/last.ckpt").read_bytes()
+    capsys.readouterr()
+    assert fit(["--resume", "run", override]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert override[2:].split("=")[0] in message
+    assert old in message
+    assert new in message
+    assert (interrupted / "checkpoints/last.ckpt").read_bytes() == before
+
+
+def test_refuses_another_recipe(interrupted: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = recipe.read_text()
+    (interrupted.parent / "edited.yaml").write_text(text.replace("epsilon: 4", "epsilon: 5"))
+    assert fit(["edited.yaml", "--resume", "run"]) == 2
+    assert "another privacy.epsilon" in capsys.readouterr().err
+
+
+def test_refuses_other_data(interrupted: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = log.read_text().splitlines()
+    (interrupted.parent / "other.txt").write_text("\n".join([*lines, "new film1", "new film2", "new film3"]))
+    assert fit(["--resume", "run", "--data.path", "other.txt"]) == 2
+    assert "users was 60 and is 61 now" in capsys.readouterr().err
+    renamed = [line.replace("film7", "film77") for line in lines]
+    (interrupted.parent / "other.txt").write_text("\n".join(renamed))
+    assert fit(["--resume", "run", "--data.path", "other.txt"]) == 2
+    assert "catalogue was" in capsys.readouterr().err
+
+
+def test_data_may_have_moved(interrupted: Path, log: Path) -> None:
+    (interrupted.parent / "moved.txt").write_text(log.read_text())
+    assert fit(["--resume", "run", "--data.path", "moved.txt"]) == 0
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(interrupted: Path) -> None:
+    (interrupted / "checkpoints/last.ckpt").unlink()
+    assert fit(["--resume", "run"]) == 0
+    assert strict(interrupted / "privacy.json")["events"][0]["count"] == STEPS
+
+
+def test_a_run_killed_after_its_last_step_only_ranks(trained: Path, here: Path) -> None:
+    import shutil
+
+    shutil.copytree(trained, here / "run")
+    whole = strict(here / "run/metrics.json")
+    (here / "run/metrics.json").unlink()
+    assert fit(["--resume", "run"]) == 0
+    resumed = strict(here / "run/metrics.json")
+    changing = {"peak_memory_mb"}
+    assert {k: v for k, v in resumed.items() if k not in changing} == {
+        k: v for k, v in whole.items() if k not in changing | {"seconds"}
+    } | {"seconds": resumed["seconds"]}
+
+
+def test_a_finished_run_is_left_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
+    assert fit(["--resume", str(trained)]) == 2
+    assert "finished" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_dropout_goes_on_where_it_was(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With users and noise repeatable, a resumed run is the uninterrupted one to the last bit."""
+    from dprec.models.base import Recommender
+
+    repeatable = ["--data.sampling_seed", "1", "--privacy.noise_seed", "2", "--checkpoint_every", "3"]
+    assert fit([str(recipe), *repeatable, "--out", "whole"]) == 0
+    step = Recommender.training_step
+
+    def die(self: Recommender, batch: list, batch_idx: int) -> None:
+        if self.trainer.global_step == 7:
+            raise Killed
+        step(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recommender, "training_step", die)
+        with pytest.raises(Killed):
+            fit([str(recipe), *repeatable, "--out", "parts"])
+    assert fit(["--resume", "parts"]) == 0
+    whole, parts = (read_checkpoint(here / run / "checkpoints/last.ckpt")["state_dict"] for run in ("whole", "parts"))
+    assert all(whole[name].equal(parts[name]) for name in whole)
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
+    """A checkpoint at every step, so that the kill often falls into the writing of one."""
+    args = [str(recipe), "--out", "run", "--checkpoint_every", "1", "--trainer.max_steps", "60"]
+    process = subprocess.Popen([sys.executable, "-m", "dprec.fit", *args], env=environment())
+    last = here / "run/checkpoints/last.ckpt"
+    deadline = time.monotonic() + 60
+    while not last.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    killed_at = read_checkpoint(last)["dprec"]["step"]
+    assert 0 < killed_at < 60
+    assert fit(["--resume", "run"]) == 0
+    (event,) = json.loads((here / "run/privacy.json").read_text())["events"]
+    assert event["count"] == strict(here / "run/metrics.json")["steps"] == 60
