@@ -9,6 +9,13 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
 def _poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
         tensor = make(*args, **kwargs)

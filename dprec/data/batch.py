@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,12 @@ class SequenceBatch:
 
     def __len__(self) -> int:
         return self.history.shape[0]
+
+    def select(self, users: Sequence[int]) -> SequenceBatch:
+        """Return the batch these users alone would be, in this order: as long as the longest of them."""
+        rows = list(users)
+        length = max(1, int((self.history[rows] != 0).sum(1).max())) if rows else 1
+        return SequenceBatch(self.history[rows, :length], self.targets[rows, :length])
 
     def to(self, device: torch.device | str, **options: Any) -> SequenceBatch:
         return SequenceBatch(self.history.to(device, **options), self.targets.to(device, **options))

@@ -20,6 +20,8 @@ Mode = Literal["auto-v", "auto-s", "flat"]
 HEADROOM = 1e-6
 # Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
 SMALLEST = 1e-6
+# From this norm on a float32 factor would lose its digits, so such a user counts as not finite.
+LARGEST = 1e30
 # The stabiliser of "auto-s".
 STABILITY = 1e-2
 
@@ -46,7 +48,7 @@ class Clipping:
             raise UserError(f"privacy.max_norm is {self.max_norm}; use a positive number")
 
     def scale(self, norm: Tensor) -> Tensor:
-        """Return the factor for each norm; 0 for a gradient that is not finite."""
+        """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that."""
         bound = self.max_norm * (1 - HEADROOM)
         if self.mode == "flat":
             factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
@@ -54,7 +56,7 @@ class Clipping:
             factor = bound / norm.clamp(min=SMALLEST)
         else:
             factor = bound / (norm + STABILITY)
-        return torch.where(norm.isfinite(), factor, 0.0)
+        return torch.where(norm < LARGEST, factor, 0.0)  # also where the norm is not a number
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,8 @@ def _clip(
     squared = torch.zeros(users, dtype=torch.float64, device=device)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     shapes = {name: out.shape for name, out in sums.items()}
-    for norm in squared_norms(rest, shapes, users).values():
-        squared += norm
+    for name, norm in squared_norms(rest, shapes, users).items():
+        squared += (norm.sqrt() + norms.rounding(rest[name])).square()
     if swept is not None:
 
         def weigh(chosen: slice, norm: Tensor) -> Tensor:
@@ -113,7 +115,7 @@ def _clip(
         norms.sweep(contributions[swept], users, sums[swept], weigh)
     norm = squared.sqrt()
     scale = clipping.scale(norm)
-    broken = ~norm.isfinite()
+    broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():
         for use in uses:

@@ -45,6 +45,10 @@ class Outer:
         self.left = _zeroed(self.left, users)
         self.right = _zeroed(self.right, users)
 
+    def terms(self) -> Tensor:
+        """Return (B,) the sum of the norms of what is added up."""
+        return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
+
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)
 
@@ -64,6 +68,9 @@ class Rows:
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
         out.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
+
+    def terms(self) -> Tensor:
+        return self.values.reshape(*self.ids.shape, -1).norm(dim=2).sum(1)
 
     def forget(self, users: Tensor) -> None:
         self.values = _zeroed(self.values, users)
@@ -108,6 +115,9 @@ class CatalogueRows:
             out, self.hidden.flatten(0, 1), self.table, self.target.flatten(), self.log_total.flatten(),
             (self.weight * weight.unsqueeze(1)).flatten(), self.padding,
         )  # fmt: skip
+
+    def terms(self) -> Tensor:
+        return 2**0.5 * (self.weight.abs() * self.hidden.norm(dim=2)).sum(1)
 
     def forget(self, users: Tensor) -> None:
         self.hidden = _zeroed(self.hidden, users)

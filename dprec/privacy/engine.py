@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
 import pytorch_lightning as pl
+import torch
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
@@ -140,6 +142,7 @@ class Privacy(pl.Callback):
         total: int = pl_module.total_steps
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total)
         self._continue(trainer)
+        self._probed, self._first = False, True
         self._allowed = self._steps_left(total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise UserError(
@@ -158,10 +161,14 @@ class Privacy(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
-        if not self._probed and len(batch):
+        part = max(batch, key=len, default=())
+        if not self._probed and len(part) > 1:  # users who never meet need no probe
             parameters = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
-            probe(pl_module, parameters, pl_module.losses, batch[0])
+            probe(pl_module, parameters, pl_module.losses, part)
             self._probed = True
+        if not self.noise.seeded:
+            # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
+            torch.manual_seed(secrets.randbits(63))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -180,7 +187,8 @@ class Privacy(pl.Callback):
 
     def _settings(self) -> dict[str, Any]:
         """What the guarantee depends on: a resumed run must not change any of it."""
-        return {**self._given, "delta": self.delta, "sigma": self.sigma, **self.sampling.settings()}
+        own = {**self._given, "delta": self.delta, "sigma": self.sigma, "repeatable": self.repeatable}
+        return own | self.sampling.settings()
 
     def _continue(self, trainer: pl.Trainer) -> None:
         """Take over the ledger of the checkpoint, if its run was this run."""

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from dprec.privacy.clipping import Clipping, add_clipped
 from dprec.privacy.noise import GaussianNoise
 
+# A sum of many users is rounded differently with and without one of them. The noise is made for that much more.
+ROUNDING = 1e-4
+
 
 @dataclass(frozen=True)
 class PaddingRow:
@@ -51,9 +54,11 @@ class PrivateGradient:
     ) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.before_release()
+        for parameter in parameters.values():
+            parameter.grad = None
         sums = self._cleared_sums(parameters)
         seen = [add_clipped(sums, parameters, losses, part, self.clipping) for part in batch if len(part)]
-        std = self.noise_multiplier * self.clipping.max_norm
+        std = self.noise_multiplier * self.clipping.max_norm * (1 + ROUNDING)
         for total in sums.values():
             self.noise.add_(total, std)
         for padding in self.padding:
@@ -85,5 +90,5 @@ def padding_rows(module: nn.Module) -> list[PaddingRow]:
     return [
         PaddingRow(names[id(part.weight)], part.padding_idx)
         for part in module.modules()
-        if isinstance(part, nn.Embedding) and part.padding_idx is not None and id(part.weight) in names
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None and part.weight.requires_grad
     ]

@@ -30,7 +30,7 @@ def guarantee(
     if math.isinf(epsilon):
         return f"not private: noise multiplier {noise_multiplier:g} gives no finite epsilon"
     neighbours = (
-        "adding or removing one user with their whole history"
+        "adding or removing one user's whole history (with the number of users, and so the rate, held fixed)"
         if sampling.kind == "poisson"
         else "replacing one user's whole history by an empty one"
     )
@@ -41,22 +41,22 @@ def guarantee(
     )
     public = "; ".join(assumptions) or f"the number of users ({sampling.users})"
     return (
-        f"({_up(epsilon)}, {delta:.3g})-differential privacy per user, "
-        f"where neighbouring data sets differ by {neighbours}, for the model in every checkpoint of this run: "
+        f"({round_up(epsilon)}, {round_up(delta)})-differential privacy per user, "
+        f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
         f"{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped to norm "
         f"{clipping.max_norm:g} ({clipping.mode}), {law}; "
         f"assumed public: {public}; not covered: logged losses, metrics on the users' held-out items, "
-        "the choice of hyper-parameters, and errors that stop a run"
+        "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )
 
 
-def _up(epsilon: float) -> str:
-    """Four digits, rounded up: a promise must not be rounded down.
+def round_up(promise: float) -> str:
+    """Return four digits, rounded up: a promise must not be rounded down.
 
-    >>> _up(7.99912)
-    '8'
+    >>> round_up(7.99912), round_up(1 / 6047)
+    ('8', '0.0001654')
     """
-    if epsilon == 0:
+    if promise == 0:
         return "0"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
+    unit = 10.0 ** (math.floor(math.log10(promise)) - 3)
+    return f"{math.ceil(promise / unit - 1e-9) * unit:.4g}"

@@ -47,6 +47,8 @@ def follow(
     operands = args[:1] if name in METADATA else (args, kwargs)
     inputs = [t for t in tree_leaves(operands) if isinstance(t, Tensor) and layout_of(t) is not None]
     if not inputs:
+        if name in RANDOM and isinstance(result, Tensor) and result.dim() > 1 and result.shape[0] == users:
+            mark(result, Layout(1))  # each user's own draws, such as negatives
         return
     in_place = args[0] if writes_first_argument(name) else None
     for tensor in tree_leaves((result, in_place)):
@@ -83,32 +85,39 @@ def writes_first_argument(name: str) -> bool:
 
 
 def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    """Whether the operation mixes, chooses or reorders rows of dimension 0, as far as its name tells."""
+    name = name.rstrip("_") if writes_first_argument(name) and name not in _INDEXES else name
     if name in _INDEXES:
         return _index_moves_rows(args[1], lead)
+    if name == "linear":  # a batch tensor as the weight compares every user with every other
+        return isinstance(args[1], Tensor) and layout_of(args[1]) is not None
+    if name == "einsum":
+        return _einsum_mixes_users(args[0], args[1:])
     if name in _ALWAYS_MOVE:
         return True
-    if name == "linear":  # a batch tensor as the weight compares every user with every other
-        return len(args) > 1 and isinstance(args[1], Tensor) and layout_of(args[1]) is not None
-    dims: list[Any] = []
-    if "dim" in kwargs:
-        dims.append(kwargs["dim"])
-    elif name in _DIM_AFTER_TENSOR and len(args) > 1:
-        dims.extend(args[1:3] if name in _TWO_DIMS else args[1:2])
-    elif name in _DIM_DEFAULTS_TO_FIRST:
-        dims.append(
-            args[2]
-            if len(args) > 2 and name in ("split", "chunk")
-            else args[1]
-            if len(args) > 1 and name in ("cat", "concat", "stack", "unbind")
-            else 0
-        )
+    dims = _dims(name, args, kwargs)
+    return any(isinstance(d, int) and not isinstance(d, bool) and d in (0, -lead.dim()) for d in dims)
+
+
+def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the dimensions an operation acts on."""
+    named = [kwargs[key] for key in _DIM_NAMES if key in kwargs]
     if name == "permute":
-        order = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
-        return bool(order) and order[0] % lead.dim() != 0
-    if name in _TWO_DIMS:
-        dims.extend(kwargs[key] for key in ("dim0", "dim1", "source", "destination") if key in kwargs)
-    flat = [d for d in tree_leaves(dims) if isinstance(d, int) and not isinstance(d, bool)]
-    return any(d == 0 or d == -lead.dim() for d in flat)
+        order = tree_leaves(named or args[1:])
+        return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
+    if named:
+        return tree_leaves(named)
+    given = [args[place] for place in _DIM_PLACES.get(name, ()) if place < len(args)]
+    return tree_leaves(given) or [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else tree_leaves(given)
+
+
+def _einsum_mixes_users(equation: Any, operands: tuple[Any, ...]) -> bool:
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        return True
+    inputs, output = equation.replace(" ", "").split("->")
+    flat = [t for t in tree_leaves(operands) if isinstance(t, Tensor)]
+    firsts = [text[:1] for text, t in zip(inputs.split(","), flat, strict=True) if layout_of(t) is not None]
+    return any(first != output[:1] for first in firsts)
 
 
 def _index_moves_rows(index: Any, lead: Tensor) -> bool:
@@ -137,15 +146,37 @@ def operation_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", function))
 
 
+RANDOM = {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial",
+    "normal", "poisson", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "log_normal_", "geometric_",
+}  # fmt: skip
 METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 _INDEXES = {"__getitem__", "__setitem__"}
 _GROWS = {"unsqueeze", "__getitem__", "__setitem__", "embedding", "one_hot", "stack", "diag_embed"}
-_ALWAYS_MOVE = {"T", "t", "flip", "roll", "H", "nonzero", "masked_select"}
-_TWO_DIMS = {"transpose", "swapaxes", "swapdims", "movedim", "moveaxis"}
-_DIM_AFTER_TENSOR = _TWO_DIMS | {
-    "sum", "mean", "prod", "std", "var", "norm", "amax", "amin", "max", "min", "argmax", "argmin", "median",
-    "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "sort", "argsort", "unsqueeze",
-    "select", "narrow", "index_select", "gather", "scatter", "scatter_add", "index_add", "any", "all", "normalize",
+_ALWAYS_MOVE = {
+    "T", "t", "H", "flip", "flipud", "roll", "rot90", "nonzero", "masked_select", "take", "unique", "outer", "cdist",
+    "cov", "corrcoef", "qr", "svd", "as_strided", "batch_norm", "instance_norm", "renorm", "kron", "tensordot",
 }  # fmt: skip
-_DIM_DEFAULTS_TO_FIRST = {"cat", "concat", "stack", "split", "chunk", "unbind"}
+_DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "axis0", "axis1", "source", "destination")
+_DIM_PLACES = {
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
+    **dict.fromkeys(("split", "chunk", "tensor_split", "norm"), (2,)),
+    **dict.fromkeys(
+        (
+            "sum", "mean", "prod", "std", "var", "amax", "amin", "max", "min", "argmax", "argmin", "median", "any",
+            "all", "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+            "sort", "argsort", "unsqueeze", "select", "narrow", "index_select", "gather", "scatter", "scatter_add",
+            "scatter_reduce", "index_add", "index_copy", "index_fill", "cat", "concat", "stack", "unbind", "diff",
+        ),
+        (1,),
+    ),
+    "topk": (2,),
+    "normalize": (2,),
+}  # fmt: skip
+_DIM_DEFAULTS = {
+    **dict.fromkeys(("cat", "concat", "stack", "unbind", "split", "chunk", "tensor_split"), 0),
+    **dict.fromkeys(("sort", "argsort", "topk", "diff"), -1),
+    "normalize": 1,
+    "mT": -2,
+}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Size, Tensor
 
-from dprec.privacy.contribution import Contribution, Outer, Rows
+from dprec.privacy.contribution import CatalogueRows, Contribution, Outer, Rows
 
 SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
 
@@ -39,6 +39,16 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
         return _gram(contributions)
     parts = [_square(gradient) for _, gradient in built(contributions, users, shape)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def rounding(contributions: Sequence[Contribution]) -> Tensor | float:
+    """Return (B,) how far a user's share, as it is summed, may be from the gradient whose norm was taken.
+
+    Where terms cancel, the norm can be far below the rounding of the terms. Clipping to the norm plus this
+    keeps the bound for such a user too; for others it changes the eighth digit.
+    """
+    terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, CatalogueRows))]
+    return sum(4 * torch.finfo(term.dtype).eps * term.double() for term in terms) if terms else 0.0
 
 
 def built(contributions: Sequence[Contribution], users: int, shape: Size) -> Iterator[tuple[slice, Tensor]]:

@@ -1,15 +1,16 @@
-"""Before the first step: do users who are processed together get the gradients that each gets alone?
+"""Before training: do users who are processed together get the gradients that each gets alone?
 
-Clipping bounds a user's influence only if a row of the batch influences no other row's gradient. The tape
-refuses what it can see; this looks at the model as a whole, on a few real users: plain autograd on one user
-alone is the truth, and the tape's norms for the same user inside a batch must agree with it. It catches
-batch normalisation, in-batch negatives, a transposed batch, and buffers that learn from users.
+Clipping bounds a user's influence only if no other row of the batch influences that user's gradient. The tape
+refuses what it can see; this looks at the model as a whole, on a few real users. Plain autograd on one user
+alone, without anybody's padding, is the truth. The tape's gradient of the same user among others, whose
+histories are longer or shorter, must agree with it: at the weights as they are, and at perturbed ones, since
+much is silent at initialisation. It catches batch normalisation, in-batch negatives, a transposed batch, losses
+averaged over padding, and state that learns from users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -17,86 +18,133 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dprec.errors import MixedUsers
-from dprec.privacy.clipping import squared_norms
+from dprec.privacy.layout import RANDOM, operation_name
 from dprec.privacy.tape import Tape
 
-USERS = 4
-TOLERANCE = 1e-3
+USERS = 3
+TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
+PERTURBATION = 0.1
 
 
 def probe(
     module: nn.Module, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Any
 ) -> None:
-    """Raise `MixedUsers` unless each of the batch's first users has the gradient it has alone."""
-    together = select_users(batch, slice(0, min(USERS, len(batch))))
-    users = len(together)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with _repeatable():
-        with Tape(parameters, users) as tape:
-            tape.watch(together)
-            loss = losses(together)
-        tape.backward(loss)
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, before[name]):
+    """Raise `MixedUsers` unless users of this batch, two at least, have the gradients they have alone."""
+    chosen = sorted({0, len(batch) // 2, len(batch) - 1})  # longest, middle, shortest
+    before = _state(module)
+    held = {name: p.detach().clone() for name, p in parameters.items()}
+    try:
+        for perturbed in (False, True):
+            if perturbed:
+                _perturb(parameters)
+            for user in chosen:
+                together = [user, *(other for other in chosen if other != user)]
+                _compare_one(parameters, losses, select_users(batch, together), select_users(batch, [user]))
+    finally:
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(held[name])
+    for name, value in _state(module).items():
+        if not torch.equal(value, before[name]):
             raise MixedUsers(
-                f"buffer '{name}' changes with the users' data and would be released without noise: "
+                f"'{name}' changes with the users' data and would be released without noise: "
                 "use a layer without running statistics"
             )
-    shapes = {name: parameter.shape for name, parameter in parameters.items()}
-    with torch.no_grad():
-        measured = squared_norms(tape.contributions, shapes, users)
-    for user in range(users):
-        with _repeatable():
-            alone = losses(select_users(together, slice(user, user + 1))).sum()
-            truth = torch.autograd.grad(alone, list(parameters.values()), allow_unused=True)
-        norms = {
-            n: 0.0 if g is None else float(g.double().square().sum()) for n, g in zip(parameters, truth, strict=True)
-        }
-        _compare(norms, {name: float(squared[user]) for name, squared in measured.items()})
 
 
-def select_users(batch: Any, users: slice) -> Any:
-    """Return the batch with these users only."""
+def select_users(batch: Any, users: Sequence[int]) -> Any:
+    """Return the batch that these users alone would be, in this order."""
+    if hasattr(batch, "select"):
+        return batch.select(users)
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
-    return tree_map(lambda leaf: leaf[users] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
 
 
-def _compare(truth: Mapping[str, float], measured: Mapping[str, float]) -> None:
-    scale = max(sum(truth.values()), 1e-12) ** 0.5
-    for name, squared in truth.items():
-        if abs(squared**0.5 - measured.get(name, 0.0) ** 0.5) > TOLERANCE * scale:
+def _compare_one(
+    parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], together: Any, alone: Any
+) -> None:
+    """Compare the first user's gradient among others with that user's gradient alone."""
+    exactly = torch.autocast(next(iter(parameters.values())).device.type, enabled=False)
+    with exactly, _SameDraws():
+        truth = torch.autograd.grad(losses(alone).sum(), list(parameters.values()), allow_unused=True)
+    with exactly, _SameDraws(), Tape(parameters, len(together)) as tape:
+        tape.watch(together)
+        loss = losses(together)
+    tape.backward(loss)
+    size = float(torch.stack([torch.zeros(()) if g is None else g.norm().float() for g in truth]).norm())
+    for (name, parameter), exact in zip(parameters.items(), truth, strict=True):
+        found = _first_user(tape, name, parameter)
+        difference = found if exact is None else found - exact
+        tolerance = max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
+        if float(difference.norm()) > tolerance * max(size, 1e-6):
             raise MixedUsers(
-                f"parameter '{name}': a user's gradient depends on who else is in the batch "
-                f"(norm {measured.get(name, 0.0) ** 0.5:.4g} together, {squared**0.5:.4g} alone); "
-                "compute each row of losses(batch) from that row of the batch only"
+                f"parameter '{name}': a user's gradient depends on who else is in the batch, or on their padding "
+                f"(it moves by {float(difference.norm()) / max(size, 1e-6):.2g} of its norm): "
+                "compute entry u of losses(batch) from user u's own items only"
             )
 
 
-@contextmanager
-def _repeatable() -> Iterator[None]:
-    """Same random numbers every time, and no dropout, whose mask would differ between batch sizes."""
-    with torch.random.fork_rng(), _NoDropout():
-        torch.manual_seed(0)
-        yield
+def _first_user(tape: Tape, name: str, parameter: nn.Parameter) -> Tensor:
+    gradient = torch.zeros(1, *parameter.shape, dtype=torch.promote_types(parameter.dtype, torch.float32))
+    gradient = gradient.to(parameter.device)
+    for contribution in tape.contributions.get(name, ()):
+        contribution.materialise(gradient, slice(0, 1))
+    return gradient[0]
 
 
-class _NoDropout(TorchFunctionMode):
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    """Everything a checkpoint would release that no optimizer step writes."""
+    trained = {name for name, p in module.named_parameters() if p.requires_grad}
+    return {
+        f"{name}[{place}]" if place else name: leaf.detach().clone()
+        for name, value in module.state_dict().items()
+        if name not in trained
+        for place, leaf in enumerate(tree_leaves(value))
+        if isinstance(leaf, Tensor)
+    }
+
+
+def _perturb(parameters: Mapping[str, nn.Parameter]) -> None:
+    with _SameDraws(), torch.no_grad():
+        for parameter in parameters.values():
+            parameter.add_(torch.randn_like(parameter), alpha=PERTURBATION)
+
+
+class _SameDraws(TorchFunctionMode):
+    """Random numbers that depend on nothing but how many random operations came before; no dropout.
+
+    The first user of a batch so meets the same negatives and the same noise whoever else is there.
+    """
+
+    def __enter__(self) -> Any:
+        self._kept = torch.random.fork_rng()
+        self._kept.__enter__()
+        self._operations = 0
+        self._restart()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._kept.__exit__(*error)
+
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func in (
-            F.dropout,
-            F.dropout1d,
-            F.dropout2d,
-            F.alpha_dropout,
-            F.feature_alpha_dropout,
-            torch.dropout,
-        ):
+        if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
             kwargs["dropout_p"] = 0.0
             args = args[:4]
+        if operation_name(func) in RANDOM:
+            self._restart()
         return func(*args, **kwargs)
+
+    def _restart(self) -> None:
+        self._operations += 1
+        torch.manual_seed(self._operations)
+
+
+_DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)

@@ -87,11 +87,11 @@ class Tape(TorchFunctionMode):
             self._open = False
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
-        for name in unseen:
-                raise UncoveredUse(
-                    f"parameter '{name}' got a gradient from a use that the tape did not see: "
-                    "use it through torch functions inside losses(batch)"
-                )
+        if unseen:
+            raise UncoveredUse(
+                f"parameter '{unseen[0]}' got a gradient from a use that the tape did not see: "
+                "use it through torch functions inside losses(batch)"
+            )
 
     def trainable(self, value: Any) -> bool:
         return isinstance(value, Tensor) and (id(value) in self._names or hasattr(value, _EXPRESSION))
@@ -109,6 +109,11 @@ class Tape(TorchFunctionMode):
     def name_of(self, value: Tensor) -> str:
         expression: Expression | None = getattr(value, _EXPRESSION, None)
         return self._names[id(expression.parameters[0] if expression else value)]
+
+    def ids_of(self, value: Tensor) -> Tensor | None:
+        """Return the ids at which an expression reads its parameter, if that is what it does."""
+        expression: Expression | None = getattr(value, _EXPRESSION, None)
+        return None if expression is None else expression.ids
 
     def record(
         self,

@@ -33,15 +33,23 @@ class SaveRun(pl.Callback):
     """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with all that using the model takes.
 
     ``facts`` are plain values that stay the same while training; ``guarantee`` gives what holds at this step.
+    ``keep_generator`` makes dropout go on where it was; a private run must not, since how far the generator has
+    come tells how much the users drawn had in their histories.
     """
 
     def __init__(
-        self, run: RunFolder, facts: Mapping[str, Any], guarantee: Callable[[], dict[str, Any]], every: int
+        self,
+        run: RunFolder,
+        facts: Mapping[str, Any],
+        guarantee: Callable[[], dict[str, Any]],
+        every: int,
+        keep_generator: bool,
     ) -> None:
         self.run = run
         self.facts = dict(facts)
         self.guarantee = guarantee
         self.every = every
+        self.keep_generator = keep_generator
         self.seconds_before = 0.0
         self._saved_at = -1
         self._generator: torch.Tensor | None = None
@@ -83,16 +91,16 @@ class SaveRun(pl.Callback):
             "step": trainer.global_step,
             "guarantee": self.guarantee(),
             "seconds": self.seconds,
-            # Dropout goes on where it was; neither noise nor sampling ever draws from this generator.
-            "generator": torch.get_rng_state(),
         }
+        if self.keep_generator:
+            checkpoint["dprec"]["generator"] = torch.get_rng_state()
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         ours = checkpoint["dprec"]
         self.seconds_before = float(ours["seconds"])
-        self._generator = ours["generator"]
+        self._generator = ours.get("generator")
 
 
 def catalogue_hash(ids: Sequence[str]) -> str:

@@ -9,22 +9,22 @@ from typing import Any
 import pytorch_lightning as pl
 from rich.console import Console
 
-from dprec.run.checkpoints import SaveRun, catalogue_hash
 from dprec.cli.classes import build
 from dprec.cli.command import Stopped
 from dprec.cli.keys import parameters
 from dprec.cli.parser import Settings
+from dprec.models.base import Recommender
+from dprec.privacy.engine import Privacy
+from dprec.privacy.guarantee import NOT_PRIVATE
+from dprec.run.checkpoints import SaveRun, catalogue_hash
 from dprec.run.console import notice_box
 from dprec.run.evaluation import rank
-from dprec.models.base import Recommender
+from dprec.run.folder import RunFolder, write_json
 from dprec.run.outcome import describe, peak_memory_mb, show, spending
-from dprec.privacy.engine import Privacy
 from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data
-from dprec.run.folder import RunFolder, write_json
 from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
 
-NOT_PRIVATE = "not private: trained without the privacy block, so the model may reveal any of its training data"
 
 
 class Experiment:
@@ -71,7 +71,8 @@ class Experiment:
             self.batches.step = checkpoint["dprec"]["step"]
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
         notice_box(console, self.data.notice)
-        save = SaveRun(run, self._facts(), self._guarantee_so_far, self.settings.tree["checkpoint_every"])
+        every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
+        save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
             self._fit(trainer, run, resume=checkpoint is not None)

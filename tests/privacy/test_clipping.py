@@ -140,6 +140,48 @@ def test_a_user_whose_gradient_is_not_finite_adds_exactly_nothing(name: str, bro
     assert distance(found, without) < 1e-12
 
 
+def test_terms_that_cancel_do_not_pass_the_bound() -> None:
+    """A gradient far smaller than what it is summed from: its norm is rounding, its share must still be bounded."""
+    layer = torch.nn.Linear(300, 300, bias=False)
+    x = 10 * torch.randn(1, 6, 300)
+    x[:, 5] = x[:, 0]
+    x[:, 3:5] = x[:, 1:3]
+    signs = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0]).unsqueeze(1)
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        return (layer(batch[0]) * signs * torch.linspace(10, 11, 300)).sum((1, 2))
+
+    for mode in MODES:
+        sums = {"weight": torch.zeros(300, 300)}
+        add_clipped(sums, {"weight": layer.weight}, losses, [x], Clipping(mode, 1.0))
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("size", [1e28, 1e31, 1e38])
+def test_enormous_gradients_keep_the_bound(size: float) -> None:
+    weight = torch.nn.Parameter(torch.zeros(7))
+    for mode in MODES:
+        sums = {"weight": torch.zeros(7)}
+        add_clipped(
+            sums, {"weight": weight}, lambda x: (x[0] * weight).sum(1), [torch.full((1, 7), size)], Clipping(mode)
+        )
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
+    model = MODELS["transformer"](dim=32)
+    with torch.no_grad():
+        model.embedding.weight.mul_(300)  # scores at padded positions overflow
+    batch = batch_of(1, length=4)
+    longer = SequenceBatch(
+        torch.nn.functional.pad(batch.history, (0, 5)), torch.nn.functional.pad(batch.targets, (0, 5))
+    )
+    share, padded = (clipped_sums(model, [part], Clipping()) for part in (batch, longer))
+    nothing = {n: torch.zeros_like(g) for n, g in share.items()}
+    assert distance(share, nothing) > 0.9
+    assert distance(share, padded) < 1e-4
+
+
 def test_the_scale_of_each_mode() -> None:
     norm = torch.tensor([0.0, 0.5, 2.0, float("inf"), float("nan")], dtype=torch.float64)
     assert torch.allclose(Clipping("flat", 1.0).scale(norm), torch.tensor([1, 1, 0.5, 0, 0]).double(), atol=2e-6)

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 from dp_accounting import pld
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from dprec.data import SequenceBatch, Sequences
@@ -181,6 +182,11 @@ def test_resuming_with_other_privacy_is_refused(tmp_path: Path, privacy: Any, ch
         fit(Privacy(**privacy), data(**change), ckpt=interrupted(tmp_path))
 
 
+def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot resume: repeatable was True"):
+        fit(Privacy(epsilon=3.0), ckpt=interrupted(tmp_path, noise_seed=7))
+
+
 def test_a_checkpoint_of_a_run_without_privacy_cannot_become_private(tmp_path: Path) -> None:
     module = data()
     run = trainer(None)
@@ -199,6 +205,38 @@ def test_noise_differs_between_runs_whatever_the_seed_of_torch() -> None:
         fit(Privacy(epsilon=3.0), module, recommender)
         ends.append(recommender.embedding.weight.detach().clone())
     assert not torch.equal(*ends)
+
+
+def test_dropout_cannot_be_redrawn_from_the_seed_of_torch() -> None:
+    masks = []
+
+    class Watching(Transformer):
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            masks.append(torch.rand(8))
+            return super().losses(batch)
+
+    for _ in range(2):
+        torch.manual_seed(7)
+        module = data()
+        fit(Privacy(epsilon=3.0), module, Watching(module.items, dim=8, max_length=9, blocks=1), max_steps=1)
+    assert len({tuple(mask.tolist()) for mask in masks[-1:] + masks[: len(masks) // 2][-1:]}) == 2
+
+
+class LateCheckpoint(Zoo):
+    """Reaches a parameter from where the tape cannot see it, and only once training is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = torch.nn.Linear(6, 6)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = super().encode(history)
+        return x + checkpoint(self.late, x, use_reentrant=True) if self.global_step >= 2 else x
+
+
+def test_an_unseen_use_is_found_whenever_it_starts() -> None:
+    with pytest.raises(UserError, match="late.*did not see"):
+        fit(Privacy(epsilon=3.0), recommender=LateCheckpoint())
 
 
 def test_a_seeded_run_repeats_itself_and_says_that_it_is_not_private() -> None:
@@ -297,7 +335,17 @@ def test_other_precisions_train(precision: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": float("inf")}, {"epsilon": 1.0, "delta": 1.0}, {"epsilon": 1.0, "delta": 0.0}, {"noise_multiplier": -1.0}, {"epsilon": 1.0, "clipping": "none"}, {"epsilon": 1.0, "max_norm": 0.0}],
+    [
+        {},
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"epsilon": float("inf")},
+        {"epsilon": 1.0, "delta": 1.0},
+        {"epsilon": 1.0, "delta": 0.0},
+        {"noise_multiplier": -1.0},
+        {"epsilon": 1.0, "clipping": "none"},
+        {"epsilon": 1.0, "max_norm": 0.0},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused_in_one_line(wrong: Any) -> None:
     with pytest.raises(UserError) as caught:

@@ -1,6 +1,10 @@
 """The noise is Gaussian to its tails, independent, and nobody's to predict unless asked for."""
 
+import copy
 import itertools
+import os
+import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +172,31 @@ def test_cuda() -> None:
     GaussianNoise(4).at(2).add_(a.zero_(), 1.0)
     GaussianNoise(4).at(2).add_(b.zero_(), 1.0)
     assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda noise: pickle.loads(pickle.dumps(noise))])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_draws_noise_and_never_the_same(copied: Any, used: bool) -> None:
+    noise = GaussianNoise()
+    if used:
+        noise.add_(torch.zeros(10), 1.0)
+    other = copied(noise)
+    mine, its = torch.zeros(1000), torch.zeros(1000)
+    noise.at(1).add_(mine, 2.0)
+    other.at(1).add_(its, 2.0)
+    assert mine.std() == pytest.approx(2.0, rel=0.2)
+    assert its.std() == pytest.approx(2.0, rel=0.2)
+    assert not (mine == its).any()
+
+
+def test_a_forked_process_does_not_repeat_its_parents_noise() -> None:
+    noise, mine = GaussianNoise(), torch.zeros(4)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        noise.at(1).add_(mine, 1.0)
+        os.write(writing, mine.numpy().tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    noise.at(1).add_(mine, 1.0)
+    assert os.read(reading, 16) != mine.numpy().tobytes()

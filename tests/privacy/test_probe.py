@@ -7,33 +7,65 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from dprec_kernels import catalogue_softmax
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.errors import MixedUsers
+from dprec.errors import MixedUsers, UncoveredUse
 from dprec.privacy.probe import probe
 from tests.models.zoo import MODELS, Zoo, batch_of, transformer
 
 
 class InBatchNegatives(Zoo):
-    """Other users' targets as negatives, written so that no single operation gives it away."""
+    """Other users' targets as negatives, written so that no operation gives it away by its name."""
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         user = self.encode(batch.history)[:, 0]
         item = self.embedding(batch.targets[:, 0].clamp(min=1))
-        logits = torch.einsum("ud,id->ui", user, item)
-        return -F.log_softmax(logits, dim=1).diagonal() * (batch.history[:, 0] >= 0)
+        logits = user.sum(1, keepdim=True) * item.sum(1)  # broadcasting pairs every user with every other
+        return -F.log_softmax(logits, dim=1)[:, 0]
 
 
-class StatisticsOfUsers(Zoo):
-    """BatchNorm without parameters: no rule of a parameter is ever asked."""
+class MeanOverPadding(Zoo):
+    """The longest history of the batch decides what everybody's loss is divided by."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        return catalogue_softmax(self.encode(batch.history), self.item_table, batch.targets).mean(1)
+
+
+class SilentAtFirst(InBatchNegatives):
+    """The mixing hides behind a gate that starts at zero."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.normal = nn.BatchNorm1d(6, affine=False)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        return Zoo.losses(self, batch) + self.gate * self.gate * super().losses(batch)
+
+
+class OffsetByPlace(Zoo):
+    """A parameter for each place in the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(8, 6))
 
     def encode(self, history: Tensor) -> Tensor:
-        return self.mix(self.normal(self.embedding(history).mT).mT)
+        return self.mix(self.embedding(history) + self.places[: len(history)].unsqueeze(1))
+
+
+class KeepsAMean(Zoo):
+    """A frozen parameter written behind autograd's back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = self.embedding(history)
+        self.mean.data.copy_(x.detach().mean((0, 1)))
+        return self.mix(x)
 
 
 class CountsUsers(Zoo):
@@ -57,18 +89,47 @@ def run(model: Any, users: int = 4) -> None:
     ("model", "message"),
     [
         (InBatchNegatives, "parameter"),
-        (StatisticsOfUsers, "buffer|parameter"),
-        (CountsUsers, "buffer 'seen'"),
+        (MeanOverPadding, "padding"),
+        (SilentAtFirst, "parameter"),
+        (OffsetByPlace, "place in the batch"),
+        (CountsUsers, "'seen' changes"),
+        (KeepsAMean, "'mean' changes"),
     ],
 )
 def test_users_that_touch_each_other_are_found(model: Any, message: str) -> None:
-    with pytest.raises(MixedUsers, match=message):
+    with pytest.raises((MixedUsers, UncoveredUse), match=message):
         run(model())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_keep_users_apart_pass(name: str) -> None:
     run(MODELS[name]())
+
+
+class RandomNegatives(Zoo):
+    """Negatives of each user's own, drawn for the whole batch at once."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        hidden = self.encode(batch.history)
+        negatives = torch.randint(1, self.items, (*batch.history.shape, 2))
+        wanted = (hidden * self.embedding(batch.targets)).sum(-1)
+        others = (hidden.unsqueeze(2) * self.embedding(negatives)).sum(-1)
+        return ((F.softplus(-wanted) + F.softplus(others).sum(-1)) * (batch.targets != 0)).sum(1)
+
+
+def test_random_negatives_are_no_mixing() -> None:
+    model = RandomNegatives()
+    parameters = dict(model.named_parameters())
+    first = batch_of(6).history[[0, 2, 3], :1]
+    batch = SequenceBatch(first.repeat(1, 4), first.repeat(1, 4))
+    probe(model, parameters, model.losses, batch)
+
+
+def test_the_weights_are_as_before() -> None:
+    model = transformer()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    run(model)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
 def test_dropout_is_no_mixing_and_stays_on_afterwards() -> None:

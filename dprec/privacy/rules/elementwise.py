@@ -36,6 +36,11 @@ def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any
     def copied(operand: Any) -> Any:
         if not tape.trainable(operand):
             return operand
+        if operand.dim() == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand):
+            raise UncoveredUse(
+                f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
+                f"{function.__name__}: index it by the user's own data or by position"
+            )
         copies = operand.detach().expand(shape)
         return tape.record(copies, rows, [(operand, lambda g: _summed(g, operand, tape.users, rows))])
 
@@ -43,6 +48,14 @@ def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any
     result = function(*args, **kwargs)
     layout.follow(function, args, kwargs, result, tape.users)
     return result
+
+
+def _same_for_all_users(tape: Tape, operand: Tensor) -> bool:
+    ids = tape.ids_of(operand)
+    if ids is None:
+        return operand.stride(0) == 0
+    own = ids.reshape(tape.users, -1)
+    return bool((own == own[:1]).all())
 
 
 def _summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.privacy.contribution import Contribution, Rows
-from dprec.privacy.layout import layout_of
+from dprec.privacy.layout import layout_of, mark
 from dprec.privacy.rules.rule import Rules, at_least_float32
 
 if TYPE_CHECKING:
@@ -51,7 +51,12 @@ def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> A
     if isinstance(ids, (slice, int)):
         ids = torch.arange(weight.shape[0], device=weight.device)[ids]
     integers = isinstance(ids, Tensor) and not ids.dtype.is_floating_point and ids.dtype != torch.bool
-    return _look_up(tape, weight, ids % weight.shape[0], None) if integers else NotImplemented
+    if not integers:
+        return NotImplemented
+    known, ids = layout_of(ids), ids % weight.shape[0]  # negative ids count from the end
+    if known is not None:
+        mark(ids, known)
+    return _look_up(tape, weight, ids, None)
 
 
 def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -21,6 +21,8 @@ def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     x, weight, bias = _named(args, kwargs, ("input", "weight", "bias"))
     if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
         return NotImplemented
+    if layout_of(weight) is not None:
+        return NotImplemented  # a batch tensor as the weight compares every user with every other
     rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
     # In two dimensions, where the result owns its memory and may be changed in place.
     output = F.linear(

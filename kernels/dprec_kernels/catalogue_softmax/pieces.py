@@ -56,7 +56,9 @@ def add_table_gradient(
     for rows in _rows(len(real), table.shape[0]):
         shift = log_total[real[rows]].unsqueeze(1)
         for items in _tiles(table.shape[0]):
-            chances = torch.mm(h[rows], table[items].T, out=workspace.take("scores", (len(shift), items.stop - items.start), h))
+            chances = torch.mm(
+                h[rows], table[items].T, out=workspace.take("scores", (len(shift), items.stop - items.start), h)
+            )
             chances.sub_(shift).exp_()
             _leave_out(chances, items, padding, 0.0)
             out[items].addmm_(chances.T, weighted[rows])

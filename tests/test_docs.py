@@ -1,0 +1,72 @@
+"""Every command and every block of Python in the documents runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What makes a documented run short; everything else stands as it is written.
+SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), flags=re.DOTALL)
+
+
+def commands(document: Path) -> list[list[str]]:
+    lines = [line for block in blocks(document, "console") for line in block.splitlines()]
+    parts = [part.strip() for line in lines for part in line.split("&&")]
+    return [shlex.split(part) for part in parts if part.startswith("python -m dprec")]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the recipes and a log, as a reader of the documents would stand in."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    draw = np.random.default_rng(0)
+    rows = [f"{user},{item},{time}" for user in range(200) for time, item in enumerate(draw.permutation(40)[:12])]
+    (tmp_path / "my_log.csv").write_text("user_id,item_id,timestamp\n" + "\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_runs(document: Path, workplace: Path) -> None:
+    for _, _, module, *argv in commands(document):
+        if "--resume" in argv:
+            Path(argv[argv.index("--resume") + 1], "metrics.json").unlink()  # as if it had been killed
+        elif module == "dprec.fit":
+            argv += SHORT if "my_log.csv" not in argv else SHORT[:4]
+        assert importlib.import_module(module).main(argv) == 0, argv
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_block_of_python_runs(document: Path, workplace: Path) -> None:
+    names: dict[str, object] = {}
+    for block in blocks(document, "python"):
+        exec(compile(block, document.name, "exec"), names)
+
+
+def test_the_readme_gives_two_commands_that_end_in_a_run_and_in_the_tests() -> None:
+    train, test, *_ = blocks(ROOT / "README.md", "console")
+    assert train.strip().endswith("python -m dprec.fit recipes/quickstart.yaml")
+    assert test.strip().endswith("python -m pytest")
+    assert "python -m pytest" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    paths = re.findall(r"`((?:dprec|tests|kernels|recipes|docs)/[\w./]+)`", text)
+    for link in links:
+        assert (document.parent / link).exists(), link
+    for path in paths:
+        assert (ROOT / path).exists(), path
