@@ -27,8 +27,8 @@ def evaluate(argv: list[str], console: Console) -> None:
     from dprec.run.checkpoints import restore_model
     from dprec.run.console import notice_box, results_table
     from dprec.run.evaluation import METRICS, data_for, rank
-    from dprec.run.outcome import describe
     from dprec.run.folder import checkpoint_of, read_checkpoint
+    from dprec.run.outcome import describe
 
     split = line.take("split") or "test"
     metrics = (line.take("metrics") or ",".join(METRICS)).split(",")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dprec.errors import UserError
 
+SHORT = {"-h": "--help", "-c": "--config", "-k": "--k"}
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -34,10 +35,7 @@ class CommandLine:
         words = list(argv)
         while words:
             word = words.pop(0)
-            if word == "-h":
-                word = "--help"
-            if word in ("-c", "-k"):
-                word = {"-c": "--config", "-k": "--k"}[word]
+            word = SHORT.get(word, word)
             if word.startswith("--"):
                 line._option(word[2:], words, switches)
             elif positionals is None:

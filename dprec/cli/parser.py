@@ -25,7 +25,6 @@ from dprec.privacy.engine import Privacy
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
 BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Recommender, "privacy": Privacy}
 
-
 # What a recipe gets where it says nothing: one device, and none of Lightning's own output.
 TRAINER_DEFAULTS: dict[str, Any] = {
     "devices": 1,
@@ -67,8 +66,6 @@ class RecipeCLI(LightningCLI):
             default=50,
             help="Steps between two checkpoints; 0: only the last.",
         )
-        parser.add_argument("--resume", type=str | None, default=None, help="Run folder to continue.")
-        parser.add_argument("--ckpt_path", type=str | None, default=None, help="`last`: continue --out.")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
@@ -82,7 +79,7 @@ class RecipeCLI(LightningCLI):
         self.config = parser.parse_args(args)
 
     def _set_seed(self) -> None:
-        """Left to the run: a resumed one restores the generator's state instead."""
+        """Left to the run, which seeds once its data is read."""
 
     def instantiate_classes(self) -> None:
         """Left to the run, which checks first that its folder is free."""
@@ -183,7 +180,7 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
 
 def _plain(cli: RecipeCLI) -> dict[str, Any]:
     tree: dict[str, Any] = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
-    for key in ("config", "out", "resume", "ckpt_path"):
+    for key in ("config", "out"):
         tree.pop(key, None)
     for group in GROUPS:
         if isinstance(tree.get(group), dict) and "class_path" in tree[group]:

@@ -1,4 +1,4 @@
-"""What ``--help`` prints: the keys people touch. Every key named here is checked by a test."""
+"""What ``--help`` prints: the keys people touch. A test checks that the keys of FIT exist."""
 
 FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
@@ -32,7 +32,7 @@ model  (class dprec.models.Transformer; --model my_module.MyModel for your own)
 privacy  (--privacy null trains without)
   --privacy.epsilon E            the budget; the noise is the least that keeps it
   --privacy.delta D              default 1 / users
-  --privacy.noise_multiplier S   noise instead of a budget; ε is reported
+  --privacy.noise_multiplier S   the noise itself; with --privacy.epsilon null ε is only reported
   --privacy.clipping MODE        auto-v, auto-s, flat
   --privacy.max_norm C           bound of one user's gradient
 

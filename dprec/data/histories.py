@@ -59,16 +59,15 @@ def build_histories(
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     user, item = events.user, events.item
     if catalogue is None:
-        keep = _counts_of(item)[item] >= min_events
+        keep = np.bincount(item)[item] >= min_events
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
         listed = number[item] > 0
         user, item = user[listed], number[item[listed]]
         keep = np.ones(len(item), dtype=bool)
-    if len(user):
-        keep &= _counts_of(user)[user] >= min_events
-        user, item = user[keep], item[keep]
-    lengths = _counts_of(user)
+    keep &= np.bincount(user)[user] >= min_events
+    user, item = user[keep], item[keep]
+    lengths = np.bincount(user)
     stays = lengths >= 2
     if not stays.any():
         raise UserError(
@@ -84,10 +83,6 @@ def build_histories(
         number[found] = np.arange(1, len(found) + 1)
         item = number[item]
     return Histories(offsets, item.astype(np.int32)), catalogue
-
-
-def _counts_of(codes: np.ndarray) -> np.ndarray:
-    return np.bincount(codes) if len(codes) else np.zeros(0, dtype=np.int64)
 
 
 class LeaveOneOut:

@@ -182,16 +182,20 @@ def _numeric_time(time: pl.Series, path: Path) -> np.ndarray:
     numbers = time
     if time.dtype == pl.String:
         text = time.str.strip_chars()
-        numbers = text.cast(pl.Int64, strict=False)
-        if numbers.has_nulls():
+        numbers = whole = text.cast(pl.Int64, strict=False)
+        if whole.has_nulls():
             numbers = text.cast(pl.Float64, strict=False)
+            if not numbers.has_nulls():
+                # As float64 such times fall together: one user's fraction would reorder another user's events.
+                large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
+                _refuse(large, path, "has a time beyond 2^53, inexact beside times that are not 64-bit whole numbers")
         if numbers.is_null().all():
             # Only ISO dates: 02/01/2020 has two readings, and a wrong one would reorder histories silently.
             dates = pl.select(pl.when(text.str.contains(r"^\d{4}-\d\d-\d\d")).then(text)).to_series()
             with suppress(pl.exceptions.ComputeError):  # no date at all: the nulls are refused below
                 numbers = dates.str.to_datetime(strict=False, time_unit="us")
     if numbers.dtype.is_temporal():
-        numbers = numbers.cast(pl.Datetime("us")).cast(pl.Int64)
+        numbers = numbers.to_physical()
     elif not numbers.dtype.is_numeric():
         raise UserError(f"{path}: the time column holds {numbers.dtype}: give numbers or ISO dates")
     wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()

@@ -119,6 +119,14 @@ class ShuffledBatches(UserBatches):
         return np.sort(self._shuffle[1][start : start + self.expected_batch])
 
 
+def user_batches(sampling: str, users: int, batch_size: int, seed: int | None = None) -> UserBatches:
+    """The batch sampler that a recipe's `data.sampling` names."""
+    kinds: dict[str, type[UserBatches]] = {kind.kind: kind for kind in (PoissonBatches, ShuffledBatches)}
+    if sampling not in kinds:
+        raise UserError(f"data.sampling is '{sampling}': give {' or '.join(kinds)}")
+    return kinds[sampling](users, batch_size, seed)
+
+
 def _philox(seed: int | None, step: int) -> np.random.Philox:
     """A generator of its own for one step: a fresh key, or the seed's key at the step's own counter block."""
     if seed is None:

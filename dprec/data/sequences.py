@@ -18,10 +18,9 @@ from dprec.data.catalogue import Catalogue
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
 from dprec.data.interactions import Format, read_interactions
 from dprec.data.packing import RankingUsers, TrainingUsers
-from dprec.data.poisson import PoissonBatches, ShuffledBatches
+from dprec.data.poisson import UserBatches, user_batches
 from dprec.data.source import Dataset, OnMissing, open_source
 from dprec.data.synthetic import synthetic_interactions
-from dprec.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Sequences(pl.LightningDataModule):
         self.synthetic_users = synthetic_users
         self.synthetic_items = synthetic_items
         self._loaded: Loaded | None = None
-        self._batches: PoissonBatches | ShuffledBatches | None = None
+        self._batches: UserBatches | None = None
 
     def setup(self, stage: str | None = None) -> None:
         self.load()
@@ -184,15 +183,10 @@ class Sequences(pl.LightningDataModule):
         return torch.from_numpy(np.bincount(self.training.items, minlength=self.items)).float()
 
     @property
-    def batches(self) -> PoissonBatches | ShuffledBatches:
+    def batches(self) -> UserBatches:
         """The batch sampler of training: knows the rate that the accounting needs."""
         if self._batches is None:
-            if self.sampling == "poisson":
-                self._batches = PoissonBatches(self.users, self.batch_size, self.sampling_seed)
-            elif self.sampling == "shuffle":
-                self._batches = ShuffledBatches(self.users, self.batch_size, self.sampling_seed)
-            else:
-                raise UserError(f"data.sampling is '{self.sampling}': give poisson or shuffle")
+            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed)
         return self._batches
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:

@@ -51,14 +51,15 @@ def open_source(
         if path is None:
             raise UserError("data.path is not set: give the interaction log to read")
         log = movielens.locate_any(Path(path)) if Path(path).is_dir() else Path(path)
-        return Source(_read(log, read), Path(path).name.split(".")[0] or "file")
+        return Source(_read(log, read), _name_of(Path(path)))
     if dataset not in movielens.RELEASES:
         choices = ", ".join(["file", "synthetic", *movielens.RELEASES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
     folder = Path(path) if path is not None else Path("data") / dataset
     # A path that looks like a file is the log itself, never a place to download to.
     if folder.is_file() or (folder.suffix and not folder.is_dir()):
-        return Source(_read(folder, read), dataset)
+        own = folder.name != movielens.RELEASES[dataset].log
+        return Source(_read(folder, read), _name_of(folder) if own else dataset)
     found = movielens.locate(dataset, folder)
     if found is None:
         try:
@@ -82,6 +83,10 @@ def _missing(
         f"this run uses invented histories, and its numbers say nothing about {dataset}."
     )
     return Source(invent(), f"{dataset}-stand-in", notice)
+
+
+def _name_of(path: Path) -> str:
+    return path.name.split(".")[0] or "file"
 
 
 def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:

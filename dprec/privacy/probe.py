@@ -10,7 +10,7 @@ averaged over padding, and state that learns from users.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dprec.errors import MixedUsers
+from dprec.privacy.gradient import PaddingRow, padding_rows
 from dprec.privacy.layout import RANDOM, operation_name
 from dprec.privacy.tape import Tape
 
-USERS = 3
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
 PERTURBATION = 0.1
 
@@ -39,7 +39,7 @@ def probe(
     try:
         for perturbed in (False, True):
             if perturbed:
-                _perturb(parameters)
+                _perturb(parameters, padding_rows(module))
             for user in chosen:
                 together = [user, *(other for other in chosen if other != user)]
                 _compare_one(parameters, losses, select_users(batch, together), select_users(batch, [user]))
@@ -108,10 +108,13 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _perturb(parameters: Mapping[str, nn.Parameter]) -> None:
+def _perturb(parameters: Mapping[str, nn.Parameter], padding: Iterable[PaddingRow]) -> None:
     with _SameDraws(), torch.no_grad():
+        held = [(parameters[row.parameter][row.row], parameters[row.parameter][row.row].clone()) for row in padding]
         for parameter in parameters.values():
             parameter.add_(torch.randn_like(parameter), alpha=PERTURBATION)
+        for row, value in held:  # no step ever moves these, and models rely on it
+            row.copy_(value)
 
 
 class _SameDraws(TorchFunctionMode):
@@ -136,8 +139,10 @@ class _SameDraws(TorchFunctionMode):
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
-            kwargs["dropout_p"] = 0.0
-            args = args[:4]
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
         if operation_name(func) in RANDOM:
             self._restart()
         return func(*args, **kwargs)

@@ -47,4 +47,4 @@ def verdict(results: Mapping[str, Any]) -> str:
     ours, theirs = results["ndcg@10"], results["popularity_ndcg@10"]
     if theirs == 0:
         return "popularity finds nothing on this data"
-    return f"{ours / theirs:.2f} times popularity in NDCG@10" + ("" if ours > theirs else ": not worth its ε")
+    return f"{ours / theirs:.2f} times popularity in NDCG@10" + ("" if ours > theirs else ": no better than it")

@@ -26,7 +26,6 @@ from dprec.run.resume import refuse_other_data
 from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
 
 
-
 class Experiment:
     """Settings made into objects, in the order in which a mistake in them is cheapest to find."""
 

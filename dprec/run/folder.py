@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
 
 
-def replace_file(path: Path, write: Any) -> None:
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """``write(temporary path)``, then one rename: a kill at any moment leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from dprec.cli.classes import build
 from dprec.cli.parser import Settings
-from dprec.data.poisson import PoissonBatches, ShuffledBatches
+from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.privacy.engine import Privacy
 from dprec.run.trainer import total_steps
@@ -46,7 +47,7 @@ class RunPlan:
             data.setup("fit")
             batches, items = data.batches, data.items - 1
         else:
-            batches = _batches(tree["data"]["init_args"], users)
+            batches = _batches(tree["data"], users)
         steps = total_steps(settings, batches)
         privacy.plan(batches, steps)
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
@@ -96,6 +97,8 @@ class RunPlan:
         console.print(along)
 
 
-def _batches(data: dict[str, Any], users: int) -> PoissonBatches | ShuffledBatches:
-    size, seed = data["batch_size"], data["sampling_seed"]
-    return PoissonBatches(users, size, seed) if data["sampling"] == "poisson" else ShuffledBatches(users, size, seed)
+def _batches(data: Mapping[str, Any], users: int) -> UserBatches:
+    given = data["init_args"]
+    if "sampling" not in given or "batch_size" not in given:
+        raise UserError(f"--users: {data['class_path']} has no sampling and batch_size to plan with; leave --users out")
+    return user_batches(given["sampling"], users, given["batch_size"])

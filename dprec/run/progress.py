@@ -78,7 +78,8 @@ class TrainingProgress(pl.Callback):
         if "loss_not_private" in metrics:
             facts.append(f"loss {float(metrics['loss_not_private']):.3f} (not private)")
         if "ndcg@10" in metrics:
-            facts.append(f"NDCG@10 {float(metrics['ndcg@10']):.4f}")
+            held_out = "validation" if getattr(getattr(trainer, "datamodule", None), "validation", False) else "test"
+            facts.append(f"NDCG@10 {float(metrics['ndcg@10']):.4f} on {held_out} items")
         return "  ".join(facts)
 
     def _spent(self, privacy: Privacy, patience: float) -> str:

@@ -16,8 +16,6 @@ STEPS = ("trainer.max_steps", "trainer.max_epochs")
 # Where the data lies and how it is cut into micro-batches changes neither the guarantee nor the result.
 FREE = (
     "out",
-    "resume",
-    "ckpt_path",
     "name",
     "checkpoint_every",
     "data.path",

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from dprec.run.checkpoints import restore_model
 from dprec.data.batch import RankingBatch
 from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models.base import Recommender
+from dprec.run.checkpoints import restore_model
 from dprec.run.folder import checkpoint_of, read_checkpoint
 
 

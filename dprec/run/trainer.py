@@ -10,9 +10,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
+from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
 
 # Values a run can have. The Privacy callback refuses more where it is used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
-from tests.commands.test_fit import environment
+from tests.commands.support import environment
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "fit": fit,
@@ -34,6 +35,9 @@ TABLE = [
     ("fit broken.yaml", "not valid YAML"),
     ("fit typo.yaml", "did you mean data.batch_size?"),
     ("fit RECIPE --data.batch_sise 3", "did you mean data.batch_size?"),
+    ("fit resume.yaml", "unknown key 'resume'"),
+    ("plan RECIPE --resume RUN", "unknown key 'resume'"),
+    ("fit RECIPE --model.dict_kwargs {}", "unknown key 'model.dict_kwargs'"),
     ("fit RECIPE --seed", "--seed needs a value"),
     ("fit RECIPE --seed x", "seed is 'x': expected int"),
     ("fit RECIPE --data.batch_size 0.5", "data.batch_size is '0.5': expected int"),
@@ -54,6 +58,7 @@ TABLE = [
     ("fit RECIPE --data.batch_size 61", "61"),
     ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
     ("plan RECIPE --users 10", "10"),
+    ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),
     # privacy
     ("fit RECIPE --privacy.epsilon 0", "privacy.epsilon is 0"),
     ("fit RECIPE --privacy.epsilon -1", "privacy.epsilon is -1"),
@@ -116,6 +121,7 @@ def files(here: Path, trained: Path) -> Path:
     (here / "list.yaml").write_text("- data\n")
     (here / "empty.yaml").write_text("")
     (here / "broken.yaml").write_text("data: {path: [\n")
+    (here / "resume.yaml").write_text(f"resume: {trained}\n")
     (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
     (here / "empty.txt").write_text("")
     (here / "singles.txt").write_text("".join(f"u{n} film{n}\n" for n in range(20)))
@@ -150,17 +156,20 @@ def test_one_line_and_nothing_changed(
     assert contents(files, trained) == before
 
 
-@pytest.mark.parametrize(
-    ("module", "words", "says"),
-    [
-        ("dprec.fit", ["RECIPE", "--data.batch_sise", "3"], "did you mean data.batch_size?"),
-        ("dprec.recommend", ["half.ckpt", "--history", "film1"], "cannot be read as a checkpoint"),
-    ],
-)
-def test_as_a_process(module: str, words: list[str], says: str, files: Path, recipe: Path) -> None:
-    args = [str(recipe) if word == "RECIPE" else word for word in words]
-    done = subprocess.run([sys.executable, "-m", module, *args], capture_output=True, text=True, env=environment())
+def test_as_a_process(recipe: Path, here: Path) -> None:
+    """A real process, whose streams nothing has touched."""
+    words = ["-m", "dprec.fit", str(recipe), "--data.batch_sise", "3"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment())
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+    assert "did you mean data.batch_size?" in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_python_m_hands_the_exit_code_on(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--nonsense"])
+    monkeypatch.delitem(sys.modules, f"dprec.{command}")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"dprec.{command}", run_name="__main__")
+    assert ended.value.code == 2

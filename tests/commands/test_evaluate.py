@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprec.run.checkpoints import restore_model
 from dprec.evaluate import main as evaluate
-from dprec.run.evaluation import popularity_scores
 from dprec.fit import main as fit
+from dprec.run.checkpoints import restore_model
+from dprec.run.evaluation import popularity_scores
 from dprec.run.folder import read_checkpoint
-from tests.commands.test_fit import strict
+from tests.commands.support import strict
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *args: str) -> dict:

@@ -10,8 +10,10 @@ import torch
 import yaml
 
 from dprec.fit import main as fit
+from dprec.recommend import main as recommend
 from dprec.run.folder import read_checkpoint
 from tests.commands.conftest import STEPS, USERS
+from tests.commands.support import environment, strict
 
 FIELDS = {
     *("dataset", "protocol", "users", "items", "epsilon", "delta", "guarantee", "noise_multiplier"),
@@ -41,13 +43,6 @@ class Counts(Recommender):
     def scores(self, batch):
         return self._logits(batch.history)
 """
-
-
-def strict(path: Path) -> dict:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(path.read_text(), parse_constant=refuse)
 
 
 def test_metrics_json_has_what_a_report_needs(trained: Path) -> None:
@@ -124,8 +119,6 @@ def test_epochs_become_steps(recipe: Path, here: Path) -> None:
 
 
 def test_a_model_of_ones_own_trains_privately(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dprec.recommend import main as recommend
-
     (here / "my_counts.py").write_text(OWN_MODEL)
     (here / "own.yaml").write_text("model:\n  class_path: my_counts.Counts\n  init_args: {width: 3}\n")
     assert fit([str(recipe), "own.yaml", "--out", "own"]) == 0
@@ -162,8 +155,8 @@ def test_a_mistake_found_at_the_first_step_leaves_the_folder_free(
 ) -> None:
     (here / "my_odd.py").write_text(
         OWN_MODEL.replace(
-            "self.out(self.table(history).sum(1))", "torch.cdist(history.float(), self.out.weight)"
-        ).replace("nn.Linear(width, items)", "nn.Linear(10, items)")
+            "self.out(self.table(history).sum(1))", "torch.cdist(self.table(history).sum(1), self.out.weight)"
+        )
     )
     own = [str(recipe), "--model", "my_odd.Counts", "--out", "odd"]
     assert fit(own) == 2
@@ -193,13 +186,6 @@ def test_output_is_clean(recipe: Path, here: Path) -> None:
     assert "popularity" in done.stdout
     assert f"step {STEPS}/{STEPS}" in done.stdout
     assert "(not private)" in done.stdout
-
-
-def environment() -> dict[str, str]:
-    import os
-
-    root = Path(__file__).parents[2]
-    return os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'kernels'}", "OMP_NUM_THREADS": "1"}
 
 
 def test_a_budget_that_runs_out_ends_the_run(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprec.run.checkpoints import restore_model
 from dprec.recommend import main as recommend
+from dprec.run.checkpoints import restore_model
 from dprec.run.folder import checkpoint_of, read_checkpoint
 from dprec.run.serving import Recommendations
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from dprec.fit import main as fit
+from dprec.models.base import Recommender
 from dprec.run.folder import read_checkpoint
-from tests.commands.test_fit import environment, strict
+from tests.commands.support import environment, strict
 
 STEPS = 40
 
@@ -23,37 +26,52 @@ class Killed(Exception):
     pass
 
 
-@pytest.fixture
-def interrupted(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of 40 steps that died between its checkpoint at step 20 and the one at step 30."""
-    from dprec.models.base import Recommender
-
+def fit_and_die(at_step: int, args: list[str]) -> None:
     step = Recommender.training_step
 
     def die(self: Recommender, batch: list, batch_idx: int) -> None:
-        if self.trainer.global_step == 25:
+        if self.trainer.global_step == at_step:
             raise Killed
         step(self, batch, batch_idx)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Recommender, "training_step", die)
-        with pytest.raises(Killed):
-            fit([str(recipe), "--trainer.max_steps", str(STEPS), "--checkpoint_every", "10", "--out", "run"])
-    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 20
-    return here / "run"
+    with mock.patch.object(Recommender, "training_step", die), pytest.raises(Killed):
+        fit(args)
+
+
+@pytest.fixture(scope="module")
+def remains(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 40 steps that died between its checkpoint at step 20 and the one at step 30."""
+    run = tmp_path_factory.mktemp("interrupted") / "run"
+    options = ["--trainer.max_steps", str(STEPS), "--checkpoint_every", "10", "--out", str(run)]
+    fit_and_die(25, [str(recipe), *options])
+    assert read_checkpoint(run / "checkpoints/last.ckpt")["dprec"]["step"] == 20
+    return run
+
+
+@pytest.fixture
+def interrupted(remains: Path, here: Path) -> Path:
+    """A copy of it to continue, in the working folder."""
+    return shutil.copytree(remains, here / "run")
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run as it ends when nothing interrupts it."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert fit([str(recipe), "--trainer.max_steps", str(STEPS), "--out", str(run)]) == 0
+    return run
 
 
 @pytest.mark.parametrize("how", [["--resume", "run"], ["--out", "run", "--ckpt_path", "last"]])
 @pytest.mark.parametrize("with_recipe", [False, True])
 def test_ends_with_the_ledger_of_an_uninterrupted_run(
-    interrupted: Path, recipe: Path, how: list[str], with_recipe: bool
+    interrupted: Path, whole: Path, recipe: Path, how: list[str], with_recipe: bool
 ) -> None:
     assert fit([*([str(recipe)] if with_recipe else []), *how]) == 0
-    assert fit([str(recipe), "--trainer.max_steps", str(STEPS), "--out", "whole"]) == 0
-    resumed, whole = (strict(folder / "privacy.json") for folder in (interrupted, interrupted.parent / "whole"))
-    assert resumed["events"] == whole["events"]
+    resumed, expected = (strict(folder / "privacy.json") for folder in (interrupted, whole))
+    assert resumed["events"] == expected["events"]
     assert resumed["events"][0]["count"] == STEPS
-    assert resumed["epsilon"] == whole["epsilon"]
+    assert resumed["epsilon"] == expected["epsilon"]
     assert strict(interrupted / "metrics.json")["steps"] == STEPS
 
 
@@ -117,8 +135,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(interrupted: Path
 
 
 def test_a_run_killed_after_its_last_step_only_ranks(trained: Path, here: Path) -> None:
-    import shutil
-
     shutil.copytree(trained, here / "run")
     whole = strict(here / "run/metrics.json")
     (here / "run/metrics.json").unlink()
@@ -137,32 +153,19 @@ def test_a_finished_run_is_left_alone(trained: Path, capsys: pytest.CaptureFixtu
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()} == before
 
 
-def test_dropout_goes_on_where_it_was(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_goes_on_where_it_was(recipe: Path, here: Path) -> None:
     """With users and noise repeatable, a resumed run is the uninterrupted one to the last bit."""
-    from dprec.models.base import Recommender
-
     repeatable = ["--data.sampling_seed", "1", "--privacy.noise_seed", "2", "--checkpoint_every", "3"]
     assert fit([str(recipe), *repeatable, "--out", "whole"]) == 0
-    step = Recommender.training_step
-
-    def die(self: Recommender, batch: list, batch_idx: int) -> None:
-        if self.trainer.global_step == 7:
-            raise Killed
-        step(self, batch, batch_idx)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Recommender, "training_step", die)
-        with pytest.raises(Killed):
-            fit([str(recipe), *repeatable, "--out", "parts"])
+    fit_and_die(7, [str(recipe), *repeatable, "--out", "parts"])
     assert fit(["--resume", "parts"]) == 0
     whole, parts = (read_checkpoint(here / run / "checkpoints/last.ckpt")["state_dict"] for run in ("whole", "parts"))
     assert all(whole[name].equal(parts[name]) for name in whole)
 
 
-@pytest.mark.slow
 def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     """A checkpoint at every step, so that the kill often falls into the writing of one."""
-    args = [str(recipe), "--out", "run", "--checkpoint_every", "1", "--trainer.max_steps", "60"]
+    args = [str(recipe), "--out", "run", "--checkpoint_every", "1", "--trainer.max_steps", "30"]
     process = subprocess.Popen([sys.executable, "-m", "dprec.fit", *args], env=environment())
     last = here / "run/checkpoints/last.ckpt"
     deadline = time.monotonic() + 60
@@ -172,7 +175,7 @@ def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     killed_at = read_checkpoint(last)["dprec"]["step"]
-    assert 0 < killed_at < 60
-    assert fit(["--resume", "run"]) == 0
+    assert 0 < killed_at < 30
+    assert fit(["--resume", "run", "--checkpoint_every", "50"]) == 0
     (event,) = json.loads((here / "run/privacy.json").read_text())["events"]
-    assert event["count"] == strict(here / "run/metrics.json")["steps"] == 60
+    assert event["count"] == strict(here / "run/metrics.json")["steps"] == 30

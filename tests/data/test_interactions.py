@@ -70,6 +70,23 @@ def test_ties_keep_the_order_of_the_file(tmp_path):
     assert histories(events) == {"0": items, "1": items}
 
 
+def test_large_whole_times_are_exact(tmp_path):
+    """2^53 + 1 and 2^53 are one number in float64; so are nanoseconds of the same microsecond."""
+    rows = f"b,q,{2**53 + 1}\nb,p,{2**53}\n"
+    assert histories(read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))) == {"0": ["p", "q"]}
+    times = pl.Series([2, 1]).cast(pl.Datetime("ns"))
+    pl.DataFrame({"user": "b", "item": ["q", "p"], "time": times}).write_parquet(tmp_path / "log.parquet")
+    assert histories(read_interactions(tmp_path / "log.parquet")) == {"0": ["p", "q"]}
+
+
+@pytest.mark.parametrize("fraction", ["0.5", "1e3", str(2**64)])
+def test_one_users_fraction_does_not_reorder_anothers_events(tmp_path, fraction):
+    rows = f"a,x,{fraction}\nb,q,{2**53 + 1}\nb,p,{2**53}\n"
+    with pytest.raises(UserError, match=r"row 2 has a time beyond 2\^53, inexact beside") as error:
+        read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))
+    assert "\n" not in str(error.value)
+
+
 def test_ids_are_text(tmp_path):
     events = read_interactions(written(tmp_path, "log.csv", 'user,item,time\nann,007,1\nann,7,2\nann,"a,b",3\n'))
     assert histories(events) == {"0": ["007", "7", "a,b"]}

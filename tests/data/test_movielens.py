@@ -100,6 +100,12 @@ def test_a_log_that_is_named_but_missing_is_not_replaced(offline):
         Sequences(dataset="movielens-1m", path="ml-1m.txt.gz", on_missing="stand-in").setup()
 
 
+def test_a_log_of_ones_own_is_not_called_movielens(offline, tmp_path):
+    for name, called in (("ratings.dat", "movielens-1m"), ("mine.dat", "mine")):
+        (tmp_path / name).write_text(RATINGS)
+        assert Sequences(dataset="movielens-1m", path=name).name == called
+
+
 @pytest.mark.parametrize(
     ("dataset", "place"),
     [

@@ -1,0 +1,23 @@
+"""What the tests of the commands share beside fixtures."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def strict(path: Path) -> dict:
+    """A JSON file, refused where it holds NaN or Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def environment() -> dict[str, str]:
+    """What a process needs to find this checkout."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "OMP_NUM_THREADS": "1"}
