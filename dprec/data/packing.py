@@ -13,6 +13,7 @@ from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.histories import Histories, LeaveOneOut, Split
 from dprec.errors import UserError
 
+_WORTH_A_PASS = 1024  # tokens, padding included
 _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 
 
@@ -20,7 +21,8 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
     """Cut rows into groups of similar length such that rows x longest length <= `tokens`.
 
     Longest rows first, ties in the given order. A row longer than the budget is a group of its own; no
-    group has more than `most` rows.
+    group has more than `most` rows. Once a group is worth a pass of its own, it takes no row of less than half
+    its longest, so that little of it is padding.
 
     >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
     [[1], [0, 3, 2]]
@@ -33,6 +35,8 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
         rows = max(1, min(tokens // longest, most or len(order)))
+        similar = int((2 * lengths[order[start:]] >= longest).sum())
+        rows = min(rows, max(similar, -(-_WORTH_A_PASS // longest)))
         groups.append(order[start : start + rows])
         start += rows
     return groups

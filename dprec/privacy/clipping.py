@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -77,7 +78,7 @@ def add_clipped(
 ) -> ClippedUsers:
     """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one tensor of at least float32 for each parameter."""
     users = len(batch)
-    with Tape(parameters, users) as tape:
+    with Tape(parameters, users, complete=partial(norms.settled, users=users)) as tape:
         tape.watch(batch)
         losses = losses_of(batch)
     tape.backward(losses)
@@ -107,12 +108,7 @@ def _clip(
     for name, norm in squared_norms(rest, shapes, users).items():
         squared += (norm.sqrt() + norms.rounding(rest[name])).square()
     if swept is not None:
-
-        def weigh(chosen: slice, norm: Tensor) -> Tensor:
-            squared[chosen] += norm
-            return clipping.scale(squared[chosen].sqrt())
-
-        norms.sweep(contributions[swept], users, sums[swept], weigh)
+        norms.sweep(contributions[swept], sums[swept], squared, clipping.scale)
     norm = squared.sqrt()
     scale = clipping.scale(norm)
     broken = ~(norm < LARGEST)

@@ -7,17 +7,20 @@ built to be summed over users; `materialise` builds a slice of users where nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
-from dprec_kernels.catalogue_softmax import pieces
+from dprec_kernels.catalogue_softmax import overlaps, pieces
+from dprec_kernels.catalogue_softmax.pieces import Overlap
 from torch import Tensor
+
+Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 
 
 class Contribution(Protocol):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
-    def materialise(self, out: Tensor, users: slice) -> None:
+    def materialise(self, out: Tensor, users: Users) -> None:
         """Add these users' gradients to out (b, *shape)."""
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
@@ -34,7 +37,7 @@ class Outer:
     left: Tensor  # (B, T, o)
     right: Tensor  # (B, T, i)
 
-    def materialise(self, out: Tensor, users: slice) -> None:
+    def materialise(self, out: Tensor, users: Users) -> None:
         out.baddbmm_(self.left[users].mT, self.right[users])
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
@@ -60,7 +63,7 @@ class Rows:
     ids: Tensor  # (B, N)
     values: Tensor  # (B, N, *rest)
 
-    def materialise(self, out: Tensor, users: slice) -> None:
+    def materialise(self, out: Tensor, users: Users) -> None:
         ids, values = self.ids[users], self.values[users]
         first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
         out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
@@ -82,7 +85,7 @@ class Dense:
 
     values: Tensor  # (B, *shape)
 
-    def materialise(self, out: Tensor, users: slice) -> None:
+    def materialise(self, out: Tensor, users: Users) -> None:
         out += self.values[users]
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
@@ -102,13 +105,19 @@ class CatalogueRows:
     log_total: Tensor  # (B, T)
     weight: Tensor  # (B, T)
     padding: int
+    overlaps: list[Overlap]  # of the users whose norm need not be built
 
-    def materialise(self, out: Tensor, users: slice) -> None:
-        slope = pieces.score_slope(
-            self.hidden[users], self.table, self.target[users], self.log_total[users], self.weight[users],
+    def materialise(self, out: Tensor, users: Users) -> None:
+        pieces.add_users_gradients(
+            out, self.hidden[users], self.table, self.target[users], self.log_total[users], self.weight[users],
             self.padding,
         )  # fmt: skip
-        out.baddbmm_(slope.mT, self.hidden[users])
+
+    def norms_with(self, overlap: Overlap, ids: Tensor, values: Tensor) -> Tensor:
+        """Return the squared norms of the overlap's users, rows (B, N) read from the same table included."""
+        return overlaps.squared_norms(
+            overlap, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
+        )
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         pieces.add_table_gradient(
@@ -132,8 +141,9 @@ class Aligned:
     values: Tensor  # (B * rows, *rest)
     rows: int
 
-    def materialise(self, out: Tensor, users: slice) -> None:
-        for place, user in enumerate(range(users.start, users.stop)):
+    def materialise(self, out: Tensor, users: Users) -> None:
+        places = torch.arange(len(self.values) // self.rows)[users].tolist()
+        for place, user in enumerate(places):
             own = slice(user * self.rows, (user + 1) * self.rows)
             out[place, own] += self.values[own]
 
@@ -153,7 +163,7 @@ class Pulled:
     expression: Tensor  # requires grad
     parameter: Tensor
 
-    def materialise(self, out: Tensor, users: slice) -> None:
+    def materialise(self, out: Tensor, users: Users) -> None:
         inner = out.new_zeros(out.shape[0], *self.expression.shape)
         self.inner.materialise(inner, users)
         out += self._back(inner, batched=True)

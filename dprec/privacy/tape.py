@@ -11,6 +11,7 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -52,13 +53,20 @@ class Tape(TorchFunctionMode):
     ['bias', 'weight']
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], users: int) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        users: int,
+        complete: Callable[[str, list[Contribution]], list[Contribution]] = lambda name, uses: uses,
+    ) -> None:
+        """`complete` may replace a parameter's contributions by smaller ones as soon as the last has arrived."""
         super().__init__()
         self.users = users
         self.parameters = dict(parameters)
         self.contributions: dict[str, list[Contribution]] = {}
+        self._complete = complete
+        self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
-        self._open = True
 
     def watch(self, batch: Any) -> None:
         """Declare the tensors that hold the users' data: row u of each belongs to user u."""
@@ -84,7 +92,6 @@ class Tape(TorchFunctionMode):
             losses.sum().backward()
             unseen = [name for name, p in self.parameters.items() if p.grad is not None]
         finally:
-            self._open = False
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
         if unseen:
@@ -128,10 +135,10 @@ class Tape(TorchFunctionMode):
         """
         uses = [(used, make) for used, make in uses if self.trainable(used)]
         versions = [(tensor, tensor._version) for tensor in kept]
+        names = [self._names[id(p)] for used, _ in uses for p in self._parameters_of(used)]
+        self._expected.update(names)
 
         def receive(gradient: Tensor) -> None:
-            if not self._open:
-                raise UncoveredUse("a second backward pass ran through a closed tape; call losses(batch) again")
             if any(tensor._version != version for tensor, version in versions):
                 raise UncoveredUse(
                     f"an input of parameter '{self.name_of(uses[0][0])}' is changed in place after its use: "
@@ -140,6 +147,10 @@ class Tape(TorchFunctionMode):
             for used, make in uses:
                 for name, contribution in self._attribute(used, make(gradient)):
                     self.contributions.setdefault(name, []).append(contribution)
+            self._expected.subtract(names)
+            for name in dict.fromkeys(names):
+                if not self._expected[name]:
+                    self.contributions[name] = self._complete(name, self.contributions[name])
 
         tapped: Tensor = _Tap.apply(output, _anchor(output), receive)
         layout.mark(tapped, Layout(rows))
@@ -232,8 +243,13 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        ctx.receive(gradient)  # type: ignore[attr-defined]
+        receive, ctx.receive = ctx.receive, _refuse_twice  # type: ignore[attr-defined]  # frees what the rules kept
+        receive(gradient)
         return gradient, None, None
+
+
+def _refuse_twice(gradient: Tensor) -> None:
+    raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
 
 
 def _anchor(like: Tensor) -> Tensor:

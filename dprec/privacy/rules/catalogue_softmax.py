@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
-from dprec_kernels.catalogue_softmax import with_log_total
+from dprec_kernels.catalogue_softmax import for_users
 from torch import Tensor
 
 from dprec.privacy.contribution import CatalogueRows, Contribution
 from dprec.privacy.layout import layout_of
-from dprec.privacy.rules.rule import Rules, by_user
+from dprec.privacy.rules.rule import Rules, by_user, marked
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
@@ -23,15 +23,15 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
     if not tape.trainable(table) or layout_of(hidden) is None:
         return NotImplemented
     rows = tape.rows(hidden, "catalogue_softmax", table)
-    loss, log_total = with_log_total(hidden, table.detach(), target, padding)
-    inputs = by_user(hidden, tape.users).to(log_total.dtype)
-    weights = table.detach().to(log_total.dtype)
-    wanted, log_total = target.reshape(tape.users, -1), log_total.reshape(tape.users, -1)
+    inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
+    loss, log_total, overlaps = for_users(inputs, table.detach(), wanted, padding)
+    kept, weights = by_user(inputs, tape.users).to(log_total.dtype), table.detach().to(log_total.dtype)
 
     def for_table(gradient: Tensor) -> Contribution:
-        return CatalogueRows(inputs, weights, wanted, log_total, gradient.detach().reshape(wanted.shape), padding)
+        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, overlaps)
 
-    return tape.record(loss, rows, [(table, for_table)], kept=[inputs, wanted])
+    tapped = tape.record(loss, rows, [(table, for_table)], kept=[kept, wanted])
+    return marked(tapped.view(target.shape), rows)
 
 
 RULES: Rules = {operation: catalogue_softmax}

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.privacy.contribution import Contribution, Dense, Outer
-from dprec.privacy.layout import Layout, layout_of, mark
-from dprec.privacy.rules.rule import Rules, by_user
+from dprec.privacy.layout import layout_of
+from dprec.privacy.rules.rule import Rules, by_user, marked
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
@@ -73,11 +73,6 @@ def matmul(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
     return NotImplemented
-
-
-def marked(tensor: Tensor, rows: int) -> Tensor:
-    mark(tensor, Layout(rows))
-    return tensor
 
 
 def _constant(tensor: Tensor) -> bool:

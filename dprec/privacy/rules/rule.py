@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
+from dprec.privacy.layout import Layout, mark
+
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
 
@@ -25,3 +27,9 @@ def by_user(tensor: Tensor, users: int) -> Tensor:
     tensor = at_least_float32(tensor.detach())
     positions = tensor.numel() // max(1, users * tensor.shape[-1])
     return tensor.reshape(users, positions, tensor.shape[-1])
+
+
+def marked(tensor: Tensor, rows: int) -> Tensor:
+    """Return the tensor, declared to have `rows` rows of each user in the batch's order."""
+    mark(tensor, Layout(rows))
+    return tensor

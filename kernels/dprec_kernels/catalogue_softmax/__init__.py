@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.overrides import handle_torch_function, has_torch_function
 
-from dprec_kernels.catalogue_softmax import pieces, reference
+from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
 
-__all__ = ["catalogue_softmax", "pieces", "reference"]
+__all__ = ["catalogue_softmax", "for_users", "overlaps", "pieces", "reference", "with_log_total"]
 
 
 def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
@@ -30,17 +30,48 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
 
 def with_log_total(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
     """Return the loss and log Σ exp of the scores, from which the softmax can be rebuilt at any position."""
+    hidden, table = _checked(hidden, table, target)
+    with torch.autocast(hidden.device.type, enabled=False):
+        loss, log_total = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding)
+    return loss.view(target.shape), log_total.view(target.shape)
+
+
+def for_users(
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0
+) -> tuple[Tensor, Tensor, list[pieces.Overlap]]:
+    """Return loss and log Σ exp for hidden (B, T, d), and the overlaps of the users for whom they are worth it.
+
+    The gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
+    """
+    hidden, table = _checked(hidden, table, target)
+    longest = hidden.shape[-1]  # up to here the overlaps cost less than building the user's gradient; measured
+    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        loss, log_total, slope, overlaps = pieces.forward_users(hidden, table, target, padding, longest)
+    return _KnownSlope.apply(hidden, loss, slope), log_total, overlaps
+
+
+def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     if target.shape != hidden.shape[:-1]:
         raise ValueError(
             f"target {tuple(target.shape)} must name one item for each vector of hidden {tuple(hidden.shape)}"
         )
     if table.dtype.itemsize < 4:
         table = table.float()
-    with torch.autocast(hidden.device.type, enabled=False):
-        loss, log_total = _CatalogueSoftmax.apply(
-            hidden.to(table.dtype).flatten(0, -2), table, target.flatten(), padding
-        )
-    return loss.view(target.shape), log_total.view(target.shape)
+    return hidden.to(table.dtype), table
+
+
+class _KnownSlope(torch.autograd.Function):
+    """A loss whose gradient with respect to `hidden` is known already."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, hidden: Tensor, loss: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, weight: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (slope,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return weight.unsqueeze(-1) * slope, None, None
 
 
 class _CatalogueSoftmax(torch.autograd.Function):

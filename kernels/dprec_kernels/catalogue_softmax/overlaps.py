@@ -1,0 +1,55 @@
+"""Norms of the users' gradients of a catalogue table from the overlaps of their positions: nothing is built.
+
+With G_t = w_t (p_t - y_t), y_t one-hot, a user's gradient is D = Σ_t G_t h_tᵀ + Σ_n e_{id_n} v_nᵀ, and
+
+    ‖D‖² = Σ_ts w_t w_s ⟨h_t, h_s⟩ (⟨p_t, p_s⟩ - p_t[y_s] - p_s[y_t] + [y_t = y_s])
+         + 2 Σ_tn w_t ⟨h_t, v_n⟩ (p_t[id_n] - [y_t = id_n])  +  Σ_mn [id_m = id_n] ⟨v_m, v_n⟩
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.catalogue_softmax.pieces import Overlap
+
+
+def squared_norms(
+    overlap: Overlap,
+    hidden: Tensor,
+    table: Tensor,
+    target: Tensor,
+    log_total: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    values: Tensor,
+    padding: int,
+) -> Tensor:
+    """Return ‖D‖² (b,) of the overlap's users, for hidden (B, T, d) and input rows ids (B, N), values (B, N, d).
+
+    In float64; what the softmaxes' own rounding may hide is added, so that the result is not below the truth
+    where terms cancel.
+    """
+    users, length = overlap.users, overlap.products.shape[1]
+    h, y = hidden[users, :length], target[users, :length]
+    w = weight[users, :length].double() * (y != padding)
+    shift = log_total[users, :length].unsqueeze(2)
+    read, v = ids[users], values[users]
+
+    def chances(items: Tensor) -> Tensor:  # (b, N) -> (b, t, N): p_t[item]
+        return (torch.baddbmm(-shift, h, table[items].mT).exp_() * (items != padding).unsqueeze(1)).double()
+
+    both = w.unsqueeze(2) * w.unsqueeze(1) * (h.double() @ h.double().mT)  # (b, t, t)
+    wanted = chances(y)
+    softmaxes = overlap.products.double() + wanted + wanted.mT
+    mixed = 2 * w.unsqueeze(2) * (h.double() @ v.double().mT)  # (b, t, N)
+    met = chances(read)
+    same = _equal(y, y) + overlap.products.double() - wanted - wanted.mT
+    inputs = (_equal(read, read) * (v.double() @ v.double().mT)).sum((1, 2))
+    exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
+    hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))
+    return (exact + 4 * torch.finfo(hidden.dtype).eps * hidden_by_rounding).clamp_(min=0.0)
+
+
+def _equal(left: Tensor, right: Tensor) -> Tensor:
+    return (left.unsqueeze(2) == right.unsqueeze(1)).double()
