@@ -6,10 +6,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from dprec_kernels.catalogue_softmax import reference
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
+from dprec_kernels.catalogue_softmax import reference
 
 
 class _LossOfOne(nn.Module):

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from dprec_kernels import catalogue_softmax
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -20,6 +19,7 @@ from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.gradient import GradientRule, MeanGradient
+from dprec_kernels import catalogue_softmax
 
 
 class Recommender(pl.LightningModule):

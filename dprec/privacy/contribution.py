@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
+from torch import Tensor
+
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Overlap
-from torch import Tensor
 
 Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 

@@ -139,6 +139,7 @@ class Privacy(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         _refuse_what_breaks_it(trainer, pl_module)
+        torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         total: int = pl_module.total_steps
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total)
         self._continue(trainer)

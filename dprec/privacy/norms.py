@@ -1,9 +1,8 @@
 """Squared norms of the users' gradients of one parameter, and their weighted sum in the same sweep.
 
-Three exact ways, chosen by cost. *Gram*: ‖Σ_t l_t rᵀ_t‖² = ⟨LLᵀ, RRᵀ⟩, for linear maps on short histories.
-*Sparse*: repeated rows are merged per user, for tables that are only looked up. *Sweep*: a slice of users is
-built at a time; it is exact for any mixture, cross terms included, and the slice can be scaled and summed
-before it leaves the cache.
+Linear maps and look-ups have norms that need no gradient built (`dprec_kernels.sample_norms`); so do catalogue
+tables on short histories. Everything else is built a slice of users at a time, which is exact for any mixture of uses,
+cross terms included; a slice can be scaled and summed before it leaves the cache.
 """
 
 from __future__ import annotations
@@ -11,25 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from dprec_kernels.workspace import workspace
 from torch import Size, Tensor
 
 from dprec.privacy.contribution import CatalogueRows, Contribution, Dense, Outer, Rows, Users
+from dprec_kernels import sample_norms
+from dprec_kernels.workspace import workspace
 
 SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
 
-GRAM_COST = 2  # a product in the Gram form against one of the sweep; measured
-
 
 def can_skip_building(contributions: Sequence[Contribution]) -> bool:
-    """Whether the norms have a form that is cheaper than building every user's gradient."""
+    """Whether the norms have a form that is cheaper than building every user's gradient, or they are built already."""
     kinds = {type(contribution) for contribution in contributions}
-    if kinds == {Rows}:
-        return True
-    if kinds != {Outer}:
-        return False
-    length, out, inputs = _outer_shape(contributions)
-    return GRAM_COST * length * (out + inputs) < out * inputs
+    return kinds in ({Rows}, {Outer}) or (kinds == {Dense} and len(contributions) == 1)
 
 
 def settled(name: str, contributions: list[Contribution], users: int) -> list[Contribution]:
@@ -39,10 +32,10 @@ def settled(name: str, contributions: list[Contribution], users: int) -> list[Co
     """
     if not all(isinstance(c, Outer) for c in contributions):
         return contributions
-    length, out, inputs = _outer_shape(contributions)
-    if length * (out + inputs) < out * inputs:
+    left, right = _linear(contributions)
+    if sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
         return contributions
-    gradient = workspace.take(f"gradients of {name}", (users, out, inputs), _some_tensor(contributions[0])).zero_()
+    gradient = workspace.take(f"gradients of {name}", (users, left.shape[2], right.shape[2]), left).zero_()
     for contribution in contributions:
         contribution.materialise(gradient, slice(0, users))
     return [Dense(gradient)]
@@ -50,12 +43,13 @@ def settled(name: str, contributions: list[Contribution], users: int) -> list[Co
 
 def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size) -> Tensor:
     """Return (B,) squared norms in float64."""
-    if len(contributions) == 1 and isinstance(contributions[0], Dense):
-        return _square(contributions[0].values)
+    first = contributions[0]
     if can_skip_building(contributions):
-        if isinstance(contributions[0], Rows):
-            return _merged_rows(contributions, users)
-        return _gram(contributions)
+        if isinstance(first, Dense):
+            return _square(first.values)
+        if isinstance(first, Rows):
+            return sample_norms.rows(*_joined(contributions))
+        return sample_norms.linear(*_linear(contributions))
     return torch.cat([_square(gradient) for _, gradient in built(contributions, shape, range(users))])
 
 
@@ -141,37 +135,17 @@ def _square(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), dim=1, dtype=torch.float64).square()
 
 
-def _outer_shape(contributions: Sequence[Contribution]) -> tuple[int, int, int]:
+def _linear(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
     outers = [c for c in contributions if isinstance(c, Outer)]
-    return sum(c.left.shape[1] for c in outers), outers[0].left.shape[2], outers[0].right.shape[2]
+    if len(outers) == 1:
+        return outers[0].left, outers[0].right
+    return torch.cat([c.left for c in outers], 1), torch.cat([c.right for c in outers], 1)
 
 
-def _gram(contributions: Sequence[Contribution]) -> Tensor:
-    outers = [c for c in contributions if isinstance(c, Outer)]
-    left = torch.cat([c.left for c in outers], 1)
-    right = torch.cat([c.right for c in outers], 1)
-    exact = ((left @ left.mT) * (right @ right.mT)).sum((1, 2), dtype=torch.float64)
-    # The sum can be far smaller than its terms, and a norm that is too small would not bound: add what rounding hides.
-    terms = torch.stack([c.terms() for c in outers]).sum(0).double()
-    return (exact + 4 * torch.finfo(left.dtype).eps * terms.square()).clamp_(min=0.0)
-
-
-def _joined(rows: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+def _joined(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
+    rows = [c for c in contributions if isinstance(c, Rows)]
     ids = torch.cat([c.ids for c in rows], 1)  # (B, N)
     return ids, torch.cat([c.values.reshape(*c.ids.shape, -1) for c in rows], 1)  # (B, N, d)
-
-
-def _merged_rows(contributions: Sequence[Contribution], users: int) -> Tensor:
-    ids, values = _joined([c for c in contributions if isinstance(c, Rows)])
-    norms = torch.zeros(users, dtype=torch.float64, device=ids.device)
-    if ids.numel() == 0:
-        return norms
-    owner = torch.arange(users, device=ids.device).unsqueeze(1).expand_as(ids)
-    key = owner * (int(ids.max()) + 1) + ids
-    distinct, place = key.flatten().unique(return_inverse=True)
-    merged = values.new_zeros(distinct.shape[0], values.shape[2]).index_add_(0, place, values.flatten(0, 1))
-    owner_of = torch.empty_like(distinct).index_put_((place,), owner.flatten())
-    return norms.index_add_(0, owner_of, _square(merged))
 
 
 def _some_tensor(contribution: Contribution) -> Tensor:

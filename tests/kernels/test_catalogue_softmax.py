@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from dprec_kernels import catalogue_softmax
 from dprec_kernels.catalogue_softmax import pieces, reference
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from dprec_kernels import catalogue_softmax
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.models import SequenceRecommender, Transformer
+from dprec_kernels import catalogue_softmax
 
 ITEMS, LENGTH = 23, 9
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from dprec_kernels import catalogue_softmax
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
 from dprec.privacy.probe import probe
+from dprec_kernels import catalogue_softmax
 from tests.models.zoo import MODELS, Zoo, batch_of, transformer
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
-from dprec_kernels.catalogue_softmax import for_users
 from torch import Tensor
 
 from dprec.privacy.contribution import CatalogueRows, Contribution
 from dprec.privacy.layout import layout_of
 from dprec.privacy.rules.rule import Rules, by_user, marked
+from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
+from dprec_kernels.catalogue_softmax import for_users
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape

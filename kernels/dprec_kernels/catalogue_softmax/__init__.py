@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from types import ModuleType
+
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
@@ -60,6 +63,16 @@ def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Ten
     return hidden.to(table.dtype), table
 
 
+def _fast(hidden: Tensor) -> ModuleType:
+    """The path for this device; the private one, `for_users`, takes the pieces everywhere."""
+    fits = hidden.is_cuda and hidden.dtype.itemsize <= 4 and hidden.shape[-1] <= 512
+    if fits and importlib.util.find_spec("triton"):
+        from dprec_kernels.catalogue_softmax import triton
+
+        return triton
+    return pieces
+
+
 class _KnownSlope(torch.autograd.Function):
     """A loss whose gradient with respect to `hidden` is known already."""
 
@@ -79,7 +92,7 @@ class _CatalogueSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-        loss, log_total, slope = pieces.forward(hidden.detach(), table.detach(), target, padding)
+        loss, log_total, slope = _fast(hidden).forward(hidden.detach(), table.detach(), target, padding)
         ctx.save_for_backward(hidden, table, target, log_total, slope)
         ctx.mark_non_differentiable(log_total)
         ctx.padding = padding  # type: ignore[attr-defined]
@@ -92,7 +105,7 @@ class _CatalogueSoftmax(torch.autograd.Function):
         table_gradient = None
         if to_table:
             table_gradient = torch.zeros_like(table)
-            pieces.add_table_gradient(
+            _fast(hidden).add_table_gradient(
                 table_gradient, hidden, table, target, log_total, weight,
                 ctx.padding,  # type: ignore[attr-defined]
             )  # fmt: skip

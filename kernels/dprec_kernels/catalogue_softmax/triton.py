@@ -1,0 +1,208 @@
+# mypy: disallow-untyped-defs=False
+# ruff: noqa: N803
+"""The same results with every tile of scores on chip. Not measured yet on a GPU.
+
+Sums are float32 whatever comes in. Every output row has one writer, so results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LARGEST_DIM = 512  # a tile of vectors has to fit on chip
+
+SMALLEST = tl.constexpr(-3.4e38)  # where a running maximum starts: finite, so that exp(start - top) is 0
+
+
+@triton.jit
+def catalogue_softmax_fwd_kernel(
+    hidden, table, target, loss, log_total, slope, positions, items, dim, padding,
+    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: BN positions against all items."""
+    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
+    k = tl.arange(0, BD)  # [BD]
+    inside = n < positions
+    t = tl.load(target + n, mask=inside, other=padding).to(tl.int64)
+    real = inside & (t != padding)
+    at = n[:, None] * dim + k[None, :]
+    h = tl.load(hidden + at, mask=real[:, None] & (k < dim)[None, :], other=0.0).to(tl.float32)  # [BN, BD]
+    top = tl.zeros([BN], tl.float32) + SMALLEST
+    total = tl.zeros([BN], tl.float32)
+    mean = tl.zeros([BN, BD], tl.float32)
+    some = tl.max(real.to(tl.int32), 0)
+    for start in range(0, items * some, BV):
+        v = start + tl.arange(0, BV).to(tl.int64)  # [BV]
+        item = (v < items) & (v != padding)
+        e = _vectors(table, v, item, k, dim)  # [BV, BD]
+        s = tl.dot(h, tl.trans(e), input_precision=PRECISION)  # [BN, BV]
+        s = tl.where(item[None, :], s, float("-inf"))
+        higher = tl.maximum(top, tl.max(s, 1))
+        rescale = tl.exp(top - higher)
+        s = tl.exp(s - higher[:, None])
+        total = total * rescale + tl.sum(s, 1)
+        mean = tl.dot(s, e, mean * rescale[:, None], input_precision="ieee")
+        top = higher
+    known = real & (t >= 0) & (t < items)
+    wanted = _vectors(table, t, known, k, dim)  # [BN, BD]
+    total = tl.where(real, total, 1.0)
+    sum_of_all = top + tl.log(total)
+    cost = tl.where(known, sum_of_all - tl.sum(h * wanted, 1), float("nan"))
+    tl.store(loss + n, tl.where(real, cost, 0.0), mask=inside)
+    tl.store(log_total + n, tl.where(real, sum_of_all, float("inf")), mask=inside)
+    down = tl.where(real[:, None], mean / total[:, None] - wanted, 0.0)
+    tl.store(slope + at, down, mask=inside[:, None] & (k < dim)[None, :])
+
+
+@triton.jit
+def catalogue_softmax_bwd_table_kernel(
+    out, hidden, table, target, log_total, weight, positions, items, dim, padding, row_stride, column_stride,
+    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: BV rows of the table, all positions."""
+    v = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)  # [BV]
+    k = tl.arange(0, BD)
+    e = _vectors(table, v, v < items, k, dim)  # [BV, BD]
+    gradient = _table_gradient(
+        hidden, e, target, log_total, weight, tl.zeros([], tl.int64), positions,
+        v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
+    )  # fmt: skip
+    at = v[:, None] * row_stride + k[None, :] * column_stride
+    mask = (v < items)[:, None] & (k < dim)[None, :]
+    tl.store(out + at, tl.load(out + at, mask=mask, other=0.0) + gradient, mask=mask)
+
+
+@triton.jit
+def catalogue_softmax_user_norms_kernel(
+    partial, hidden, table, target, log_total, weight, ids, order, bounds, values,
+    length, reads, items, dim, padding, tiles,
+    BN: tl.constexpr, BV: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: BV rows of one user's gradient, squared and summed. `ids` are sorted, `order` says from where."""
+    user, tile = tl.program_id(0).to(tl.int64) // tiles, tl.program_id(0) % tiles
+    v = tile.to(tl.int64) * BV + tl.arange(0, BV)  # [BV]
+    k = tl.arange(0, BD)
+    e = _vectors(table, v, v < items, k, dim)  # [BV, BD]
+    gradient = _table_gradient(
+        hidden, e, target, log_total, weight, user * length, length,
+        v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
+    )  # fmt: skip
+    first = tl.load(bounds + user * (tiles + 1) + tile)  # which reads fall into this tile
+    last = tl.load(bounds + user * (tiles + 1) + tile + 1)
+    for start in range(first, last, BI):
+        n = start + tl.arange(0, BI)  # [BI]
+        row = tl.load(ids + user * reads + n, mask=n < last, other=-1)
+        place = user * reads + tl.load(order + user * reads + n, mask=n < last, other=0)
+        read = _vectors(values, place, n < last, k, dim)  # [BI, BD]
+        here = (v[:, None] == row[None, :]).to(tl.float32)  # [BV, BI]
+        gradient = tl.dot(here, read, gradient, input_precision="ieee")
+    tl.store(partial + tl.program_id(0).to(tl.int64), tl.sum(tl.sum(gradient * gradient, 1), 0))
+
+
+@triton.jit
+def _table_gradient(
+    hidden, e, target, log_total, weight, origin, count, v, item, k, dim, padding,
+    BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return Σ_n weight_n (softmax_n - one-hot_n) hiddenᵀ_n for the rows v, over `count` positions from `origin`."""
+    gradient = tl.zeros_like(e)  # [BV, BD]
+    for start in range(0, count, BN):
+        n = start + tl.arange(0, BN)
+        t = tl.load(target + origin + n, mask=n < count, other=padding).to(tl.int64)
+        w = tl.load(weight + origin + n, mask=n < count, other=0.0).to(tl.float32)
+        real = (n < count) & (t != padding) & (w != 0)
+        if tl.max(real.to(tl.int32), 0) > 0:
+            shift = tl.load(log_total + origin + n, mask=real, other=float("inf")).to(tl.float32)
+            h = _vectors(hidden, origin + n, real, k, dim)  # [BN, BD]
+            p = tl.exp(tl.dot(h, tl.trans(e), input_precision=PRECISION) - shift[:, None])  # [BN, BV]
+            p = tl.where(item[None, :], p, 0.0) - (v[None, :] == t[:, None]).to(tl.float32)
+            p = tl.where(real[:, None], p * w[:, None], 0.0)
+            gradient = tl.dot(tl.trans(p), h, gradient, input_precision="ieee")
+    return gradient
+
+
+@triton.jit
+def _vectors(source, rows, mask, k, dim):
+    at = rows.to(tl.int64)[:, None] * dim + k[None, :]
+    return tl.load(source + at, mask=mask[:, None] & (k < dim)[None, :], other=0.0).to(tl.float32)
+
+
+def forward(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss (N,), log Σ exp of the scores (N,) and d loss / d hidden (N, d), all in float32.
+
+    Positions without a target have log Σ exp = ∞. A target that is no row of the table costs NaN.
+    """
+    hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
+    (count, dim), items = hidden.shape, len(table)
+    loss = torch.empty(count, dtype=torch.float32, device=hidden.device)
+    log_total = torch.empty(count, dtype=torch.float32, device=hidden.device)
+    slope = torch.empty(count, dim, dtype=torch.float32, device=hidden.device)
+    if count:
+        tile = _tile(dim)
+        with torch.cuda.device_of(hidden):
+            catalogue_softmax_fwd_kernel[(triton.cdiv(count, tile["BN"]),)](
+                hidden, table, target, loss, log_total, slope, count, items, dim, padding,
+                **tile, PRECISION=_precision(hidden, table),
+            )  # fmt: skip
+    return loss, log_total, slope
+
+
+def add_table_gradient(
+    out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
+) -> None:
+    """Add the gradient of Σ weight · loss for the table to `out` (V, d), from what `forward` returned."""
+    hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
+    (count, dim), items = hidden.shape, len(table)
+    tile = _tile(dim)
+    with torch.cuda.device_of(hidden):
+        catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]),)](
+            out, hidden, table, target, log_total.contiguous(), weight.contiguous(),
+            count, items, dim, padding, *out.stride(),
+            **tile, PRECISION=_precision(hidden, table),
+        )  # fmt: skip
+
+
+def user_squared_norms(
+    hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
+    ids: Tensor, values: Tensor, padding: int,
+) -> Tensor:  # fmt: skip
+    """Return (B,) in float64: ‖Σ_t weight (softmax - one-hot) hiddenᵀ + Σ_n e_ids valuesᵀ‖² of every user.
+
+    The second sum is what the same table adds where its rows are read: ids (B, N), values (B, N, d). Repeats
+    add up. A user's gradient is built a tile of items at a time and never stored.
+    """
+    hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
+    (users, length, dim), items = hidden.shape, len(table)
+    if users == 0:
+        return torch.zeros(0, dtype=torch.float64, device=hidden.device)
+    tile = _tile(dim)
+    tiles = triton.cdiv(items, tile["BV"])
+    rows, order = ids.long().sort(dim=1, stable=True)
+    starts = torch.arange(0, (tiles + 1) * tile["BV"], tile["BV"], device=hidden.device)
+    bounds = torch.searchsorted(rows, starts.expand(users, -1).contiguous())  # (B, tiles + 1)
+    partial = torch.empty(users, tiles, dtype=torch.float32, device=hidden.device)
+    with torch.cuda.device_of(hidden):
+        catalogue_softmax_user_norms_kernel[(users * tiles,)](
+            partial, hidden, table, target, log_total.contiguous(), weight.contiguous(),
+            rows, order, bounds, values.contiguous(), length, ids.shape[1], items, dim, padding, tiles,
+            **tile, BI=16, PRECISION=_precision(hidden, table),
+        )  # fmt: skip
+    return partial.double().sum(1)
+
+
+def _tile(dim: int) -> dict[str, int]:
+    """Return how many vectors make a tile, how wide they are once padded, and the warps that hold one."""
+    if dim > LARGEST_DIM:
+        raise ValueError(f"vectors of {dim} numbers do not fit on chip; the Triton path takes up to {LARGEST_DIM}")
+    width = max(16, triton.next_power_of_2(dim))
+    tile = max(16, min(64, 2048 // width))
+    # More numbers a thread than this, and the compiler moves them off the chip.
+    return {"BN": tile, "BV": tile, "BD": width, "num_warps": max(4, tile * width // 512)}
+
+
+def _precision(hidden: Tensor, table: Tensor) -> str:
+    # Tensor cores take 16-bit inputs in tf32 without loss; a float32 input would lose digits there.
+    return "tf32" if max(hidden.dtype.itemsize, table.dtype.itemsize) == 2 else "ieee"

@@ -1,0 +1,70 @@
+"""Squared norms of every user's gradient, from what the backward pass leaves, without building the gradients."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.sample_norms import pieces, reference
+from dprec_kernels.sample_norms.pieces import prefers_gram
+
+__all__ = ["layer_norm", "linear", "pieces", "prefers_gram", "reference", "rows"]
+
+
+def linear(left: Tensor, right: Tensor) -> Tensor:
+    """Return (B,) squared norms of a linear map's gradients Σ_t left_t rightᵀ_t, in float64.
+
+    left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Terms are summed in
+    at least float32. Where they cancel the norm may be off by a few roundings of Σ_t ‖left_t‖ ‖right_t‖; the Gram
+    form of short histories adds what these may hide, see `pieces.GRAM_ROUNDINGS`.
+
+    >>> linear(torch.ones(1, 3, 2), torch.ones(1, 3, 2))  # four entries, each 3
+    tensor([36.], dtype=torch.float64)
+    """
+    if left.shape[:2] != right.shape[:2]:
+        raise ValueError(f"left {tuple(left.shape)} and right {tuple(right.shape)} must agree in users and positions")
+    with torch.no_grad():
+        norms: Tensor = _fast(left).linear(left, right)
+    return norms
+
+
+def rows(ids: Tensor, values: Tensor) -> Tensor:
+    """Return (B,) squared norms of the gradients of a table that is read by id, in float64.
+
+    values (B, N, *rest) is the gradient of what ids (B, N) read; a bag's value is repeated for each of its ids.
+    Reads of the same row by the same user add up before they are squared.
+
+    >>> rows(torch.tensor([[4, 7, 4]]), torch.tensor([[[1.0], [1.0], [1.0]]]))  # 2² + 1²
+    tensor([5.], dtype=torch.float64)
+    """
+    if values.shape[:2] != ids.shape:
+        raise ValueError(f"values {tuple(values.shape)} must hold one value for each of ids {tuple(ids.shape)}")
+    with torch.no_grad():
+        norms: Tensor = _fast(values).rows(ids, values)
+    return norms
+
+
+def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (B,) squared norms of a layer norm's gradients for its scale and its shift, in float64.
+
+    gradient (B, T, d) is that of the output, normalised (B, T, d) the input after centring and division.
+
+    >>> scale, shift = layer_norm(torch.ones(1, 3, 4), torch.zeros(1, 3, 4))
+    >>> shift  # four entries, each 3
+    tensor([36.], dtype=torch.float64)
+    """
+    if gradient.shape != normalised.shape:
+        raise ValueError(f"gradient {tuple(gradient.shape)} and normalised {tuple(normalised.shape)} must agree")
+    with torch.no_grad():
+        return pieces.layer_norm(gradient, normalised)
+
+
+def _fast(values: Tensor) -> ModuleType:
+    if values.is_cuda and values.dtype.itemsize <= 4 and importlib.util.find_spec("triton"):
+        from dprec_kernels.sample_norms import triton
+
+        return triton
+    return pieces

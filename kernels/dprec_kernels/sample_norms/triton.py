@@ -1,0 +1,109 @@
+# mypy: disallow-untyped-defs=False
+# ruff: noqa: N803
+"""The same norms with every tile of a user's gradient on chip. Not measured yet on a GPU.
+
+Sums are float32 whatever comes in; a tile's square has one writer, so results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 64  # rows and columns of a gradient on chip at once
+STEPS = 32  # positions multiplied, or reads merged, at once
+
+
+@triton.jit
+def linear_norms_fwd_kernel(
+    left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
+    BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program: a BO x BI tile of one user's Σ_t left_t rightᵀ_t, squared and summed."""
+    pid = tl.program_id(0).to(tl.int64)
+    user, tile = pid // (row_tiles * column_tiles), pid % (row_tiles * column_tiles)
+    o = (tile // column_tiles) * BO + tl.arange(0, BO)  # [BO]
+    i = (tile % column_tiles) * BI + tl.arange(0, BI)  # [BI]
+    gradient = tl.zeros([BO, BI], tl.float32)
+    for start in range(0, length, BT):
+        t = start + tl.arange(0, BT)  # [BT]
+        at = (user * length + t)[:, None]
+        present = (t < length)[:, None]
+        a = tl.load(left + at * outputs + o[None, :], mask=present & (o < outputs)[None, :], other=0.0)
+        b = tl.load(right + at * inputs + i[None, :], mask=present & (i < inputs)[None, :], other=0.0)
+        gradient = tl.dot(tl.trans(a.to(tl.float32)), b.to(tl.float32), gradient, input_precision=PRECISION)
+    tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
+
+
+@triton.jit
+def rows_norms_fwd_kernel(
+    ids, order, stop, values, partial, reads, width, blocks, columns, BN: tl.constexpr, BD: tl.constexpr
+):
+    """One program: BD columns of the rows that begin among BN sorted reads, merged, squared and summed."""
+    pid = tl.program_id(0).to(tl.int64)
+    user, block = pid // (blocks * columns), pid // columns % blocks
+    k = (pid % columns) * BD + tl.arange(0, BD)  # [BD]
+    n = block * BN + tl.arange(0, BN)  # [BN]
+    row = tl.load(ids + user * reads + n, mask=n < reads, other=0)
+    before = tl.load(ids + user * reads + n - 1, mask=(n > 0) & (n < reads), other=0)
+    begins = (n < reads) & ((n == 0) | (row != before))
+    merged = tl.zeros([BN, BD], tl.float32)
+    for start in range(block * BN, tl.load(stop + user * blocks + block), BN):
+        m = start + tl.arange(0, BN)  # [BN]
+        other = tl.load(ids + user * reads + m, mask=m < reads, other=0)
+        place = user * reads + tl.load(order + user * reads + m, mask=m < reads, other=0)
+        value = tl.load(
+            values + place[:, None] * width + k[None, :], mask=(m < reads)[:, None] & (k < width)[None, :], other=0.0
+        )
+        same = (row[:, None] == other[None, :]).to(tl.float32)  # [BN, BN]
+        merged = tl.dot(same, value.to(tl.float32), merged, input_precision="ieee")
+    merged = tl.where(begins[:, None], merged, 0.0)
+    tl.store(partial + pid, tl.sum(tl.sum(merged * merged, 1), 0))
+
+
+def linear(left: Tensor, right: Tensor) -> Tensor:
+    """Return (B,) ‖Σ_t left_t rightᵀ_t‖² in float64.
+
+    Always the direct form: on chip a tile costs no memory, and there is no cancellation.
+    """
+    (users, length, outputs), inputs = left.shape, right.shape[2]
+    if users == 0:
+        return torch.zeros(0, dtype=torch.float64, device=left.device)
+    left, right = left.contiguous(), right.contiguous()
+    rows, columns = _width(outputs), _width(inputs)
+    row_tiles, column_tiles = triton.cdiv(outputs, rows), triton.cdiv(inputs, columns)
+    partial = torch.empty(users, row_tiles * column_tiles, dtype=torch.float32, device=left.device)
+    # Tensor cores take 16-bit inputs in tf32 without loss; a float32 input would lose digits there.
+    precision = "tf32" if max(left.dtype.itemsize, right.dtype.itemsize) == 2 else "ieee"
+    with torch.cuda.device_of(left):
+        linear_norms_fwd_kernel[(partial.numel(),)](
+            left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
+            BT=16 if length <= 16 else STEPS, BO=rows, BI=columns, PRECISION=precision,
+        )  # fmt: skip
+    return partial.double().sum(1)
+
+
+def rows(ids: Tensor, values: Tensor) -> Tensor:
+    """Return (B,) ‖Σ_n e_ids ⊗ values_n‖² in float64; repeated ids of a user add up."""
+    users, reads = ids.shape
+    if ids.numel() == 0 or values.numel() == 0:
+        return torch.zeros(users, dtype=torch.float64, device=ids.device)
+    values = values.reshape(users, reads, -1).contiguous()
+    width, block = values.shape[2], min(STEPS, max(16, triton.next_power_of_2(reads)))
+    taken = _width(width)
+    blocks, columns = triton.cdiv(reads, block), triton.cdiv(width, taken)
+    each, order = ids.long().sort(dim=1, stable=True)
+    ends = torch.arange(1, blocks + 1, device=ids.device).mul_(block).clamp_(max=reads) - 1  # last read of a block
+    stop = torch.searchsorted(each, each[:, ends].contiguous(), right=True)  # (B, blocks) where its last row ends
+    partial = torch.empty(users, blocks * columns, dtype=torch.float32, device=ids.device)
+    with torch.cuda.device_of(values):
+        rows_norms_fwd_kernel[(partial.numel(),)](
+            each, order, stop, values, partial, reads, width, blocks, columns, BN=block, BD=taken
+        )
+    return partial.double().sum(1)
+
+
+def _width(size: int) -> int:
+    return min(TILE, max(16, triton.next_power_of_2(size)))

@@ -1,0 +1,54 @@
+"""Triton without a GPU: its interpreter in a process of its own, and its compiler without a device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# triton reads the variable as it is imported, so one process cannot do both.
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+outside = pytest.mark.skipif(
+    INTERPRETED or importlib.util.find_spec("triton") is None, reason="needs triton, and is not for its interpreter"
+)
+
+
+def passes_in_the_interpreter(file: str) -> None:
+    """Run this file's tests on the CPU with kernels interpreted."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", file, "-q", "-m", "not gpu and not slow", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def shared_memory(kernel: Any, types: str, **constants: Any) -> int:
+    """Compile for a card that need not be here; return the bytes of shared memory that a program takes there.
+
+    `types` lists the arguments that are not constants, as "fp32* i64* i32".
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    warps = constants.pop("num_warps", 4)
+    given = iter("*" + kind[:-1] if kind.endswith("*") else kind for kind in types.split())
+    signature = {name: "constexpr" if name in constants else next(given) for name in kernel.arg_names}
+    assert next(given, None) is None
+    source = ASTSource(kernel, signature, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps}).metadata.shared

@@ -1,0 +1,165 @@
+"""Squared norms against built gradients, and against autograd, one user at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec_kernels import sample_norms
+from dprec_kernels.sample_norms import pieces, reference
+
+# Relative. Inputs in bfloat16 are exact in float32, so what is left is the rounding of float32 sums.
+DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-5)]
+SIZES = [(3, 63, 60, 7), (1, 1, 1, 1), (2, 1, 60, 63), (5, 3, 64, 64), (0, 5, 4, 3), (2, 0, 3, 4)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("gram_cost", [0, 1, 10**9])
+@pytest.mark.parametrize("piece", [1, 1 << 18])
+@pytest.mark.parametrize(("users", "length", "outputs", "inputs"), SIZES)
+def test_linear_equals_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+    users: int,
+    length: int,
+    outputs: int,
+    inputs: int,
+    piece: int,
+    gram_cost: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    monkeypatch.setattr(pieces, "GRAM_COST", gram_cost)
+    monkeypatch.setattr(pieces, "PIECE", piece)
+    monkeypatch.setattr(pieces, "GRAM_PIECE", piece)
+    left, right = torch.randn(users, length, outputs).to(dtype), torch.randn(users, length, inputs).to(dtype)
+    for user in range(1, users):
+        left[user, length // (2 * user) :] = 0  # where a shorter history is padded
+    found, exact = sample_norms.linear(left, right), reference.linear(left, right)
+    assert found.dtype == torch.float64
+    assert (found >= exact * (1 - tolerance)).all()
+    above = _allowance(left, right) if pieces.prefers_gram(length, outputs, inputs) else 0.0
+    assert (found <= exact * (1 + tolerance) + above).all()
+
+
+def test_the_gram_form_is_for_short_histories() -> None:
+    assert pieces.prefers_gram(8, 512, 512)
+    assert not pieces.prefers_gram(200, 64, 64)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-6, 1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize(("length", "width"), [(2, 64), (20, 64), (1, 1024)])
+def test_a_norm_is_not_below_the_truth_where_terms_cancel(length: int, width: int, apart: float) -> None:
+    # All entries have one sign, so that roundings of a product add up.
+    left, right = torch.rand(30, length, width), torch.rand(30, length, width)
+    half = length // 2
+    left[:, half : 2 * half] = -left[:, :half] * (1 + apart)
+    right[:, half : 2 * half] = right[:, :half]
+    assert pieces.prefers_gram(length, width, width)
+    found, exact = sample_norms.linear(left, right), reference.linear(left, right)
+    assert (found >= exact).all()
+    assert (found <= exact + 2 * _allowance(left, right)).all()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("few", [0, 4, 10**9])  # repeats merged alone, by their number, all rows merged
+@pytest.mark.parametrize("items", [1, 30, 1000])
+@pytest.mark.parametrize(("users", "reads", "rest"), [(4, 63, (60,)), (1, 1, (1,)), (3, 20, (2, 3)), (2, 9, ())])
+def test_rows_equal_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+    users: int,
+    reads: int,
+    rest: tuple[int, ...],
+    items: int,
+    few: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    monkeypatch.setattr(pieces, "FEW", few)
+    ids, values = torch.randint(0, items, (users, reads)), torch.randn(users, reads, *rest).to(dtype)
+    ids[1:, reads // 3 :] = 0  # padding reads a row too
+    found = sample_norms.rows(ids, values)
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, reference.rows(ids, values), rtol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
+def test_nothing_was_read(shape: tuple[int, ...]) -> None:
+    found = sample_norms.rows(torch.zeros(shape[:2], dtype=torch.long), torch.zeros(shape))
+    assert found.tolist() == [0.0] * shape[0]
+
+
+def test_repeats_that_cancel_leave_nothing() -> None:
+    value = torch.randn(2, 1, 5)
+    assert sample_norms.rows(torch.tensor([[3, 3], [3, 4]]), torch.cat([value, -value], 1))[0] == 0
+
+
+def test_the_largest_id_costs_no_memory() -> None:
+    ids = torch.tensor([[2**60, 1, 2**60]])
+    assert sample_norms.rows(ids, torch.ones(1, 3, 1)).tolist() == [5.0]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("piece", [1, 1 << 18])
+@pytest.mark.parametrize(("users", "length", "dim"), [(3, 63, 60), (1, 1, 1), (0, 4, 5), (2, 0, 3)])
+def test_layer_norm_equals_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+    users: int,
+    length: int,
+    dim: int,
+    piece: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE", piece)
+    gradient, normalised = torch.randn(users, length, dim).to(dtype), torch.randn(users, length, dim).to(dtype)
+    for found, exact in zip(
+        sample_norms.layer_norm(gradient, normalised), reference.layer_norm(gradient, normalised), strict=True
+    ):
+        assert torch.allclose(found, exact, rtol=tolerance)
+
+
+def test_linear_is_what_autograd_says() -> None:
+    weight = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    x, up = torch.randn(3, 7, 6, dtype=torch.float64), torch.randn(3, 7, 4, dtype=torch.float64)
+    exact = _squares([(F.linear(x[user], weight) * up[user]).sum() for user in range(3)], weight)
+    assert torch.allclose(sample_norms.linear(up, x), exact)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_a_bag_is_rows_that_share_a_value(mode: str) -> None:
+    table = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    bags, up = torch.randint(0, 9, (3, 2, 5)), torch.randn(3, 2, 4, dtype=torch.float64)
+    exact = _squares([(F.embedding_bag(bags[user], table, mode=mode) * up[user]).sum() for user in range(3)], table)
+    each = (up / (5 if mode == "mean" else 1)).unsqueeze(2).expand(3, 2, 5, 4)
+    assert torch.allclose(sample_norms.rows(bags.flatten(1), each.flatten(1, 2)), exact)
+
+
+def test_layer_norm_is_what_autograd_says() -> None:
+    scale, shift = torch.randn(2, 6, dtype=torch.float64).requires_grad_()
+    x, up = torch.randn(3, 7, 6, dtype=torch.float64), torch.randn(3, 7, 6, dtype=torch.float64)
+    losses = [(F.layer_norm(x[user], (6,), scale, shift) * up[user]).sum() for user in range(3)]
+    of_scale, of_shift = sample_norms.layer_norm(up, F.layer_norm(x, (6,)))
+    assert torch.allclose(of_scale, _squares(losses, scale))
+    assert torch.allclose(of_shift, _squares(losses, shift))
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="left"):
+        sample_norms.linear(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
+    with pytest.raises(ValueError, match="ids"):
+        sample_norms.rows(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 4, 1))
+    with pytest.raises(ValueError, match="normalised"):
+        sample_norms.layer_norm(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5))
+
+
+def _allowance(left: Tensor, right: Tensor) -> Tensor:
+    terms = (left.double().norm(dim=2) * right.double().norm(dim=2)).sum(1)
+    eps = torch.finfo(left.dtype if left.dtype == torch.float64 else torch.float32).eps
+    return pieces.GRAM_ROUNDINGS * eps * terms.square()
+
+
+def _squares(losses: list[Tensor], parameter: Tensor) -> Tensor:
+    gradients = [torch.autograd.grad(loss, parameter, retain_graph=True)[0] for loss in losses]
+    return torch.stack([gradient.square().sum() for gradient in gradients])

@@ -1,0 +1,87 @@
+"""The kernels against the reference, interpreted everywhere and compiled where there is a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from dprec_kernels import sample_norms
+from dprec_kernels.sample_norms import reference
+from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+
+# Products of bfloat16 are exact in float32, so both are held to the roundings of float32 sums.
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = 1e-5
+
+
+@outside
+def test_kernels_agree_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+@outside
+@pytest.mark.parametrize(("floats", "precision"), [("fp32*", "ieee"), ("bf16*", "tf32")])
+def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, floats: str, precision: str) -> None:
+    tile, steps = kernels.TILE, kernels.STEPS
+    most = max(
+        shared_memory(
+            kernels.linear_norms_fwd_kernel, f"{floats} {floats} fp32*" + " i32" * 5,
+            BT=steps, BO=tile, BI=tile, PRECISION=precision,
+        ),
+        shared_memory(
+            kernels.rows_norms_fwd_kernel, f"i64* i64* i64* {floats} fp32*" + " i32" * 4, BN=steps, BD=tile
+        ),
+    )  # fmt: skip
+    assert most <= 99 * 1024  # what the smallest cards since Ampere have
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("users", "length", "outputs", "inputs"), [(3, 63, 60, 70), (2, 2, 64, 64), (1, 1, 1, 1), (0, 5, 4, 3)]
+)
+def test_norms_of_linear_maps(
+    kernels: ModuleType, users: int, length: int, outputs: int, inputs: int, dtype: torch.dtype, device: str
+) -> None:
+    left = torch.randn(users, length, outputs, device=device).to(dtype)
+    right = torch.randn(users, length, inputs, device=device).to(dtype)
+    left[1:, 5:] = 0
+    assert torch.allclose(kernels.linear(left, right), reference.linear(left, right), rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("items", [1, 30, 1000])
+@pytest.mark.parametrize(("reads", "rest"), [(1, (1,)), (63, (60,)), (40, (2, 35)), (100, ())])
+def test_norms_of_rows(
+    kernels: ModuleType, items: int, reads: int, rest: tuple[int, ...], dtype: torch.dtype, device: str
+) -> None:
+    ids = torch.randint(0, items, (3, reads), device=device)
+    ids[1:, reads // 3 :] = 0  # padding reads a row too
+    values = torch.randn(3, reads, *rest, device=device).to(dtype)
+    assert torch.allclose(kernels.rows(ids, values), reference.rows(ids, values), rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nobody_and_nothing(kernels: ModuleType, device: str) -> None:
+    none = torch.zeros(2, 0, dtype=torch.long, device=device)
+    assert kernels.rows(none, torch.zeros(2, 0, 3, device=device)).tolist() == [0, 0]
+    assert kernels.linear(torch.zeros(2, 0, 3, device=device), torch.zeros(2, 0, 4, device=device)).tolist() == [0, 0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_device_decides(dtype: torch.dtype) -> None:
+    left, right = torch.randn(2, 63, 60, device="cuda").to(dtype), torch.randn(2, 63, 7, device="cuda").to(dtype)
+    assert torch.allclose(sample_norms.linear(left, right), reference.linear(left, right), rtol=TOLERANCE)
+    ids = torch.randint(0, 9, (2, 63), device="cuda")
+    assert torch.allclose(sample_norms.rows(ids, left), reference.rows(ids, left), rtol=TOLERANCE)
+
+
+@pytest.fixture(name="kernels")
+def _kernels() -> ModuleType:
+    return importlib.import_module("dprec_kernels.sample_norms.triton")
