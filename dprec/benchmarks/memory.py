@@ -1,0 +1,157 @@
+"""Peak memory of a step, each in a process of its own, forked from one that has imported everything and run nothing.
+
+What counts is resident memory as the kernel sees it (VmHWM, reset before the step) beyond what the process held
+once the model was there: gradients, optimizer state, activations, workspaces, whoever allocated them. The C
+library is told to give freed memory back at once, so that a peak is what was in use together.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dprec.benchmarks.shapes import Shape
+
+MB = 1 << 20
+LIMIT = 16 << 30  # bytes a step may take before its system counts as one that cannot run
+SECONDS = 90  # a step may take
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+
+
+_answers = sys.stdout
+
+
+@dataclass(frozen=True)
+class Job:
+    """Two steps of a system: in the shape's micro-batches, or `at_once` users of the longest history."""
+
+    system: str
+    shape: Shape
+    dim: int
+    at_once: int = 0
+
+
+class MemoryMeter:
+    """Answers jobs; on anything but Linux the answer is that it cannot."""
+
+    def __enter__(self) -> MemoryMeter:
+        self._server: subprocess.Popen[str] | None = None
+        if sys.platform == "linux":
+            kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "dprec.benchmarks.memory"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=kept | GIVE_BACK | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._server is not None:
+            if error is not None:
+                self._server.terminate()
+            assert self._server.stdin is not None
+            self._server.stdin.close()
+            self._server.wait()
+
+    def peak_mb(self, job: Job) -> tuple[float | None, str | None]:
+        """Return the peak of a job in MB, or why there is none."""
+        if self._server is None:
+            return None, None
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(asdict(job)) + "\n")
+        self._server.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        return answer.get("peak_mb"), answer.get("why_not")
+
+
+def largest_batch(memory: float, least: float, few: tuple[int, float], many: tuple[int, float]) -> int:
+    """Return how many users fit into `memory` at once, from the peaks of two batches; a user takes `least` at least.
+
+    >>> largest_batch(memory=900, least=0.1, few=(10, 150), many=(20, 200))
+    160
+    """
+    each = max((many[1] - few[1]) / (many[0] - few[0]), least)
+    fixed = max(0.0, few[1] - few[0] * each)
+    return max(0, int((memory - fixed) / each))
+
+
+def serve() -> None:
+    """Answer the jobs on standard input, one a line, each in a forked process."""
+    importlib.import_module("dprec.benchmarks.peers")
+    importlib.import_module("opacus")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and the end of the input this process
+    global _answers
+    _answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a peer prints is no answer
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            _answer(Job(job["system"], Shape(**job["shape"]), job["dim"], job["at_once"]))
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            late = os.WTERMSIG(status) == signal.SIGALRM
+            _say(why_not=f"a step takes more than {SECONDS} s" if late else f"killed by signal {os.WTERMSIG(status)}")
+
+
+def _answer(job: Job) -> None:
+    import resource  # not on Windows
+
+    signal.alarm(2 * SECONDS)
+    free = _read("/proc/meminfo", "MemAvailable")
+    resource.setrlimit(resource.RLIMIT_DATA, (min(LIMIT, int(0.9 * free)),) * 2)
+    try:
+        _say(peak_mb=_peak(job))
+    except (MemoryError, RuntimeError) as error:
+        short = "alloc" in str(error) or isinstance(error, MemoryError)
+        _say(why_not=f"needs more than {min(LIMIT, free) >> 30} GB" if short else _one_line(error))
+    except Exception as error:
+        _say(why_not=_one_line(error))
+
+
+def _peak(job: Job) -> float:
+    import torch
+
+    from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone
+
+    torch.set_num_threads(1)
+    kind = OptimizerAlone if job.system == OptimizerAlone.name else SYSTEMS[job.system]
+    small = Shape("warm", items=20, users=2, tokens=8, median=3, spread=0.1, shortest=2, longest=4)
+    kind(small.ids, small.longest, small.users, dim=job.dim).step(small.micro_batches())  # code and libraries
+    batch = [job.shape.one_batch(job.at_once)] if job.at_once else job.shape.micro_batches()
+    system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), dim=job.dim)
+    Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+    before = _read("/proc/self/status", "VmRSS")
+    for _ in range(2):  # the optimizer's state exists from the second on
+        system.step(batch)
+    return (_read("/proc/self/status", "VmHWM") - before) / MB
+
+
+def _read(file: str, key: str) -> int:
+    """Return a number of bytes from a file of `Key: 123 kB` lines."""
+    lines: Sequence[str] = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":")) * 1024
+
+
+def _say(**answer: Any) -> None:
+    print(json.dumps(answer), file=_answers, flush=True)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,187 @@
+"""What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
+
+Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables of half the
+width. Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.benchmarks.plain import PlainTransformer
+from dprec.benchmarks.systems import CannotRun, DprecPlain, DprecPrivate, DprecUntied, System, adam
+from dprec.data import SequenceBatch
+
+MAX_NORM = 1.0
+
+
+class Peer(System):
+    """A plain model under somebody else's gradient."""
+
+    def build(self) -> None:
+        self.plain = PlainTransformer(self.ids, self.length, self.dim, self.tied)
+        self.optimizer: Any = adam(self.plain)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.plain
+
+
+class PlainPyTorch(Peer):
+    name = "PyTorch non-private"
+    private = False
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        self.optimizer.zero_grad()
+        for part in batch:
+            (self.plain(part.history, part.targets).sum() / self.users).backward()
+        self.optimizer.step()
+
+
+class UserByUser(Peer):
+    """The simplest private step that is right for any model: one backward pass for each user."""
+
+    name = "PyTorch user by user"
+
+    def build(self) -> None:
+        super().build()
+        self.sums = [torch.zeros_like(p) for p in self.plain.parameters()]
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        torch._foreach_zero_(self.sums)
+        parameters = list(self.plain.parameters())
+        for part in batch:
+            for user in range(len(part)):
+                one = part.select([user])
+                gradients = torch.autograd.grad(self.plain(one.history, one.targets).sum(), parameters)
+                norm = torch.stack(torch._foreach_norm(gradients)).norm()
+                torch._foreach_add_(self.sums, gradients, alpha=float(self.scale(norm)))
+        for total, parameter in zip(self.sums, parameters, strict=True):
+            if self.noise:
+                total += torch.normal(0.0, self.noise * MAX_NORM, total.shape)
+            parameter.grad = total.div_(self.users)
+        self.optimizer.step()
+
+    def scale(self, norm: Tensor) -> Tensor:
+        return MAX_NORM / norm.clamp(min=1e-6)
+
+
+class Opacus(Peer):
+    tied = False
+
+    def build(self) -> None:
+        super().build()
+        warnings.filterwarnings("ignore", message=".*[Ff]ull backward hook.*")
+        try:
+            import opacus
+        except ImportError as error:
+            raise CannotRun(f"not installed: {error}") from error
+        self.wrap(opacus)
+
+    def wrap(self, opacus: Any) -> None:
+        raise NotImplementedError
+
+    def scale(self, norm: Tensor) -> Tensor:
+        return (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
+
+    def _options(self) -> dict[str, Any]:
+        return {"noise_multiplier": self.noise, "max_grad_norm": MAX_NORM, "expected_batch_size": self.users}
+
+
+class OpacusHooks(Opacus):
+    name = "Opacus hooks"
+
+    def wrap(self, opacus: Any) -> None:
+        self.wrapped = opacus.GradSampleModule(self.plain)
+        self.optimizer = opacus.optimizers.DPOptimizer(self.optimizer, **self._options())
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        for part in batch:
+            self.optimizer.signal_skip_step(part is not batch[-1])
+            self.wrapped(part.history, part.targets).mean().backward()
+            self.optimizer.step()
+            gradients = [p.grad for p in self.plain.parameters()]
+            self.optimizer.zero_grad(set_to_none=True)
+        for parameter, gradient in zip(self.plain.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+
+
+class OpacusGhost(Opacus):
+    name = "Opacus ghost"
+
+    def wrap(self, opacus: Any) -> None:
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+        self.wrapped = GradSampleModuleFastGradientClipping(self.plain, max_grad_norm=MAX_NORM, use_ghost_clipping=True)
+        self.optimizer = opacus.optimizers.DPOptimizerFastGradientClipping(self.optimizer, **self._options())
+        self.loss = DPLossFastGradientClipping(self.wrapped, self.optimizer, _PerUser())
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        for part in batch:
+            self.optimizer.signal_skip_step(part is not batch[-1])
+            self.loss(self.wrapped(part.history, part.targets)).backward()
+            self.optimizer.step()
+
+
+class _PerUser:
+    """The model's output is the loss already."""
+
+    reduction = "mean"
+
+    def __call__(self, losses: Tensor) -> Tensor:
+        return losses
+
+
+class FastDP(Peer):
+    name = "fastDP"
+    tied = False
+
+    def build(self) -> None:
+        super().build()
+        warnings.filterwarnings("ignore", message=".*non-full backward hook.*")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                from fastDP import PrivacyEngine
+
+                engine = PrivacyEngine(
+                    self.plain, batch_size=self.users, sample_size=100 * self.users, epochs=1,
+                    noise_multiplier=self.noise, max_grad_norm=MAX_NORM, loss_reduction="mean",
+                )  # fmt: skip
+        except ImportError as error:
+            raise CannotRun(f"not installed: {error}") from error
+        engine.attach(self.optimizer)
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        for part in batch:
+            self.plain(part.history, part.targets).mean().backward()
+        self.optimizer.step()
+
+    def scale(self, norm: Tensor) -> Tensor:
+        return MAX_NORM / (norm + 1e-2)
+
+
+class OptimizerAlone(Peer):
+    """What every system needs whatever its loss: a gradient, and Adam's moments and scratch."""
+
+    name = "gradient and Adam alone"
+    private = False
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        self.optimizer.zero_grad()
+        for parameter in self.plain.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+
+
+SYSTEMS: dict[str, type[System]] = {
+    kind.name: kind
+    for kind in (PlainPyTorch, DprecPlain, DprecPrivate, UserByUser, DprecUntied, OpacusHooks, OpacusGhost, FastDP)
+}

@@ -1,0 +1,210 @@
+"""What clipping per user costs: DPFormer at the shapes of MovieLens-1M and Amazon Games, against its peers.
+
+A system's step is checked first, on few users, against one plain backward pass for each user. One that is wrong
+gets no number. Times are taken side by side in this process, on one thread; peak memory in a process for each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from rich.console import Group
+from rich.table import Table
+
+from dprec.benchmarks import figure, report
+from dprec.benchmarks.checks import clip_error
+from dprec.benchmarks.measure import against, race
+from dprec.benchmarks.memory import MB, Job, MemoryMeter, largest_batch
+from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone, PlainPyTorch
+from dprec.benchmarks.plain import PlainTransformer
+from dprec.benchmarks.report import Row
+from dprec.benchmarks.shapes import Shape
+from dprec.benchmarks.systems import CannotRun, DprecPlain, DprecPrivate, System
+
+BASE = DprecPlain.name
+CURVE = (OptimizerAlone, PlainPyTorch, DprecPlain, DprecPrivate)
+ROUNDS = 9
+GB16 = 16 * 1024.0  # MB
+
+# Median, spread and bounds give the quantiles of the training histories in these two data sets (cut to 200 and 50).
+SHAPES = (
+    Shape("MovieLens-1M", 3_416, users=128, tokens=4_096, median=94, spread=1.04, shortest=16, longest=200),
+    Shape("Amazon Games", 23_715, users=256, tokens=512, median=5, spread=0.85, shortest=2, longest=50),
+)
+SMALL = (
+    Shape("MovieLens-1M", 100, users=8, tokens=64, median=9, spread=1.0, shortest=2, longest=20),
+    Shape("Amazon Games", 500, users=12, tokens=24, median=3, spread=0.8, shortest=1, longest=6),
+)
+
+COLUMNS = {
+    "system": "system",
+    "dim": "d",
+    "ms_per_step": "ms/step",
+    "ratio": "ratio",
+    "ratio_spread": "middle half",
+    "peak_mb": "peak MB",
+    "max_batch_16gb": "in 16 GB",
+}
+CURVE_COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
+
+
+def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Return a row for each shape and system, and those of the memory curve."""
+    rows: list[Row] = []
+    with _one_thread(), MemoryMeter() as meter:
+        for shape in SMALL if quick else SHAPES:
+            rows += _compare(shape, quick, meter, say)
+        rows += memory_curve(quick, meter, say)
+    return rows
+
+
+def table(rows: Sequence[Row]) -> Group:
+    """Return the comparison, what follows from it, and the memory curve."""
+    compared = [row for row in rows if not _on_curve(row)]
+    parts: list[Table | str] = [report.table(compared, COLUMNS, section="shape")]
+    parts.append(
+        "ratio: time against dprec non-private. in 16 GB: users of the longest history in one micro-batch. "
+        f"One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
+    )
+    parts += [f"{row['shape']}, {row['system']}: {row['why_not']}" for row in rows if row["why_not"]]
+    parts += [summary(compared, shape) for shape in dict.fromkeys(row["shape"] for row in compared)]
+    curve = [row for row in rows if _on_curve(row)]
+    parts.append(report.table(curve, CURVE_COLUMNS, "Peak memory of a step of the same tokens"))
+    return Group(*parts)
+
+
+picture = figure.panels
+ready_to_draw = figure.pyplot
+
+
+def summary(rows: Sequence[Row], shape: str) -> str:
+    """One line on dprec against itself without privacy, and on each model against the best peer that clips it right."""
+    here = {row["system"]: row for row in rows if row["shape"] == shape}
+    ours = here["dprec private"]
+    line = f"{shape} ({ours['items']:,} items; {ours['batch']} users, {ours['tokens']:,} tokens a step): dprec private "
+    if ours["ms_per_step"] is None:
+        return line + "has no number"
+    line += f"takes {ours['ratio']:.2f} × the time of dprec non-private"
+    if ours["peak_mb"] and here[BASE]["peak_mb"]:
+        line += f", {ours['peak_mb'] / here[BASE]['peak_mb']:.2f} × its memory"
+    for ours in (here["dprec private"], here["dprec private, untied"]):
+        peers = [r for r in here.values() if r["private"] and not r["system"].startswith("dprec")]
+        able = [
+            r for r in peers if r["ms_per_step"] is not None and (r["tied"], r["dim"]) == (ours["tied"], ours["dim"])
+        ]
+        for what, key, much in (("fastest", "ms_per_step", "time"), ("leanest", "peak_mb", "memory")):
+            measured = [row for row in able if row[key] is not None]
+            if measured and ours[key]:
+                best = min(measured, key=lambda row: row[key])
+                model = "tied" if ours["tied"] else "untied"
+                line += f"; {what} {model} peer: {best['system']}, {best[key] / ours[key]:.2f} × dprec's {much}"
+    return line
+
+
+def memory_curve(quick: bool, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
+    """Peak memory as the catalogue grows and the tokens stay: does it hold tokens x items anywhere?"""
+    rows = []
+    for items in (100, 1_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
+        shape = Shape(f"catalogue-{items}", items, users=8, tokens=256, median=32, spread=0, shortest=32, longest=32)
+        for kind in CURVE:
+            say(f"{shape.name}: memory of {kind.name}")
+            row = _row(shape, kind, _dim(quick))
+            row["peak_mb"], row["why_not"] = meter.peak_mb(Job(kind.name, shape, _dim(quick)))
+            rows.append(row)
+    return rows
+
+
+def _compare(shape: Shape, quick: bool, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
+    rows = {name: _row(shape, kind, _dim(quick)) for name, kind in SYSTEMS.items()}
+    steps: dict[str, Callable[[], None]] = {}
+    batch = shape.micro_batches()
+    for name, row in rows.items():
+        say(f"{shape.name}: checking {name}")
+        try:
+            steps[name] = partial(_ready(SYSTEMS[name], shape, row, _dim(quick)).step, batch)
+            say(f"{shape.name}: memory of {name}")
+            _measure_memory(name, shape, row, meter, quick)
+        except CannotRun as reason:
+            row["why_not"] = str(reason)
+            steps.pop(name, None)
+        except Exception as error:  # a peer's failure is its row, not the end of the benchmark
+            if name.startswith("dprec"):
+                raise
+            row["why_not"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+            steps.pop(name, None)
+    seconds = race(
+        steps, rounds=2 if quick else ROUNDS, turn=0.0 if quick else 0.5, say=lambda what: say(f"{shape.name}: {what}")
+    )
+    for name, taken in seconds.items():
+        rows[name]["ms_per_step"] = 1000 * sorted(taken)[len(taken) // 2]
+        rows[name]["ratio"], rows[name]["ratio_spread"] = against(taken, seconds[BASE])
+    return list(rows.values())
+
+
+def _ready(kind: type[System], shape: Shape, row: Row, dim: int) -> System:
+    """Return the system, ready to be timed, once its clipping is known to be right."""
+    if kind.private:
+        row["clip_error"] = clip_error(kind, shape.ids, shape.longest, shape.check_batch(), dim)
+    return kind(shape.ids, shape.longest, shape.users, dim)
+
+
+def _measure_memory(name: str, shape: Shape, row: Row, meter: MemoryMeter, quick: bool) -> None:
+    few, many = (4, 12) if quick else (16, 48)
+    peaks = []
+    for at_once in (0, few, many):
+        peak, why_not = meter.peak_mb(Job(name, shape, _dim(quick), at_once))
+        if why_not is not None:
+            raise CannotRun(why_not)
+        peaks.append(peak)
+    row["peak_mb"] = peaks[0]
+    if peaks[1] is not None and peaks[2] is not None:
+        row["max_batch_16gb"] = largest_batch(
+            GB16 - row["parameters_mb"], shape.user_bytes / MB, (few, peaks[1]), (many, peaks[2])
+        )
+
+
+def _row(shape: Shape, kind: type[System], dim: int) -> Row:
+    dim = dim if kind.tied else dim // 2
+    with torch.device("meta"):
+        plain = PlainTransformer(shape.ids, shape.longest, dim, kind.tied)
+    parameters = sum(p.numel() for p in plain.parameters())
+    return {
+        "shape": shape.name,
+        "system": kind.name,
+        "private": kind.private,
+        "tied": kind.tied,
+        "dim": dim,
+        "items": shape.items,
+        "batch": shape.users,
+        "tokens": int(shape.lengths().sum()),
+        "ms_per_step": None,
+        "ratio": None,
+        "ratio_spread": None,
+        "clip_error": None,
+        "peak_mb": None,
+        "parameters_mb": 4 * parameters / MB,
+        "max_batch_16gb": None,
+        "why_not": None,
+    }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _dim(quick: bool) -> int:
+    return 8 if quick else 64
+
+
+def _on_curve(row: Row) -> bool:
+    return str(row["shape"]).startswith("catalogue-")

@@ -1,0 +1,46 @@
+"""The same Transformer as anybody would write it: nn modules and `F.cross_entropy` over all items' scores."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.models.transformer import Block
+
+
+class PlainTransformer(nn.Module):
+    """Returns one loss per user. Untied, it consists of layers that Opacus and fastDP know.
+
+    Item 0 is padding on the right: it is no class of the softmax, and no position that counts sees it.
+    """
+
+    def __init__(self, ids: int, length: int, dim: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(ids, dim)
+        self.positions = nn.Embedding(length, dim)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(dim, 1, 4 * dim, 0.0, "pre", "relu") for _ in range(2))
+        self.last_norm = nn.LayerNorm(dim)
+        if not tied:
+            self.output = nn.Linear(dim, ids - 1, bias=False)
+        self.tied = tied
+
+    def forward(self, history: Tensor, targets: Tensor) -> Tensor:
+        # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
+        places = torch.arange(history.shape[1]).repeat(len(history), 1)
+        x = self.embedding(history) + self.positions(places)  # (B, T, d)
+        for block in self.blocks:
+            x = block(x)
+        x = self.last_norm(x)
+        real = targets != 0
+        if self.tied:  # only where there is something to predict, which saves the padding's scores
+            scores = F.linear(x[real], self.embedding.weight[1:])
+            each = F.cross_entropy(scores, targets[real] - 1, reduction="none")
+            loss = x.new_zeros(targets.shape).masked_scatter(real, each)
+        else:  # Opacus and fastDP need the users' rows whole
+            scores = self.output(x).flatten(0, 1)
+            each = F.cross_entropy(scores, targets.flatten() - 1, ignore_index=-1, reduction="none")
+            loss = each.view(targets.shape)
+        return loss.sum(1) / real.sum(1).clamp(min=1)

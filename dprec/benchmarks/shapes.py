@@ -1,0 +1,78 @@
+"""Users of a given shape, made up: how many items there are and how long histories get is all that costs time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dprec.data import SequenceBatch
+from dprec.data.packing import pack, padded
+
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A catalogue and users whose history lengths are log-normal, cut to [shortest, longest].
+
+    >>> shape = Shape("small", items=50, users=6, tokens=40, median=5, spread=1.0, shortest=2, longest=20)
+    >>> [tuple(part.history.shape) for part in shape.micro_batches()]
+    [(2, 19), (4, 5)]
+    """
+
+    name: str
+    items: int  # without the padding
+    users: int  # in one step
+    tokens: int  # budget of a micro-batch: users x longest history
+    median: float
+    spread: float
+    shortest: int
+    longest: int
+
+    @property
+    def ids(self) -> int:
+        """Item ids, the padding included."""
+        return self.items + 1
+
+    @property
+    def user_bytes(self) -> int:
+        """Memory of the longest history and its targets."""
+        return 2 * 8 * self.longest
+
+    def lengths(self) -> np.ndarray:
+        drawn = np.random.default_rng(SEED).lognormal(np.log(self.median), self.spread, self.users)
+        return np.clip(drawn.round().astype(np.int64), self.shortest, self.longest)
+
+    def micro_batches(self) -> list[SequenceBatch]:
+        """One step's users, packed as dprec packs them, longest first; every system gets these."""
+        return self._batches(self.lengths(), self.tokens)
+
+    def one_batch(self, users: int) -> SequenceBatch:
+        """Users of the longest history, all at once."""
+        return self._batches(np.full(users, self.longest), users * self.longest)[0]
+
+    def check_batch(self) -> SequenceBatch:
+        """Few users of very different length."""
+        middle = int(np.median(self.lengths()))
+        lengths = np.array([self.longest, middle, self.shortest, 1])
+        return self._batches(lengths, len(lengths) * self.longest)[0]
+
+    def _batches(self, lengths: np.ndarray, tokens: int) -> list[SequenceBatch]:
+        starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
+        items = self._items(int((lengths + 1).sum()))
+        return [
+            SequenceBatch(self._rows(items, starts, lengths, rows), self._rows(items, starts + 1, lengths, rows))
+            for rows in pack(lengths, tokens)
+        ]
+
+    def _items(self, count: int) -> np.ndarray:
+        """Item ids as unevenly popular as in logs."""
+        chance = 1 / (np.arange(self.items) + 0.02 * self.items + 1)
+        return 1 + np.random.default_rng(SEED + 1).choice(self.items, size=count, p=chance / chance.sum())
+
+    @staticmethod
+    def _rows(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> Tensor:
+        return padded(items, starts[rows], lengths[rows]).to(torch.int64)

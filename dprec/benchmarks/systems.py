@@ -1,0 +1,132 @@
+"""The systems that are compared, under one interface, and the two that are dprec."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dprec.benchmarks.plain import PlainTransformer
+from dprec.data import SequenceBatch
+from dprec.models import Transformer
+from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.noise import GaussianNoise
+
+DIM = 64
+NOISE = 1.0
+
+
+def adam(module: nn.Module) -> torch.optim.Adam:
+    """The optimizer that every system steps with."""
+    return torch.optim.Adam(module.parameters(), lr=1e-3, weight_decay=1e-5)
+
+
+class CannotRun(Exception):
+    """Why a system has no number."""
+
+
+class System(ABC):
+    """Trains the Transformer of DPFormer (one head, two blocks, no dropout), one step on one batch of users at a time.
+
+    A private system says how it scales a user's gradient, and gives a plain twin of its model: what the check
+    needs to compute the same clipped sum without it.
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool] = True
+    tied: ClassVar[bool] = True
+
+    def __init__(self, ids: int, length: int, users: int, dim: int = DIM, noise: float = NOISE) -> None:
+        self.ids, self.length, self.users, self.noise = ids, length, users, noise
+        # As the paper compares: two tables of half the width hold as many numbers as the one tied table.
+        self.dim = dim if self.tied else dim // 2
+        torch.manual_seed(0)
+        self.build()
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the model and its optimizer; raise `CannotRun` with the reason where that is impossible."""
+
+    @abstractmethod
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        """Forward, backward, clipping, noise and the optimizer's step; leaves the gradient it used in `.grad`."""
+
+    @property
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The module whose parameters are trained."""
+
+    def twin(self) -> PlainTransformer:
+        """A plain model with the same weights and parameter names."""
+        twin = PlainTransformer(self.ids, self.length, self.dim, self.tied)
+        twin.load_state_dict(self.by_name({name: p.detach() for name, p in self.model.named_parameters()}))
+        return twin
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradient that the last step used, under the twin's names."""
+        return self.by_name({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None})
+
+    def by_name(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters or gradients of `model`, under the twin's names."""
+        return values
+
+    def scale(self, norm: Tensor) -> Tensor:
+        """The factor a user's gradient of this norm is clipped by."""
+        raise NotImplementedError
+
+
+class Dprec(System):
+    """The model and the gradient rules of this package, as `dprec.fit` uses them."""
+
+    gradient: GradientRule
+
+    def build(self) -> None:
+        self.transformer = Transformer(self.ids, self.dim, dropout=0.0, tied=self.tied, max_length=self.length)
+        self.parameters = dict(self.transformer.named_parameters())
+        self.optimizer = adam(self.transformer)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.transformer
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        self.gradient(self.parameters, self.transformer.losses, batch)
+        self.optimizer.step()
+
+
+class DprecPlain(Dprec):
+    name = "dprec non-private"
+    private = False
+
+    def build(self) -> None:
+        super().build()
+        self.gradient = MeanGradient()
+
+
+class DprecPrivate(Dprec):
+    name = "dprec private"
+
+    def build(self) -> None:
+        super().build()
+        self.clipping = Clipping("auto-v")
+        self.gradient = PrivateGradient(
+            self.clipping, self.noise, self.users, GaussianNoise(), padding_rows(self.transformer)
+        )
+
+    def scale(self, norm: Tensor) -> Tensor:
+        return self.clipping.scale(norm)
+
+
+class DprecUntied(DprecPrivate):
+    """The model that Opacus and fastDP train."""
+
+    name = "dprec private, untied"
+    tied = False
+
+    def by_name(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return values | {"output.weight": values["output.weight"][1:]}  # the twin's has no row for the padding

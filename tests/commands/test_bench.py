@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprec.bench import main as bench
+from dprec.benchmarks import peers
+from dprec.benchmarks.measure import race
+from dprec.benchmarks.phantom import SHAPES, SMALL
+from dprec.benchmarks.plain import PlainTransformer
+from dprec.benchmarks.systems import DprecPrivate
+from dprec.data import SequenceBatch
+from dprec.models import Transformer
+from tests.commands.support import strict
+
+COLUMNS = {
+    "shape", "system", "private", "tied", "dim", "items", "batch", "tokens", "ms_per_step", "ratio", "ratio_spread",
+    "clip_error", "peak_mb", "parameters_mb", "max_batch_16gb", "why_not",
+}  # fmt: skip
+COMPARED = {
+    "PyTorch non-private", "PyTorch user by user", "dprec non-private", "dprec private", "dprec private, untied",
+    "Opacus hooks", "Opacus ghost", "fastDP",
+}  # fmt: skip
+
+
+class ClipsTooLittle(DprecPrivate):
+    """As fast as dprec, and wrong: each user counts a thousandth more than allowed."""
+
+    name = "too little"
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        super().step(batch)
+        for parameter in self.transformer.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 1.001
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One quick run for all tests, with a system in it that clips wrongly."""
+    folder = tmp_path_factory.mktemp("bench")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(peers.SYSTEMS, ClipsTooLittle.name, ClipsTooLittle)
+        options = ["--quick", "--json", str(folder / "rows.json"), "--picture", str(folder / "picture.png")]
+        assert bench(["phantom", *options]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[dict]:
+    return strict(folder / "rows.json")  # type: ignore[return-value]
+
+
+def test_every_system_has_a_row_at_both_shapes(rows: list[dict]) -> None:
+    for row in rows:
+        assert row.keys() == COLUMNS
+    for shape in SMALL:
+        assert {row["system"] for row in rows if row["shape"] == shape.name} == COMPARED | {ClipsTooLittle.name}
+
+
+def test_a_row_has_numbers_or_says_why_not(rows: list[dict]) -> None:
+    for row in rows:
+        if row["shape"].startswith("catalogue-"):
+            continue
+        numbers = [row[key] for key in ("ms_per_step", "ratio", "ratio_spread")]
+        if row["why_not"] is None:
+            low, high = row["ratio_spread"]
+            assert 0 < low <= row["ratio"] <= high
+            assert row["ms_per_step"] > 0
+            assert not row["private"] or 0 <= row["clip_error"] < 1e-4
+            assert sys.platform != "linux" or (row["peak_mb"] > 0 and row["max_batch_16gb"] > 0)
+        else:
+            assert numbers == [None, None, None], row["system"]
+    able = {row["system"] for row in rows if row["ms_per_step"] is not None}
+    assert able >= COMPARED - {"fastDP"}
+
+
+def test_a_system_that_clips_wrongly_gets_no_number(rows: list[dict]) -> None:
+    refused = [row for row in rows if row["system"] == ClipsTooLittle.name]
+    assert len(refused) == len(SMALL)
+    for row in refused:
+        assert "clips wrongly: its clipped sum is off by 0.10%" in row["why_not"]
+        assert row["ms_per_step"] is row["ratio"] is row["peak_mb"] is row["max_batch_16gb"] is None
+
+
+def test_the_curve_over_the_catalogue(rows: list[dict]) -> None:
+    curve = [row for row in rows if row["shape"].startswith("catalogue-")]
+    assert {row["system"] for row in curve} >= {"dprec private", "dprec non-private", "PyTorch non-private"}
+    assert len({(row["batch"], row["tokens"]) for row in curve}) == 1
+    assert len({row["items"] for row in curve}) == 2
+
+
+def test_the_picture(folder: Path) -> None:
+    assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_plain_model_is_the_same_model(tied: bool) -> None:
+    model = Transformer(30, 8, dropout=0.0, max_length=9, tied=tied)
+    plain = PlainTransformer(30, 9, 8, tied)
+    state = model.state_dict()
+    if not tied:
+        state["output.weight"] = state["output.weight"][1:]
+    plain.load_state_dict(state)
+    batch = SequenceBatch(torch.tensor([[3, 1, 7], [2, 0, 0]]), torch.tensor([[1, 7, 29], [5, 0, 0]]))
+    assert torch.allclose(plain(batch.history, batch.targets), model.losses(batch), atol=1e-6)
+
+
+def test_the_shapes_are_those_of_the_data() -> None:
+    movielens, games = (shape.lengths() for shape in SHAPES)
+    assert (games.min(), games.max()) == (2, pytest.approx(40, abs=10))
+    assert 6 < games.mean() < 9
+    assert movielens.max() == 200
+    assert 100 < movielens.mean() < 120
+    for shape in SHAPES:
+        parts = shape.micro_batches()
+        assert sum(map(len, parts)) == shape.users
+        assert sum(int((part.targets != 0).sum()) for part in parts) == shape.lengths().sum()
+
+
+def test_turns_alternate() -> None:
+    seen: list[str] = []
+    seconds = race({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, rounds=3, turn=0.0)
+    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
+    assert seen[:2] == ["a", "b"]
+    for turn in range(3):  # two steps each, in whatever order
+        assert sorted(seen[2 + 4 * turn : 6 + 4 * turn]) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fantom"], "there is no benchmark 'fantom'; there is phantom"),
+        (["phantom", "--jsn", "x"], "unknown option --jsn"),
+        (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert bench(arguments) == 2
+    assert says in capsys.readouterr().err
