@@ -81,9 +81,10 @@ def add_clipped(
     with Tape(parameters, users, complete=partial(norms.settled, users=users)) as tape:
         tape.watch(batch)
         losses = losses_of(batch)
-    tape.backward(losses)
-    with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-        norm, scale = _clip(sums, tape.contributions, users, clipping, losses.device)
+    with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
+        tape.backward(losses)
+        with torch.no_grad():
+            norm, scale = _clip(sums, tape.contributions, users, clipping, losses.device)
     return ClippedUsers(losses.detach(), norm, scale)
 
 

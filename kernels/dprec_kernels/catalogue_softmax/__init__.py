@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
 
-__all__ = ["catalogue_softmax", "for_users", "overlaps", "pieces", "reference", "with_log_total"]
+__all__ = ["catalogue_softmax", "for_users", "overlaps", "pieces", "reference"]
 
 
 def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
@@ -28,23 +28,19 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
     if has_torch_function((hidden, table)):
         loss: Tensor = handle_torch_function(catalogue_softmax, (hidden, table), hidden, table, target, padding=padding)
         return loss
-    return with_log_total(hidden, table, target, padding)[0]
-
-
-def with_log_total(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the loss and log Σ exp of the scores, from which the softmax can be rebuilt at any position."""
     hidden, table = _checked(hidden, table, target)
     with torch.autocast(hidden.device.type, enabled=False):
-        loss, log_total = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding)
-    return loss.view(target.shape), log_total.view(target.shape)
+        loss = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding)
+    return loss.view(target.shape)
 
 
 def for_users(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0
 ) -> tuple[Tensor, Tensor, list[pieces.Overlap]]:
-    """Return loss and log Σ exp for hidden (B, T, d), and the overlaps of the users for whom they are worth it.
+    """Return loss, log Σ exp of the scores, and overlaps, for hidden (B, T, d).
 
-    The gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
+    Overlaps are of the users for whom they cost less than building their gradient. The gradient flows to
+    `hidden` alone: the table's is for the caller to sum, user by user.
     """
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the overlaps cost less than building the user's gradient; measured
@@ -91,15 +87,14 @@ class _CatalogueSoftmax(torch.autograd.Function):
     """The forward pass already knows the gradient of a position's loss with respect to its hidden vector."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> Tensor:
         loss, log_total, slope = _fast(hidden).forward(hidden.detach(), table.detach(), target, padding)
         ctx.save_for_backward(hidden, table, target, log_total, slope)
-        ctx.mark_non_differentiable(log_total)
         ctx.padding = padding  # type: ignore[attr-defined]
-        return loss, log_total
+        return loss
 
     @staticmethod
-    def backward(ctx: FunctionCtx, weight: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, weight: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, table, target, log_total, slope = ctx.saved_tensors  # type: ignore[attr-defined]
         to_hidden, to_table = ctx.needs_input_grad[:2]  # type: ignore[attr-defined]
         table_gradient = None
