@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from dprec.models import Recommender, SequenceRecommender, Transformer
     from dprec.privacy import Privacy
 
+__version__ = "0.1.0"
 __all__ = ["Privacy", "Recommender", "SequenceRecommender", "Sequences", "Transformer"]
 
 _HOMES = {
@@ -16,6 +17,10 @@ _HOMES = {
     "Sequences": "dprec.data",
     "Transformer": "dprec.models",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
 
 
 def __getattr__(name: str) -> Any:

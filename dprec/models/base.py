@@ -46,6 +46,13 @@ class Recommender(pl.LightningModule):
         optimizer: Literal["adam", "adamw", "sgd"] = "adam",
     ) -> None:
         super().__init__()
+        for name, value, fits in (
+            ("max_length", max_length, max_length >= 1),
+            ("learning_rate", learning_rate, 0 < learning_rate < float("inf")),
+            ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
+            ("warmup", warmup, 0 <= warmup <= 1),
+        ):
+            refuse_unless(fits, name, value)
         self.automatic_optimization = False  # one step is one batch of users, however many micro-batches it has
         self.items = items
         self.max_length = max_length
@@ -124,6 +131,12 @@ class Recommender(pl.LightningModule):
         self.on_validation_epoch_end()
 
 
+def refuse_unless(fits: bool, name: str, value: object) -> None:
+    """Say in one line that an argument of a model makes no sense."""
+    if not fits:
+        raise UserError(f"model.{name} is {value}: that makes no model, give another")
+
+
 class SequenceRecommender(Recommender):
     """A recommender that reads a history in order and predicts what follows each position.
 
@@ -140,6 +153,7 @@ class SequenceRecommender(Recommender):
 
     def __init__(self, items: int, dim: int = 64, embedding_std: float = 0.1, **options: Any) -> None:
         super().__init__(items, **options)
+        refuse_unless(dim >= 1, "dim", dim)
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
@@ -155,7 +169,13 @@ class SequenceRecommender(Recommender):
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         """Return each user's mean cross-entropy over the whole catalogue; 0 for a user without targets."""
-        loss = catalogue_softmax(self.encode(batch.history), self.item_table, batch.targets)  # (B, T)
+        encoded = self.encode(batch.history)
+        if encoded.shape[:-1] != batch.targets.shape:
+            raise UserError(
+                f"{type(self).__name__}.encode returned {tuple(encoded.shape)} for a history of "
+                f"{tuple(batch.history.shape)}: return one vector for every position, (B, T, dim)"
+            )
+        loss = catalogue_softmax(encoded, self.item_table, batch.targets)  # (B, T)
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
     def scores(self, batch: RankingBatch) -> Tensor:

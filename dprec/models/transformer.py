@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.models.base import SequenceRecommender
+from dprec.errors import UserError
+from dprec.models.base import SequenceRecommender, refuse_unless
 
 
 class Transformer(SequenceRecommender):
@@ -39,6 +40,13 @@ class Transformer(SequenceRecommender):
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
+        if heads < 1 or dim % heads:
+            raise UserError(f"model.heads is {heads}: give a number that divides model.dim, {dim}")
+        refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        refuse_unless(blocks >= 0, "blocks", blocks)
+        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
+        refuse_unless(norm in ("pre", "post"), "norm", norm)
+        refuse_unless(activation in ("relu", "gelu"), "activation", activation)
         self.positions = nn.Embedding(self.max_length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
         self.output = (

@@ -184,34 +184,36 @@ class Privacy(pl.Callback):
         return {"ledger": self.ledger.state_dict(), "steps": self.steps, "settings": self._settings()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._resumed = state_dict
+        """Take over what a checkpoint's run has spent, if this run may continue it."""
+        old = state_dict["settings"]
+        self._refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
+        self._resumed = old
+        self.ledger.load_state_dict(state_dict["ledger"])
+        self.steps = int(state_dict["steps"])
+        self._delta, self._sigma = old["delta"], old["sigma"]
+        self._sampling = self._sampling or Sampling.from_settings(old)
 
     def _settings(self) -> dict[str, Any]:
         """What the guarantee depends on: a resumed run must not change any of it."""
-        own = {**self._given, "delta": self.delta, "sigma": self.sigma, "repeatable": self.repeatable}
-        return own | self.sampling.settings()
+        given = {f"given_{name}": value for name, value in self._given.items()}
+        own = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
+        return given | own | self.sampling.settings()
+
+    def _refuse_change(self, old: dict[str, Any], now: dict[str, Any]) -> None:
+        for name, value in now.items():
+            before = old.get(f"given_{name}", old.get(name))
+            if value != before:
+                raise UserError(f"cannot resume: {name} was {before} and is now {value}; keep it, or start a new run")
 
     def _continue(self, trainer: pl.Trainer) -> None:
-        """Take over the ledger of the checkpoint, if its run was this run."""
-        if self._resumed is None:
-            if trainer.global_step:
-                raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
-            return
-        now = self._settings()
-        for name, old in self._resumed["settings"].items():
-            # σ follows from the other settings, but only to the tolerance of its calibration.
-            if name == "sigma" and self._given["noise_multiplier"] is None:
-                continue
-            if now.get(name) != old:
-                raise UserError(
-                    f"cannot resume: {name} was {old} and is now {now.get(name)}; keep it, or start a new run"
-                )
-        self._sigma = self._resumed["settings"]["sigma"]
-        self.steps = int(self._resumed["steps"])
-        self.ledger.load_state_dict(self._resumed["ledger"])
+        """Check that what was taken over is the beginning of this very run."""
+        if self._resumed is None and trainer.global_step:
+            raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
+        if self._resumed is not None:
+            self._refuse_change(self._resumed, self.sampling.settings())
         if self.steps != trainer.global_step:
             raise UserError(
-                f"the checkpoint has {trainer.global_step} steps but its ledger {self.steps}: it is not whole"
+                f"the model has taken {trainer.global_step} steps, its ledger {self.steps}: it is not whole"
             )
 
     def _steps_left(self, planned: int) -> int:

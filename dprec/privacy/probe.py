@@ -25,6 +25,7 @@ from dprec.privacy.gradient import PaddingRow, padding_rows
 from dprec.privacy.layout import RANDOM, operation_name
 from dprec.privacy.tape import Tape
 
+SMALLEST = 1e-4  # norm below which a gradient is rounding
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
 PERTURBATION = 0.1
 
@@ -80,10 +81,10 @@ def _compare_one(
         found = _first_user(tape, name, parameter)
         difference = found if exact is None else found - exact
         tolerance = max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
-        if float(difference.norm()) > tolerance * max(size, 1e-6):
+        if float(difference.norm()) > tolerance * max(size, SMALLEST):
             raise MixedUsers(
                 f"parameter '{name}': a user's gradient depends on who else is in the batch, or on their padding "
-                f"(it moves by {float(difference.norm()) / max(size, 1e-6):.2g} of its norm): "
+                f"(it moves by {float(difference.norm()) / max(size, SMALLEST):.2g} of its norm): "
                 "compute entry u of losses(batch) from user u's own items only"
             )
 

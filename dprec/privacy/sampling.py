@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,4 +63,11 @@ class Sampling:
         return events * self.steps_per_event
 
     def settings(self) -> dict[str, Any]:
-        return {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}
+        """JSON-able: what must not change while a ledger goes on."""
+        named = {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}
+        return named | {"sampling_seeded": self.seeded}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Sampling:
+        users, batch = settings["users"], settings["batch_size"]
+        return cls(settings["sampling"], users, batch, batch / users, settings["sampling_seeded"])

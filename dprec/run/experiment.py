@@ -13,6 +13,7 @@ from dprec.cli.classes import build
 from dprec.cli.command import Stopped
 from dprec.cli.keys import parameters
 from dprec.cli.parser import Settings
+from dprec.errors import UserError
 from dprec.models.base import Recommender
 from dprec.privacy.engine import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
@@ -100,6 +101,11 @@ class Experiment:
             trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit:  # how Lightning ends after Ctrl-C
             raise Stopped(f"continue with: python -m dprec.fit --resume {run.path}") from None
+        if self.privacy is not None and self.privacy.steps != trainer.global_step:
+            raise UserError(
+                f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}: "
+                "nothing can be said of its privacy; start a new run"
+            )
 
     def _take_over(self, checkpoint: Mapping[str, Any]) -> tuple[int, float]:
         ours = checkpoint["dprec"]

@@ -182,8 +182,22 @@ def test_resuming_with_other_privacy_is_refused(tmp_path: Path, privacy: Any, ch
         fit(Privacy(**privacy), data(**change), ckpt=interrupted(tmp_path))
 
 
+def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
+    """Lightning has nothing left to train and never starts: what was spent stays spent."""
+    whole, module = Privacy(epsilon=3.0), data()
+    run = trainer(whole)
+    run.callbacks.append(Stopping(6, tmp_path))
+    run.fit(model(module), module)
+    again = Privacy(epsilon=3.0)
+    fit(again, ckpt=tmp_path / "half.ckpt")
+    assert (again.steps, again.spent) == (6, whole.spent)
+    assert again.guarantee() == whole.guarantee()
+    with pytest.raises(UserError, match="cannot resume: epsilon"):
+        fit(Privacy(epsilon=9.0), ckpt=tmp_path / "half.ckpt")
+
+
 def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot resume: repeatable was True"):
+    with pytest.raises(UserError, match="cannot resume: noise_seeded was True"):
         fit(Privacy(epsilon=3.0), ckpt=interrupted(tmp_path, noise_seed=7))
 
 

@@ -1,0 +1,94 @@
+"""Models without privacy: what they compute, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dprec
+from dprec.data import RankingBatch, SequenceBatch
+from dprec.errors import UserError
+from dprec.models import SequenceRecommender, Transformer
+from tests.models.zoo import ITEMS, batch_of, transformer
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_position_sees_only_what_came_before(norm: Any) -> None:
+    model = transformer(norm=norm).eval()
+    history = torch.randint(1, ITEMS, (3, 8))
+    changed = history.clone()
+    changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
+    assert torch.allclose(model.encode(history)[:, :5], model.encode(changed)[:, :5], atol=1e-6)
+
+
+def test_padding_changes_nothing() -> None:
+    model, batch = transformer().eval(), batch_of(6)
+    padded = SequenceBatch(*(torch.nn.functional.pad(t[:, :6], (0, 3)) for t in (batch.history, batch.targets)))
+    short = SequenceBatch(batch.history[:, :6], batch.targets[:, :6])
+    assert torch.allclose(model.losses(short), model.losses(padded), atol=1e-6)
+    ranking = RankingBatch(short.history, short.targets[:, 0], short.history)
+    longer = RankingBatch(padded.history, short.targets[:, 0], short.history)
+    assert torch.allclose(model.scores(ranking), model.scores(longer), atol=1e-5)
+
+
+def test_the_loss_is_the_cross_entropy_over_all_items() -> None:
+    model, batch = transformer().eval(), batch_of(4)
+    logits = (model.encode(batch.history) @ model.item_table.T)[..., 1:]
+    user = 2
+    real = batch.targets[user] != 0
+    expected = torch.nn.functional.cross_entropy(logits[user][real], batch.targets[user][real] - 1)
+    assert torch.allclose(model.losses(batch)[user], expected, atol=1e-6)
+    assert model.losses(batch)[1] == 0  # a user without targets
+
+
+def test_scores_are_of_the_last_item() -> None:
+    model = transformer().eval()
+    batch = RankingBatch(torch.tensor([[3, 4, 5, 0, 0]]), torch.tensor([1]), torch.tensor([[3, 4, 5]]))
+    assert torch.allclose(model.scores(batch)[0], model.encode(batch.history)[0, 2] @ model.item_table.T, atol=1e-6)
+
+
+def test_an_untied_model_starts_from_the_same_vectors() -> None:
+    model = transformer(tied=False)
+    assert model.item_table is not model.embedding.weight
+    assert torch.equal(model.item_table, model.embedding.weight)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dim": -4},
+        {"dim": 65, "heads": 2},
+        {"heads": 0},
+        {"dropout": 7.0},
+        {"learning_rate": -1.0},
+        {"learning_rate": float("nan")},
+        {"weight_decay": -1.0},
+        {"warmup": 2.0},
+        {"norm": "middle"},
+        {"activation": "tanh"},
+        {"max_length": 0},
+        {"feedforward": 0},
+    ],
+)
+def test_arguments_that_make_no_model_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"model\.{next(reversed(wrong))}") as caught:
+        Transformer(ITEMS, **wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_of_the_wrong_shape_is_named() -> None:
+    class Pooled(SequenceRecommender):
+        def encode(self, history: Tensor) -> Tensor:
+            return self.embedding(history).sum(1)
+
+    with pytest.raises(UserError, match=r"Pooled.encode returned \(4, 8\).*\(B, T, dim\)"):
+        Pooled(ITEMS, dim=8).losses(batch_of(4))
+
+
+def test_the_package_names_what_it_offers() -> None:
+    assert set(dprec.__all__) <= set(dir(dprec))
+    assert all(getattr(dprec, name) for name in dprec.__all__)
+    assert dprec.__version__
