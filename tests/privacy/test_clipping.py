@@ -157,6 +157,21 @@ def test_terms_that_cancel_do_not_pass_the_bound() -> None:
         assert sums["weight"].double().norm() <= 1 + 1e-6
 
 
+def test_look_ups_that_cancel_do_not_pass_the_bound() -> None:
+    table, ids = torch.nn.Embedding(3, 64), torch.tensor([[1, 1, 1, 1]])
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x = torch.randn(2, 64)
+        pull = torch.cat([x, -x * (1 + 1e-6 * torch.randn(2, 64))]).unsqueeze(0)
+
+        def losses(batch: list[Tensor], pull: Tensor = pull) -> Tensor:
+            return (table(batch[0]) * pull).sum((1, 2))
+
+        sums = {"weight": torch.zeros(3, 64)}
+        add_clipped(sums, {"weight": table.weight}, losses, [ids], Clipping("auto-v", 1.0))
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("size", [1e28, 1e31, 1e38])
 def test_enormous_gradients_keep_the_bound(size: float) -> None:
     weight = torch.nn.Parameter(torch.zeros(7))

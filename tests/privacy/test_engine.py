@@ -320,6 +320,19 @@ def test_a_model_that_mixes_users_is_refused_before_its_first_step() -> None:
         fit(Privacy(epsilon=3.0), recommender=Mixing())
 
 
+def test_a_model_that_only_the_probe_sees_through_is_refused_before_its_first_step() -> None:
+    class OverPadding(Zoo):
+        """Divides by the longest history of the batch: every operation keeps users apart, their shapes do not."""
+
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            return super().losses(batch) / batch.history.shape[1]
+
+    privacy = Privacy(epsilon=3.0)
+    with pytest.raises(UserError, match="padding"):
+        fit(privacy, recommender=OverPadding())
+    assert privacy.steps == 0
+
+
 def test_a_loader_whose_sampling_is_unknown_is_refused() -> None:
     module = data()
     loader = DataLoader(module.train_dataloader().dataset, batch_size=4, shuffle=True, collate_fn=lambda batch: batch)
