@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -25,7 +24,7 @@ def evaluate(argv: list[str], console: Console) -> None:
     import torch
 
     from dprec.run.checkpoints import restore_model
-    from dprec.run.console import notice_box, results_table
+    from dprec.run.console import in_lines, notice_box, results_table
     from dprec.run.evaluation import METRICS, data_for, rank
     from dprec.run.folder import checkpoint_of, read_checkpoint
     from dprec.run.outcome import describe
@@ -41,11 +40,11 @@ def evaluate(argv: list[str], console: Console) -> None:
     guarantee = checkpoint["dprec"]["guarantee"]
     if "json" in line.switches:
         report = describe(data) | {"split": split, **guarantee, **results}
-        print(json.dumps(report, ensure_ascii=False))
+        command.print_json(report)
         return
     notice_box(console, data.notice)
     results_table(console, results, f"{data.name}, {split}: {data.users:,} users, {data.items - 1:,} items")
-    console.print(guarantee["guarantee"], soft_wrap=True, highlight=False)
+    console.print(in_lines(guarantee["guarantee"]), soft_wrap=True, highlight=False)
 
 
 if __name__ == "__main__":

@@ -24,25 +24,21 @@ def fit(argv: list[str], console: Console) -> None:
         return
     # Only now, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
-    from dprec.run.experiment import Experiment, start
+    from dprec.run.experiment import resume, start
     from dprec.run.resume import folder_to_resume, stored_settings
 
     if "help-all" in line.switches:
         print(full_help())
         return
-    run, checkpoint = folder_to_resume(line), None
-    if run is not None:
-        settings, checkpoint = stored_settings(line, run)
-    elif line.recipes:
-        settings = parse(line)
-    else:
+    run, only_print = folder_to_resume(line), "print_config" in line.switches
+    if run is None and not line.recipes:
         raise UserError("no recipe given: python -m dprec.fit recipes/quickstart.yaml")
-    if "print_config" in line.switches:
-        print(settings.to_yaml(), end="")
+    if only_print:
+        print((parse(line) if run is None else stored_settings(line, run)[0]).to_yaml(), end="")
     elif run is None:
-        start(settings, console)
+        start(parse(line), console)
     else:
-        Experiment(settings).train(run, console, checkpoint)
+        resume(line, run, console)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -33,7 +32,7 @@ def plan(argv: list[str], console: Console) -> None:
         raise UserError("no recipe given: python -m dprec.plan recipes/quickstart.yaml")
     planned = RunPlan.of(parse(line), users, items)
     if "json" in line.switches:
-        print(json.dumps(planned.as_dict()))
+        command.print_json(planned.as_dict())
     else:
         planned.show(console)
 

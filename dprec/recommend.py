@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -33,13 +32,13 @@ def recommend(argv: list[str], console: Console) -> None:
     recommendations = Recommendations.of_run(line.only("RUN"), count, exclude_seen="allow-seen" not in line.switches)
     if file is not None:
         for number, raw in read_histories(file):
-            print(json.dumps(recommendations.answer(raw, f"{file}, line {number}"), ensure_ascii=False))
+            command.print_json(recommendations.answer(raw, f"{file}, line {number}"))
         return
     answer = recommendations.answer(split_ids(history or ""), "--history")
     if "error" in answer:
         raise UserError(answer["error"])
     if "json" in line.switches:
-        print(json.dumps(answer, ensure_ascii=False))
+        command.print_json(answer)
         return
     from dprec.run.console import recommendation_table
 

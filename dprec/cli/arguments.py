@@ -70,7 +70,7 @@ class CommandLine:
         if value is None:
             return None
         if not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise UserError(f"--{key} is {value!r}: give a whole number of at least 1")
+            raise UserError(f"{'-' if len(key) == 1 else '--'}{key} is {value!r}: give a whole number of at least 1")
         return int(value)
 
     def only(self, what: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -34,19 +37,32 @@ class Stopped(KeyboardInterrupt):
 
 
 def run(command: Callable[[list[str], Console], None], argv: Sequence[str] | None) -> int:
-    """The exit code of ``command``: 0, 2 after a mistake of the user, 130 after Ctrl-C."""
+    """The exit code of ``command``: 0, 2 after a mistake of the user, 130 after Ctrl-C, 141 if nobody reads on."""
     _quiet()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ε that a terminal cannot show must not end a run
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a model of one's own lies in the folder one stands in
     try:
         command(list(sys.argv[1:] if argv is None else argv), Console())
+        sys.stdout.flush()
     except UserError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print("stopped;" if str(error) else "stopped", error, file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has seen enough; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON, exact in any encoding: what a stream cannot show is escaped."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, ensure_ascii=not unicode))
 
 
 def _quiet() -> None:

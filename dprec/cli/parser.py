@@ -16,6 +16,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, normal
 from dprec.cli.messages import one_line
+from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models.base import Recommender
@@ -138,6 +139,7 @@ def parse(line: CommandLine) -> Settings:
         raise UserError(one_line(str(error))) from None
     tree = _plain(cli)
     tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
+    _refuse_nonsense(tree)
     return Settings(tree, recipe, tuple(overrides), cli)
 
 
@@ -146,10 +148,21 @@ def full_help() -> str:
     return RecipeCLI([]).parser.format_help()
 
 
+def _refuse_nonsense(tree: Mapping[str, Any]) -> None:
+    if not 0 <= tree["seed"] < 2**32:
+        raise UserError(f"seed is {tree['seed']}: give a whole number from 0 to {2**32 - 1}")
+    if tree["checkpoint_every"] < 0:
+        raise UserError(
+            f"checkpoint_every is {tree['checkpoint_every']}: give a number of steps, or 0 for only the last"
+        )
+    if tree["name"] in (".", "..") or set("/\\\0") & set(tree["name"]):
+        raise UserError(f"name is {tree['name']!r}: give a name without / and \\, or a folder with --out")
+
+
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            recipe = yaml.safe_load(file)
+            recipe = load_recipe(file.read(), path)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(recipe, dict):

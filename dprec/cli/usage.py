@@ -71,8 +71,8 @@ The best next items for a history of raw item ids, oldest first; needs the run's
 
   --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
   --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"];
-                       writes one JSON object a line. A line without a known item gets an "error"
-                       instead of items, the others go on, and the exit code is 0.
+                       - is standard input. Writes one JSON object a line. A line without a known item
+                       gets an "error" instead of items, the others go on, and the exit code is 0.
   -k N                 how many items (10)
   --allow-seen         also recommend what is in the history
   --json               one JSON object instead of a table

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,8 +41,9 @@ def read_interactions(
     """Read a log. "auto" goes by the file's name, then by its first line; text files may be gzipped.
 
     CSV, TSV and Parquet have named columns, guessed where none is given; times are numbers or ISO dates.
-    `pairs` holds `user item` a line, in time order. Ids are numbered in the order of their text, or of
-    their value where all of them are whole numbers: the order says nothing about the events.
+    The header of a CSV file says whether it is separated by `,`, `;`, tab or `|`. Where no column has times,
+    rows are in time order, as in `pairs`, which holds `user item` a line. Ids are numbered in the order of
+    their text, or of their value where all of them are whole numbers: it says nothing about the events.
     """
     path = Path(path)
     if not path.is_file():
@@ -88,6 +91,10 @@ def _format_of(path: Path) -> Format:
     )
 
 
+def _not_utf8(path: Path) -> UserError:
+    return UserError(f"{path} is not UTF-8 text: convert it, such as with iconv -f latin1 -t utf-8")
+
+
 @contextmanager
 def _one_line(path: Path) -> Iterator[None]:
     """What polars says about a broken file, as one line."""
@@ -96,20 +103,26 @@ def _one_line(path: Path) -> Iterator[None]:
     except pl.exceptions.NoDataError as error:
         raise UserError(f"{path} is empty: an interaction log has at least one event") from error
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        if "utf-8" in str(error).lower():
+            raise _not_utf8(path) from error
         raise UserError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from error
 
 
 def _read_table(path: Path, kind: str, wanted: dict[str, str | None]) -> pl.DataFrame:
-    separator = "\t" if kind == "tsv" else ","
+    separator = "\t"
     if kind == "parquet":
         with _one_line(path):
             names = list(pl.read_parquet_schema(path))
     else:
         line = _first_line(path)
-        names = next(csv.reader([line], delimiter=separator)) if line else []
-        if not names:
+        if not line:
             raise UserError(f"{path} is empty: give a header line and at least one event")
-    columns = {role: _column(path, names, role, column) for role, column in wanted.items()}
+        if "\ufffd" in line:
+            raise _not_utf8(path)
+        cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in (",;\t|" if kind == "csv" else "\t")}
+        separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # of equals the first
+    found = {role: _column(path, names, role, column) for role, column in wanted.items()}
+    columns = {role: name for role, name in found.items() if name is not None}
     with _one_line(path):
         if kind == "parquet":
             frame = pl.scan_parquet(path).select(**{role: pl.col(name) for role, name in columns.items()})
@@ -119,7 +132,8 @@ def _read_table(path: Path, kind: str, wanted: dict[str, str | None]) -> pl.Data
         return table.select(**{role: pl.col(name) for role, name in columns.items()})
 
 
-def _column(path: Path, names: Sequence[str], role: str, wanted: str | None) -> str:
+def _column(path: Path, names: Sequence[str], role: str, wanted: str | None) -> str | None:
+    """The name of a role's column; None for times that nobody named and no column looks like."""
     if wanted is not None:
         if wanted in names:
             return wanted
@@ -130,7 +144,12 @@ def _column(path: Path, names: Sequence[str], role: str, wanted: str | None) -> 
             if guess in plain:
                 return plain[guess]
         problem = f"{path} has no column that looks like the {role}: set data.{role}_column"
-    raise UserError(f"{problem}; its columns are {', '.join(names)}")
+        if role == "time":
+            print(f"{problem}, or else the order of its rows counts as their order in time", file=sys.stderr)
+            return None
+    headless = any(re.fullmatch(r"-?\d+(\.\d+)?", name.strip()) for name in names)
+    hint = "; is there a header line?" if headless else ""
+    raise UserError(f"{problem}; its columns are {', '.join(names)}{hint}")
 
 
 def _read_pairs(path: Path) -> pl.DataFrame:

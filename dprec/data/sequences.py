@@ -21,6 +21,7 @@ from dprec.data.packing import RankingUsers, TrainingUsers
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.data.source import Dataset, OnMissing, open_source
 from dprec.data.synthetic import synthetic_interactions
+from dprec.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,11 @@ class Sequences(pl.LightningDataModule):
                 invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
             )
             histories, catalogue = build_histories(source.events, self.min_events, public)
+            if len(catalogue) < 2:
+                raise UserError(
+                    f"the catalogue has {len(catalogue)} item, so there is nothing to rank: "
+                    "check data.item_column and data.catalogue, or lower data.min_events"
+                )
             split = LeaveOneOut(histories, self.validation)
             self._loaded = Loaded(histories, catalogue, split, split.training(), source.name, source.notice)
         return self._loaded

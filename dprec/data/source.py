@@ -38,8 +38,8 @@ def open_source(
 ) -> Source:
     """Find the events of a dataset; `read` reads a log, `invent` makes synthetic events.
 
-    A MovieLens release that is not in its folder is downloaded. Where that fails, `on_missing` decides
-    between an error and invented events under another name.
+    A MovieLens release that is not in its default folder is downloaded. Where that fails, `on_missing`
+    decides between an error and invented events under another name. A `path` that was given must hold it.
     """
     if on_missing not in ("error", "stand-in"):
         raise UserError(f"data.on_missing is '{on_missing}': give error or stand-in")
@@ -61,6 +61,13 @@ def open_source(
         own = folder.name != movielens.RELEASES[dataset].log
         return Source(_read(folder, read), _name_of(folder) if own else dataset)
     found = movielens.locate(dataset, folder)
+    if found is None and path is not None:
+        # A typing error in a path must neither train on something else nor fill the wrong folder.
+        release = movielens.RELEASES[dataset]
+        raise UserError(
+            f"{dataset} is not in {folder}: data.path needs {release.log} or {release.archive}/{release.log} in it; "
+            "without data.path it is downloaded"
+        )
     if found is None:
         try:
             found = movielens.download(dataset, folder)

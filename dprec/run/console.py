@@ -19,6 +19,17 @@ def notice_box(console: Console, notice: str | None) -> None:
         console.print(Panel(notice, title="stand-in data", style="bold yellow", expand=False))
 
 
+def in_lines(guarantee: str) -> str:
+    """A guarantee with its assumptions, and what it leaves out, each on a line of its own.
+
+    >>> print(in_lines("private; assumed public: N; not covered: metrics"))
+    private;
+      assumed public: N;
+      not covered: metrics
+    """
+    return re.sub(r"; (?=assumed public|not covered)", ";\n  ", guarantee)
+
+
 def results_table(console: Console, results: Mapping[str, Any], title: str) -> None:
     """The model beside popularity: a private model that does not beat it is not worth its ε."""
     names = [key for key in results if re.fullmatch(r"(ndcg|hit)@\d+", key)]

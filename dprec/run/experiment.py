@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from rich.console import Console
 
+from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import build
 from dprec.cli.command import Stopped
 from dprec.cli.keys import parameters
@@ -21,9 +22,10 @@ from dprec.run.checkpoints import SaveRun, catalogue_hash
 from dprec.run.console import notice_box
 from dprec.run.evaluation import rank
 from dprec.run.folder import RunFolder, write_json
-from dprec.run.outcome import describe, peak_memory_mb, show, spending
+from dprec.run.lock import training_alone
+from dprec.run.outcome import describe, peak_memory_mb, promise, show, spending
 from dprec.run.progress import TrainingProgress
-from dprec.run.resume import refuse_other_data
+from dprec.run.resume import refuse_other_data, stored_settings
 from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
 
 
@@ -71,6 +73,7 @@ class Experiment:
             self.batches.step = checkpoint["dprec"]["step"]
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
         notice_box(console, self.data.notice)
+        console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
         every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
         save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))
@@ -156,8 +159,17 @@ def start(settings: Settings, console: Console) -> None:
     experiment = Experiment(settings)
     run = RunFolder.numbered(experiment.name) if settings.out is None else RunFolder(Path(settings.out))
     run.claim(settings.to_yaml())
-    try:
-        experiment.train(run, console)
-    except Exception:
-        run.release()
-        raise
+    with training_alone(run.config):
+        try:
+            experiment.train(run, console)
+        except Exception:
+            run.release()
+            raise
+
+
+def resume(line: CommandLine, run: RunFolder, console: Console) -> None:
+    """Goes on with an interrupted run; its checkpoint is read only once nobody else can write another."""
+    with training_alone(run.config):
+        run.refuse_if_finished()
+        settings, checkpoint = stored_settings(line, run)
+        Experiment(settings).train(run, console, checkpoint)

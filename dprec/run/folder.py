@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,13 +71,19 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}") from None
 
+    def refuse_if_finished(self) -> None:
+        if self.metrics.exists():
+            raise UserError(f"the run in {self.path} is finished: give another --out to train again")
+
     def release(self) -> None:
         """Gives the folder back if nothing was trained, so that a mistake at the first step costs nothing."""
         if self.checkpoint.exists():
             return
         for path in (self.config, self.privacy):
             path.unlink(missing_ok=True)
-        for folder in (self.checkpoint.parent, self.path):
+        logs = self.path / "logs"
+        emptied = [*sorted(logs.rglob("*"), reverse=True), logs, self.checkpoint.parent, self.path]
+        for folder in emptied:  # innermost first
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -130,7 +137,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # torch.load raises whatever a damaged pickle or zip happens to trip over.
-        reason = " ".join(str(error).split())[:80]
+        reason = textwrap.shorten(str(error), 80, placeholder=" ...")
         raise UserError(f"{path} cannot be read as a checkpoint, it is damaged or something else: {reason}") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
         raise UserError(f"{path} is a checkpoint, but not one of dprec: give one that dprec.fit wrote")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections.abc import Mapping
@@ -9,16 +10,33 @@ from typing import Any
 
 from rich.console import Console
 
-from dprec.run.console import notice_box, results_table, verdict
+from dprec.privacy.engine import Privacy
+from dprec.privacy.guarantee import round_up
+from dprec.run.console import in_lines, notice_box, results_table, verdict
 from dprec.run.evaluation import PROTOCOL
 from dprec.run.folder import RunFolder
 
 
-def spending(privacy: Any) -> dict[str, Any]:
+def spending(privacy: Privacy | None) -> dict[str, Any]:
     """ε spent so far, δ and σ; null in each for a run without privacy."""
     if privacy is None:
         return {"epsilon": None, "delta": None, "noise_multiplier": None}
     return {"epsilon": privacy.spent, "delta": privacy.delta, "noise_multiplier": privacy.sigma}
+
+
+def promise(privacy: Privacy | None, steps: int) -> str:
+    """One line before the first step: what the run will be able to say of itself, and what it will not."""
+    if privacy is None:
+        return "NOT PRIVATE: no privacy block"
+    if privacy.repeatable:
+        return "NOT PRIVATE: privacy.noise_seed or data.sampling_seed is set"
+    epsilon = privacy.epsilon_after(steps) if privacy.epsilon is None else privacy.epsilon
+    if not math.isfinite(epsilon):
+        return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
+    return (
+        f"private: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
+        f"noise multiplier {privacy.sigma:.3g}, {steps} steps"
+    )
 
 
 def describe(data: Any) -> dict[str, Any]:
@@ -41,7 +59,7 @@ def show(console: Console, report: Mapping[str, Any], run: RunFolder, planned: i
         lines.append(f"stopped after {report['steps']} of {planned} planned steps")
     if report["epsilon"] is not None:
         lines.append(f"ε = {report['epsilon']:.3f}, δ = {report['delta']:.3g}")
-    lines += [report["guarantee"], f"run folder: {run.path}"]
+    lines += [in_lines(report["guarantee"]), f"run folder: {run.path}"]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
     notice_box(console, report["notice"])

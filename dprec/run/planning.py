@@ -15,6 +15,7 @@ from dprec.cli.parser import Settings
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.privacy.engine import Privacy
+from dprec.run.console import notice_box
 from dprec.run.trainer import total_steps
 
 
@@ -34,6 +35,8 @@ class RunPlan:
     delta: float
     epsilon: float
     after: list[dict[str, float]]  # steps and ε after each tenth
+    stand_in: bool = False
+    notice: str | None = None  # where users and items were counted in stand-in data
 
     @classmethod
     def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
@@ -42,10 +45,12 @@ class RunPlan:
         if tree["privacy"] is None:
             raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
         privacy = build(Privacy, tree["privacy"], "privacy")
+        notice = None
         if users is None:
             data: Any = build(pl.LightningDataModule, tree["data"], "data")
             data.setup("fit")
             batches, items = data.batches, data.items - 1
+            notice = data.notice
         else:
             batches = _batches(tree["data"], users)
         steps = total_steps(settings, batches)
@@ -70,12 +75,15 @@ class RunPlan:
             delta=privacy.delta,
             epsilon=after[-1]["epsilon"],
             after=after,
+            stand_in=notice is not None,
+            notice=notice,
         )
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def show(self, console: Console) -> None:
+        notice_box(console, self.notice)
         facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
         items = "" if self.items is None else f", {self.items:,} items"
         for name, value in (

@@ -41,8 +41,7 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
     run = RunFolder(Path(resume or out or ""))
     if not run.config.is_file():
         raise UserError(f"no run to resume at {run.path}: it holds no config.yaml")
-    if run.metrics.exists():
-        raise UserError(f"the run in {run.path} is finished: give another --out to train again")
+    run.refuse_if_finished()
     return run
 
 

@@ -71,15 +71,19 @@ def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
     """One history a line, with its line number: ids as in ``--history``, or in a .jsonl file a list of ids.
 
     A JSON line may also be an object with a ``history``, so that what the command wrote can be read again.
+    `-` is standard input, whose first line shows whether it is JSON.
     """
     path = Path(file)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = (sys.stdin.read() if file == "-" else path.read_text(encoding="utf-8")).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the histories in {file}: {error}") from None
     if not any(line.strip() for line in lines):
         raise UserError(f"{file} is empty: give one history a line")
-    read = _json_ids if path.suffix in (".jsonl", ".json", ".ndjson") else lambda line, where: split_ids(line)
+    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
+    if file == "-":  # no name to go by
+        is_json = next(line for line in lines if line.strip()).lstrip().startswith(("[", "{"))
+    read = _json_ids if is_json else lambda line, where: split_ids(line)
     # All lines are read before the first answer: a mistake on the last one should not come after a million.
     return iter([(n, read(line, f"{file}, line {n}")) for n, line in enumerate(lines, 1) if line.strip()])
 

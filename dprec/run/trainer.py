@@ -43,6 +43,8 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
 def total_steps(settings: Settings, batches: Any) -> int:
     """``trainer.max_steps`` if set, else what ``trainer.max_epochs`` come to; an override beats a recipe."""
     steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
+    if steps < -1:
+        raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to go by trainer.max_epochs")
     if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
         steps = -1
     if steps == 0 or (steps < 0 and (epochs is None or epochs < 1)):

@@ -35,6 +35,13 @@ TABLE = [
     ("fit broken.yaml", "not valid YAML"),
     ("fit typo.yaml", "did you mean data.batch_size?"),
     ("fit RECIPE --data.batch_sise 3", "did you mean data.batch_size?"),
+    ("fit twice.yaml", "gives 'dim' twice in one block (lines 2 and 4)"),
+    ("fit RECIPE hollow.yaml", "write `privacy: null`"),
+    ("fit RECIPE --seed -1", "seed is -1"),
+    ("fit RECIPE --seed 99999999999999999999", "seed is 99999999999999999999"),
+    ("fit RECIPE --checkpoint_every -1", "checkpoint_every is -1"),
+    ("fit RECIPE --name ../../evil", "name is '../../evil'"),
+    ("fit RECIPE --name ..", "name is '..'"),
     ("fit resume.yaml", "unknown key 'resume'"),
     ("plan RECIPE --resume RUN", "unknown key 'resume'"),
     ("fit RECIPE --model.dict_kwargs {}", "unknown key 'model.dict_kwargs'"),
@@ -52,6 +59,11 @@ TABLE = [
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),
+    ("fit RECIPE --data.dataset movielens-1m --data.path folder --data.on_missing stand-in", "is not in folder"),
+    ("plan RECIPE --data.dataset movielens-1m --data.path nowhere --data.on_missing stand-in", "is not in nowhere"),
+    ("fit RECIPE --data.path one.csv", "the catalogue has 1 item"),
+    ("fit RECIPE --data.path latin.csv", "not UTF-8"),
+    ("fit RECIPE --data.path headless.csv", "is there a header line?"),
     ("fit RECIPE --data.path good.csv --data.item_column film", "film"),
     ("fit RECIPE --data.path singles.txt", "event"),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
@@ -74,6 +86,7 @@ TABLE = [
     ("plan RECIPE --privacy null", "no privacy block"),
     # trainer
     ("fit RECIPE --trainer.max_steps -1", "how long to train"),
+    ("fit RECIPE --trainer.max_steps -3", "trainer.max_steps is -3"),
     ("fit RECIPE --trainer.max_steps 0", "how long to train"),
     ("fit RECIPE --trainer.devices 2", "trainer.devices"),
     ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
@@ -107,8 +120,8 @@ TABLE = [
     ("recommend RUN", "--history"),
     ("recommend RUN --history never,heard", "never, heard"),
     ("recommend RUN --history=", "history is empty"),
-    ("recommend RUN --history film1 -k 0", "--k is '0'"),
-    ("recommend RUN --history film1 -k many", "--k is 'many'"),
+    ("recommend RUN --history film1 -k 0", "error: -k is '0'"),
+    ("recommend RUN --history film1 -k many", "error: -k is 'many'"),
     ("recommend RUN --history film1 --top 3", "unknown option --top"),
     ("recommend RUN --file missing.txt", "missing.txt"),
     ("recommend RUN --file empty.txt", "is empty"),
@@ -123,6 +136,12 @@ def files(here: Path, trained: Path) -> Path:
     (here / "broken.yaml").write_text("data: {path: [\n")
     (here / "resume.yaml").write_text(f"resume: {trained}\n")
     (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
+    (here / "twice.yaml").write_text("model:\n  dim: 8\n  blocks: 1\n  dim: 16\n")
+    (here / "hollow.yaml").write_text("privacy:\n  # epsilon: 8\n")
+    (here / "folder").mkdir()
+    (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
+    (here / "latin.csv").write_bytes("user,item,time\nu,caf\xe9,1\nu,b,2\n".encode("latin1"))
+    (here / "headless.csv").write_text("u1,film1,881250949\nu1,film2,881250950\n")
     (here / "empty.txt").write_text("")
     (here / "singles.txt").write_text("".join(f"u{n} film{n}\n" for n in range(20)))
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))

@@ -73,7 +73,8 @@ def test_checkpoint_holds_plain_values_and_everything_to_recommend(trained: Path
     assert sorted(ours["catalogue"]) == sorted(f"film{n}" for n in range(12))
     assert ours["model"]["init_args"]["items"] == 13
     assert ours["guarantee"]["events"][0]["count"] == STEPS
-    json.dumps({key: value for key, value in ours.items() if key != "generator"})
+    assert "generator" not in ours  # how far it has come tells how much the users drawn had in their histories
+    json.dumps(ours)
 
 
 def test_stored_config_runs_again(trained: Path, here: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_mistake_found_at_the_first_step_leaves_the_folder_free(
     message = capsys.readouterr().err
     assert "cdist" in message
     assert message.count("\n") == 1
-    assert not (here / "odd/config.yaml").exists()
+    assert not (here / "odd").exists()
     assert fit([str(recipe), "--out", "odd"]) == 0
 
 
@@ -171,6 +172,45 @@ def test_a_bug_keeps_its_traceback(recipe: Path, here: Path) -> None:
     (here / "my_bug.py").write_text(OWN_MODEL.replace("self.table(history)", "self.tabel(history)"))
     with pytest.raises(AttributeError, match="tabel"):
         fit([str(recipe), "--model", "my_bug.Counts", "--out", "bug"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--trainer.max_steps 2", "private: epsilon <= 4 at delta 0.01, noise multiplier "),
+        ("--privacy null", "NOT PRIVATE: no privacy block"),
+        ("--privacy.noise_seed 1", "NOT PRIVATE: privacy.noise_seed"),
+        ("--privacy.epsilon null --privacy.noise_multiplier 0", "NOT PRIVATE: noise multiplier 0"),
+        ("--privacy.epsilon null --privacy.noise_multiplier 3", "noise multiplier 3, 8 steps"),
+    ],
+)
+def test_the_first_line_says_what_is_promised(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], options: str, says: str
+) -> None:
+    assert fit([str(recipe), *options.split()]) == 0
+    assert says in capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_guarantee_is_one_sentence_in_json_and_three_lines_on_screen(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit([str(recipe), "--out", "run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("  assumed public:", "  not covered:"))]
+    sentence = strict(here / "run/metrics.json")["guarantee"]
+    assert "\n" not in sentence
+    assert sentence in " ".join(line.strip() for line in lines)
+
+
+def test_a_terminal_that_cannot_show_epsilon_does_not_end_a_run(recipe: Path, here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dprec.fit", str(recipe), "--trainer.enable_progress_bar", "true"],
+        capture_output=True,
+        text=True,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"step {STEPS}/{STEPS}  ? " in done.stdout
 
 
 def test_output_is_clean(recipe: Path, here: Path) -> None:

@@ -45,6 +45,21 @@ def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[st
     assert [point["steps"] for point in answer["after"]] == [1, 2, 3, 4, 5]
 
 
+def test_stand_in_data_is_said(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dprec.data.movielens.GROUPLENS", (here / "nowhere").as_uri())
+    (here / "ml.yaml").write_text(
+        "data: {dataset: movielens-1m, on_missing: stand-in, synthetic_users: 200, batch_size: 50}\n"
+        "privacy: {epsilon: 8}\n"
+        "trainer: {max_steps: 2}\n"
+    )
+    answer = planned(capsys, "ml.yaml")
+    assert answer["stand_in"] is True
+    assert answer["notice"].startswith("STAND-IN DATA")
+    assert plan(["ml.yaml"]) == 0
+    assert "STAND-IN DATA" in capsys.readouterr().out
+    assert planned(capsys, "ml.yaml", "--users", "500")["notice"] is None
+
+
 def test_the_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan([str(recipe)]) == 0
     out = capsys.readouterr().out

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from dprec.cli.command import print_json
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import restore_model
 from dprec.run.folder import checkpoint_of, read_checkpoint
 from dprec.run.serving import Recommendations
+from tests.commands.support import environment
 
 
 @pytest.fixture
@@ -74,6 +79,36 @@ def test_a_file_of_histories(moved: Path, here: Path, capsys: pytest.CaptureFixt
     assert "known" in lines[1]["error"]
     assert lines[2]["items"] == answer(capsys, str(moved), "--history", "film3", "-k", "2")["items"]
     assert len(lines[2]["scores"]) == 2
+
+
+@pytest.mark.parametrize("text", ["film1 film2\nfilm3\n", '["film1", "film2"]\n["film3"]\n'])
+def test_histories_from_standard_input(
+    moved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert recommend([str(moved), "--file", "-", "-k", "2"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["history"] for line in lines] == [["film1", "film2"], ["film3"]]
+
+
+def test_a_reader_that_stops_early_is_no_error(moved: Path, here: Path) -> None:
+    (here / "many.txt").write_text("film1 film2\n" * 5000)
+    command = [sys.executable, "-m", "dprec.recommend", str(moved), "--file", "many.txt", "-k", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["items"]
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_json_stays_exact_in_ascii(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    monkeypatch.setattr("sys.stdout", stream)
+    print_json({"items": ["caf\xe9"]})
+    stream.seek(0)
+    assert json.loads(stream.read()) == {"items": ["caf\xe9"]}
 
 
 def test_the_table_shows_raw_ids(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

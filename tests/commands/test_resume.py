@@ -153,6 +153,22 @@ def test_a_finished_run_is_left_alone(trained: Path, capsys: pytest.CaptureFixtu
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()} == before
 
 
+def test_one_process_at_a_time(recipe: Path, interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """New or resumed, a run that is being trained is left to the one that trains it."""
+    step, answers = Recommender.training_step, []
+
+    def resumed_at_once(self: Recommender, batch: list, batch_idx: int) -> None:
+        answers.append(fit(["--resume", Path(self.trainer.default_root_dir).name]))
+        step(self, batch, batch_idx)
+
+    with mock.patch.object(Recommender, "training_step", resumed_at_once):
+        assert fit(["--resume", "run"]) == 0
+        assert fit([str(recipe), "--out", "new", "--trainer.max_steps", "3"]) == 0
+    assert answers == [2] * (20 + 3)
+    assert capsys.readouterr().err.count("is being trained by another process") == 23
+    assert strict(interrupted / "privacy.json")["events"][0]["count"] == STEPS
+
+
 def test_dropout_goes_on_where_it_was(recipe: Path, here: Path) -> None:
     """With users and noise repeatable, a resumed run is the uninterrupted one to the last bit."""
     repeatable = ["--data.sampling_seed", "1", "--privacy.noise_seed", "2", "--checkpoint_every", "3"]

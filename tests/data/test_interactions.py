@@ -35,6 +35,9 @@ FILES = {
     "log.csv.gz": "user,item,ts\n1,9,200.5\n1,11,100\n0,11,50\n1,10,3e2\n",
     "excel.csv": "\ufeffuser,item,time\r\n1,9,200\r\n1,11,100\r\n0,11,50\r\n1,10,300\r\n",
     "dates.csv": "user,item,date\n1,9,2020-01-02\n1,11,2020-01-01\n0,11,2019-05-05\n1,10,2021-01-01\n",
+    "semicolons.csv": "user;item;rating;time\n1;9;2,5;200\n1;11;3;100\n0;11;1,5;50\n1;10;2;300\n",
+    "tabs.csv": "user\titem\ttime\n1\t9\t200\n1\t11\t100\n0\t11\t50\n1\t10\t300\n",
+    "pipes.csv": "user|item|time\n1|9|200\n1|11|100\n0|11|50\n1|10|300\n",
     "instants.csv": (
         "user,item,date\n1,9,2020-01-02T10:00:00Z\n1,11,2020-01-02T09:59:59Z\n"
         "0,11,2019-05-05T00:00:00Z\n1,10,2021-01-01T00:00:00Z\n"
@@ -120,7 +123,7 @@ BROKEN = [
         "a,item,time\n1,2,3\n",
         "looks like the user: set data.user_column; its columns are a, item, time",
     ),
-    ("log.csv", "user,item\n1,2\n", "looks like the time: set data.time_column; its columns are user, item"),
+    ("log.csv", "1,2,3\n1,4,5\n", "looks like the user: set .*; its columns are 1, 2, 3; is there a header line"),
     ("log.csv", "user,item,time\nx,p,1\n,q,2\n,r,2\n", r"row 2 has no user id \(2 such rows\)"),
     ("log.csv", 'user,item,time\nx,p,1\nx,"",2\n', "row 2 has no item id"),
     ("log.csv", "user,item,time\nx,p,1\nx,q,\n", "row 2 has no time"),
@@ -144,6 +147,23 @@ def test_broken_files_are_named_in_one_line(tmp_path, name, content, message):
         read_interactions(written(tmp_path, name, content))
     assert "\n" not in str(error.value)
     assert name in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["user,item,time\nu,caf\xe9,1\n", "user,caf\xe9,item,time\nu,1,p,1\n"])
+def test_other_encodings_are_named(tmp_path, text):
+    (tmp_path / "log.csv").write_bytes(text.encode("latin1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_interactions(tmp_path / "log.csv")
+
+
+def test_without_times_the_order_of_rows_counts_and_is_said(tmp_path, capsys):
+    path = written(tmp_path, "log.csv", "user,item\n1,11\n0,11\n1,9\n1,10\n")
+    assert histories(read_interactions(path)) == EXPECTED
+    said = capsys.readouterr().err
+    assert "order of its rows" in said
+    assert said.count("\n") == 1
+    with pytest.raises(UserError, match="no column 'when'"):
+        read_interactions(path, time_column="when")
 
 
 def test_a_gzip_file_cut_short(tmp_path):

@@ -53,9 +53,14 @@ def test_a_release_is_fetched_once(grouplens, tmp_path):
     assert Sequences(dataset="movielens-1m", batch_size=2).users == 6
 
 
-def test_a_download_goes_to_the_given_folder(grouplens, tmp_path):
-    assert Sequences(dataset="movielens-1m", path=str(tmp_path / "films")).users == 6
-    assert (tmp_path / "films" / "ml-1m" / "ratings.dat").read_text() == RATINGS
+@pytest.mark.parametrize("on_missing", ["error", "stand-in"])
+@pytest.mark.parametrize("place", ["missing", "host"])
+def test_a_given_folder_without_the_log_is_refused(grouplens, tmp_path, on_missing, place):
+    """Neither a download into it nor a stand-in: the path was mistyped."""
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=rf"movielens-1m is not in .*{place}: data\.path needs ratings\.dat"):
+        Sequences(dataset="movielens-1m", path=str(tmp_path / place), on_missing=on_missing).setup()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("on_missing", ["error", "stand-in"])
