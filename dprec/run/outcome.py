@@ -58,7 +58,7 @@ def show(console: Console, report: Mapping[str, Any], run: RunFolder, planned: i
     if report["steps"] < planned:
         lines.append(f"stopped after {report['steps']} of {planned} planned steps")
     if report["epsilon"] is not None:
-        lines.append(f"ε = {report['epsilon']:.3f}, δ = {report['delta']:.3g}")
+        lines.append(f"ε = {round_up(report['epsilon'])}, δ = {round_up(report['delta'])}")
     lines += [in_lines(report["guarantee"]), f"run folder: {run.path}"]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
