@@ -107,7 +107,10 @@ class Recommender(pl.LightningModule):
         kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         if self.optimizer not in kinds:
             raise UserError(f"model.optimizer is '{self.optimizer}'; use {', '.join(kinds)}")
-        optimizer = kinds[self.optimizer](self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        # Fused: one pass over each table, without scratch of the table's size.
+        optimizer = kinds[self.optimizer](
+            self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        )
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 
     def _rate_factor(self, step: int) -> float:
