@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,8 +86,9 @@ class Opacus(Peer):
             raise CannotRun(f"not installed: {error}") from error
         self.wrap(opacus)
 
+    @abstractmethod
     def wrap(self, opacus: Any) -> None:
-        raise NotImplementedError
+        """Put the model into the form of Opacus that this system measures."""
 
     def scale(self, norm: Tensor) -> Tensor:
         return (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)

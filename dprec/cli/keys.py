@@ -17,7 +17,7 @@ GROUPS = ("data", "model", "privacy", "trainer")
 TOP_LEVEL = ("name", "seed", "out", "checkpoint_every")
 FROM_DATA = ("items", "max_length")  # the model's sizes that the data decides
 
-# Names other tools use for the same thing, so that a newcomer's first guess finds its key.
+# Names other tools use for the same thing, so that a first guess finds its key.
 SYNONYMS = {
     "lr": "learning_rate",
     "eps": "epsilon",

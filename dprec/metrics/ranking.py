@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -97,8 +98,9 @@ class _MeanOverUsers(Metric):
         self.total += self._gain(ranks).sum()
         self.users += len(ranks)
 
+    @abstractmethod
     def _gain(self, ranks: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What each user's rank is worth."""
 
     def compute(self) -> Tensor:
         return self.total / self.users
