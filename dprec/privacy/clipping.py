@@ -21,6 +21,8 @@ Mode = Literal["auto-v", "auto-s", "flat"]
 HEADROOM = 1e-6
 # Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
 SMALLEST = 1e-6
+# And below this many times what rounding may have put there.
+ROUNDINGS = 1e4
 # From this norm on a float32 factor would lose its digits, so such a user counts as not finite.
 LARGEST = 1e30
 # The stabiliser of "auto-s".
@@ -48,13 +50,17 @@ class Clipping:
         if not 0 < self.max_norm < float("inf"):
             raise UserError(f"privacy.max_norm is {self.max_norm}; use a positive number")
 
-    def scale(self, norm: Tensor) -> Tensor:
-        """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that."""
+    def scale(self, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
+        """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.
+
+        `rounding` is what rounding may have put into the gradient: where little else is left, "auto-v" must not
+        scale it up, since it depends on the shapes of the batch and so on others.
+        """
         bound = self.max_norm * (1 - HEADROOM)
         if self.mode == "flat":
             factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
         elif self.mode == "auto-v":
-            factor = bound / norm.clamp(min=SMALLEST)
+            factor = bound / torch.maximum(norm.clamp(min=SMALLEST), ROUNDINGS * torch.as_tensor(rounding).to(norm))
         else:
             factor = bound / (norm + STABILITY)
         return torch.where(norm < LARGEST, factor, 0.0)  # also where the norm is not a number
@@ -106,12 +112,17 @@ def _clip(
     squared = torch.zeros(users, dtype=torch.float64, device=device)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     shapes = {name: out.shape for name, out in sums.items()}
+    rounding = {name: norms.rounding(uses) for name, uses in contributions.items()}
+    noise = torch.zeros_like(squared)
+    for share in rounding.values():
+        noise += share**2
+    noise = noise.sqrt()
     for name, norm in squared_norms(rest, shapes, users).items():
-        squared += (norm.sqrt() + norms.rounding(rest[name])).square()
+        squared += (norm.sqrt() + rounding[name]).square()
     if swept is not None:
-        norms.sweep(contributions[swept], sums[swept], squared, clipping.scale)
+        norms.sweep(contributions[swept], sums[swept], squared, noise, clipping.scale)
     norm = squared.sqrt()
-    scale = clipping.scale(norm)
+    scale = clipping.scale(norm, noise)
     broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():

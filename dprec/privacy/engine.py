@@ -110,6 +110,8 @@ class Privacy(pl.Callback):
         sampling = Sampling.of(sampler)
         if self._sampling == sampling and self._sigma is not None:
             return
+        if self._sampling is not None and self._sampling != sampling and self.steps == 0:
+            self._delta, self._sigma = self._given["delta"], self._given["noise_multiplier"]
         self._sampling = sampling
         if self._delta is None:
             self._delta = 1 / max(2, sampling.users)
@@ -185,6 +187,8 @@ class Privacy(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what a checkpoint's run has spent, if this run may continue it."""
+        if missing := {"settings", "ledger", "steps"} - state_dict.keys():
+            raise UserError(f"the checkpoint's privacy state lacks {', '.join(sorted(missing))}: it is not whole")
         old = state_dict["settings"]
         self._refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
         self._resumed = old
@@ -192,6 +196,8 @@ class Privacy(pl.Callback):
         self.steps = int(state_dict["steps"])
         self._delta, self._sigma = old["delta"], old["sigma"]
         self._sampling = self._sampling or Sampling.from_settings(old)
+        if sum(self.ledger.events.values()) < self._sampling.events(self.steps):
+            raise UserError(f"the checkpoint's ledger does not hold its {self.steps} steps: it is not whole")
 
     def _settings(self) -> dict[str, Any]:
         """What the guarantee depends on: a resumed run must not change any of it."""
@@ -221,12 +227,11 @@ class Privacy(pl.Callback):
             return max(0, planned)
         budget = PrivacyBudget(self.epsilon, self.delta)
         event = self.sampling.event(self.sigma)
-        if budget.allows(self.ledger.after(event, self.sampling.events(planned))):
+        events = self.sampling.events(planned, self.steps)
+        if budget.allows(self.ledger.after(event, events)):
             return planned
-        return min(
-            planned,
-            self.sampling.steps_of(steps_allowed(budget, self.ledger, event, self.sampling.events(planned))),
-        )
+        paid = steps_allowed(budget, self.ledger, event, events)
+        return min(planned, self.sampling.steps_of(paid, self.steps))
 
     def _record(self) -> None:
         """Enter the coming release in the ledger. The entry comes first: a crash may over-count, never under-count."""

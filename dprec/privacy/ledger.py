@@ -102,6 +102,8 @@ class Ledger:
             for entry in state["events"]:
                 fields = dict(entry)
                 count = int(fields.pop("count"))
+                if count < 1:
+                    raise ValueError(f"an event {count} times")
                 counts[Event(**fields)] += count
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the privacy ledger cannot be read ({error}): use a checkpoint dprec wrote") from None

@@ -79,9 +79,15 @@ def built(
 
 
 def sweep(
-    contributions: Sequence[Contribution], out: Tensor, squared: Tensor, scale: Callable[[Tensor], Tensor]
+    contributions: Sequence[Contribution],
+    out: Tensor,
+    squared: Tensor,
+    noise: Tensor,
+    scale: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Complete the users' squared norms (B,), which hold all other parameters, and add the scaled gradients to `out`.
+
+    `scale` is asked for the factors of norms, given what rounding may have put into them, `noise` (B,).
 
     Users whose positions' overlaps are known need no gradient built for their norm. The others' gradients are
     built once: norm, scale and sum while they are in the cache.
@@ -90,11 +96,11 @@ def sweep(
     known = _known_overlaps(contributions)
     if known:
         catalogue, rows = known
-        left = _sum_by_overlaps(catalogue, rows, out, squared, scale)
+        left = _sum_by_overlaps(catalogue, rows, out, squared, noise, scale)
     for chosen, gradient in built(contributions, out.shape, left):
         own = _square(gradient)
         squared[chosen] += own
-        weight = scale(squared[chosen].sqrt())
+        weight = scale(squared[chosen].sqrt(), noise[chosen])
         if not bool(torch.isfinite(own).all()):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         flat = gradient.view(len(gradient), -1)
@@ -110,7 +116,12 @@ def _known_overlaps(contributions: Sequence[Contribution]) -> tuple[CatalogueRow
 
 
 def _sum_by_overlaps(
-    catalogue: CatalogueRows, rows: list[Rows], out: Tensor, squared: Tensor, scale: Callable[[Tensor], Tensor]
+    catalogue: CatalogueRows,
+    rows: list[Rows],
+    out: Tensor,
+    squared: Tensor,
+    noise: Tensor,
+    scale: Callable[[Tensor, Tensor], Tensor],
 ) -> list[int]:
     """Do what `sweep` does for the users with overlaps, and return the users without."""
     ids, values = _joined(rows) if rows else (catalogue.target[:, :0], catalogue.hidden[:, :0])
@@ -121,7 +132,7 @@ def _sum_by_overlaps(
         own = catalogue.norms_with(overlap, ids, values).sqrt() + slack[overlap.users]
         squared[overlap.users] += own.square()
         done[overlap.users] = True
-    weight = torch.where(done, scale(squared.sqrt()), 0.0).to(out.dtype)
+    weight = torch.where(done, scale(squared.sqrt(), noise), 0.0).to(out.dtype)
     broken = done & (weight == 0)
     both: list[Contribution] = [catalogue, *rows]
     for contribution in both:

@@ -54,13 +54,20 @@ class Sampling:
             return Event("poisson_gaussian", noise_multiplier, self.rate)
         return Event("gaussian", noise_multiplier)
 
-    def events(self, steps: int) -> int:
-        """Return how many events that many steps are."""
-        return -(-steps // self.steps_per_event)
+    def events(self, steps: int, start: int = 0) -> int:
+        """Return how many events that many steps are, taken from step `start` on by a process of their own.
 
-    def steps_of(self, events: int) -> int:
-        """Return how many steps that many events pay for."""
-        return events * self.steps_per_event
+        A shuffled pass that is taken up in its middle is shuffled anew: its rest is an event more.
+        """
+        if steps <= 0:
+            return 0
+        rest = -start % self.steps_per_event
+        return (rest > 0) + -(-max(0, steps - rest) // self.steps_per_event)
+
+    def steps_of(self, events: int, start: int = 0) -> int:
+        """Return how many steps that many events pay for from step `start` on."""
+        rest = -start % self.steps_per_event
+        return rest + (events - 1) * self.steps_per_event if rest and events else events * self.steps_per_event
 
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""

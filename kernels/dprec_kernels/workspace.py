@@ -27,7 +27,8 @@ class Workspace(threading.local):
         key, size = (name, like.dtype, like.device), math.prod(shape)
         held = self._held.get(key)
         if held is None or held.numel() < size:
-            held = self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+            with torch.inference_mode(False):  # memory first needed while ranking must serve training too
+                held = self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return held[:size].view(*shape)
 
 

@@ -14,6 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
 from dprec.privacy.tape import Tape
+from dprec_kernels import catalogue_softmax
 from tests import truth
 from tests.models.zoo import MODELS, batch_of, rows_of
 
@@ -170,6 +171,31 @@ def test_look_ups_that_cancel_do_not_pass_the_bound() -> None:
         sums = {"weight": torch.zeros(3, 64)}
         add_clipped(sums, {"weight": table.weight}, losses, [ids], Clipping("auto-v", 1.0))
         assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("loud", [1.0, 5.0, 1e3, 1e7])
+def test_saturated_softmaxes_do_not_pass_the_bound(loud: float) -> None:
+    """Scores so large that the softmax is one-hot: what is left of p - y is rounding, in norm and sum alike."""
+
+    def losses(batch: SequenceBatch) -> Tensor:
+        return catalogue_softmax(table(batch.history) * loud, table.weight, batch.targets).sum(1)
+
+    for seed in range(30):
+        torch.manual_seed(seed)
+        table = torch.nn.Embedding(20, 8)
+        history = torch.randint(1, 20, (1, 1 + seed % 8))
+        batch = SequenceBatch(history, history if seed % 2 else torch.randint(1, 20, history.shape))
+        sums = {"weight": torch.zeros(20, 8)}
+        add_clipped(sums, {"weight": table.weight}, losses, batch, Clipping("auto-v", 1.0))
+        assert sums["weight"].isfinite().all()
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+def test_a_gradient_that_is_mostly_rounding_is_not_scaled_up() -> None:
+    rounding = torch.tensor([1e-9, 1e-3], dtype=torch.float64)
+    scale = Clipping("auto-v", 1.0).scale(torch.tensor([2.0, 2.0], dtype=torch.float64), rounding)
+    assert scale[0] == pytest.approx(0.5, rel=1e-5)
+    assert scale[1] == pytest.approx(0.1, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e28, 1e31, 1e38])

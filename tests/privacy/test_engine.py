@@ -196,6 +196,31 @@ def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
         fit(Privacy(epsilon=9.0), ckpt=tmp_path / "half.ckpt")
 
 
+@pytest.mark.parametrize("half", [2, 3])
+def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, half: int) -> None:
+    first, module = Privacy(epsilon=3.0), data(sampling="shuffle")
+    run = trainer(first, max_steps=10)
+    run.callbacks.append(Stopping(half, tmp_path))
+    run.fit(model(module), module)
+    resumed = Privacy(epsilon=3.0)
+    fit(resumed, data(sampling="shuffle"), ckpt=tmp_path / "half.ckpt", max_steps=10)
+    assert resumed.steps < 10
+    assert resumed.spent <= 3.0
+
+
+@pytest.mark.parametrize("lost", ["settings", "ledger", "steps", "events"])
+def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path, lost: str) -> None:
+    privacy = Privacy(epsilon=3.0)
+    fit(privacy)
+    state = privacy.state_dict()
+    if lost == "events":
+        state["ledger"] = {"events": []}
+    else:
+        del state[lost]
+    with pytest.raises(UserError, match="not whole"):
+        Privacy(epsilon=3.0).load_state_dict(state)
+
+
 def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot resume: noise_seeded was True"):
         fit(Privacy(epsilon=3.0), ckpt=interrupted(tmp_path, noise_seed=7))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
 from dprec.privacy.tape import Tape
+from dprec_kernels import catalogue_softmax
 
 USERS, LENGTH, DIM = 4, 5, 3
 
@@ -55,6 +56,10 @@ REFUSED = {
     "all against all": (lambda m, x, ids: m.mix(F.linear(x[:, 0], x[:, 1]) @ x[:, 2]).sum(1), "mix.*linear"),
     "rolled": (lambda m, x, ids: m.mix(x.roll(1, 0)).sum((1, 2)), "mix.*roll"),
     "concatenated": (lambda m, x, ids: m.mix(torch.cat([x, x])).sum((1, 2))[:USERS], "mix.*cat"),
+    "another's targets": (
+        lambda m, x, ids: catalogue_softmax(x, m.table.weight, ids.roll(1, 0)).sum(1),
+        "table.weight.*targets.*roll",
+    ),
     "mean loss": (lambda m, x, ids: m.mix(x).mean(), "one loss per user"),
     "users mixed after the parameters": (lambda m, x, ids: m.mix(x).sum((1, 2)).softmax(0), "softmax"),
     "parameters alone": (lambda m, x, ids: m.mix.weight.sum().expand(USERS), "one loss per user"),

@@ -23,6 +23,8 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
     if not tape.trainable(table) or layout_of(hidden) is None:
         return NotImplemented
     rows = tape.rows(hidden, "catalogue_softmax", table)
+    if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
+        return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
     loss, log_total, overlaps = for_users(inputs, table.detach(), wanted, padding)
     kept, weights = by_user(inputs, tape.users).to(log_total.dtype), table.detach().to(log_total.dtype)

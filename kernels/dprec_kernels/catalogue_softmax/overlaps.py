@@ -48,7 +48,9 @@ def squared_norms(
     inputs = (_equal(read, read) * (v.double() @ v.double().mT)).sum((1, 2))
     exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
     hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))
-    return (exact + 4 * torch.finfo(hidden.dtype).eps * hidden_by_rounding).clamp_(min=0.0)
+    # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size.
+    size = shift.squeeze(2).abs().where(y != padding, 0.0).amax(1).double()
+    return (exact + 4 * torch.expm1(torch.finfo(hidden.dtype).eps * (1 + size)) * hidden_by_rounding).clamp_(min=0.0)
 
 
 def _equal(left: Tensor, right: Tensor) -> Tensor:
