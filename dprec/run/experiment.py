@@ -114,8 +114,7 @@ class Experiment:
         ours = checkpoint["dprec"]
         self.model.load_state_dict(checkpoint["state_dict"])
         if self.privacy is not None:
-            self.privacy.ledger.load_state_dict(ours["guarantee"])
-            self.privacy.steps = ours["step"]
+            self.privacy.load_state_dict(checkpoint["callbacks"][self.privacy.state_key])
         return ours["step"], ours["seconds"]
 
     def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
