@@ -7,13 +7,14 @@ built to be summed over users; `materialise` builds a slice of users where nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax import overlaps, pieces
-from dprec_kernels.catalogue_softmax.pieces import Overlap
+from dprec_kernels.catalogue_softmax.pieces import Group
 
 Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 
@@ -106,30 +107,54 @@ class CatalogueRows:
     log_total: Tensor  # (B, T)
     weight: Tensor  # (B, T)
     padding: int
-    overlaps: list[Overlap]  # of the users whose norm need not be built
+    groups: list[Group]  # all users
 
     def materialise(self, out: Tensor, users: Users) -> None:
-        pieces.add_users_gradients(
-            out, self.hidden[users], self.table, self.target[users], self.log_total[users], self.weight[users],
-            self.padding,
-        )  # fmt: skip
+        chosen = torch.arange(len(self.hidden))[users].tolist()
+        again = []
+        for place, user in enumerate(chosen):
+            group, row = self._homes[user]
+            if group.kept is None:
+                again.append(place)
+            else:
+                own = (self.hidden[user], self.target[user], self.log_total[user], self.weight[user])
+                pieces.add_user_gradient(out[place], group, row, *own, self.padding)
+        if again:
+            rows = [chosen[place] for place in again]
+            part = out if len(again) == len(out) else out[again]
+            pieces.add_users_gradients(
+                part, self.hidden[rows], self.table, self.target[rows], self.log_total[rows], self.weight[rows],
+                self.padding,
+            )  # fmt: skip
+            if part is not out:
+                out[again] = part
 
-    def norms_with(self, overlap: Overlap, ids: Tensor, values: Tensor) -> Tensor:
-        """Return the squared norms of the overlap's users, rows (B, N) read from the same table included."""
+    @cached_property
+    def _homes(self) -> dict[int, tuple[Group, int]]:
+        """Every user's group and place in it."""
+        return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
+
+    def norms_with(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
+        """Return the squared norms of the group's users, rows (B, N) read from the same table included."""
         return overlaps.squared_norms(
-            overlap, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
+            group, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
         )
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        pieces.add_table_gradient(
-            out, self.hidden.flatten(0, 1), self.table, self.target.flatten(), self.log_total.flatten(),
-            (self.weight * weight.unsqueeze(1)).flatten(), self.padding,
-        )  # fmt: skip
+        each = self.weight * weight.unsqueeze(1)
+        for group in self.groups:
+            if bool(weight[group.users].any()):
+                pieces.add_group_gradient(
+                    out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
+                )
 
     def terms(self) -> Tensor:
         return 2**0.5 * (self.weight.abs() * self.hidden.norm(dim=2)).sum(1)
 
     def forget(self, users: Tensor) -> None:
+        for group in self.groups:
+            if bool(users[group.users].any()):
+                group.kept = None
         self.hidden = _zeroed(self.hidden, users)
         self.log_total = _zeroed(self.log_total, users)
         self.weight = _zeroed(self.weight, users)

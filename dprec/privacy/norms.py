@@ -14,6 +14,7 @@ from torch import Size, Tensor
 
 from dprec.privacy.contribution import CatalogueRows, Contribution, Dense, Outer, Rows, Users
 from dprec_kernels import sample_norms
+from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.workspace import workspace
 
 SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
@@ -110,9 +111,13 @@ def sweep(
 def _known_overlaps(contributions: Sequence[Contribution]) -> tuple[CatalogueRows, list[Rows]] | None:
     catalogue = [c for c in contributions if isinstance(c, CatalogueRows)]
     rows = [c for c in contributions if isinstance(c, Rows)]
-    if len(catalogue) != 1 or len(rows) + 1 != len(contributions) or not catalogue[0].overlaps:
+    if len(catalogue) != 1 or len(rows) + 1 != len(contributions) or not _with_products(catalogue[0]):
         return None
     return catalogue[0], rows
+
+
+def _with_products(catalogue: CatalogueRows) -> list[Group]:
+    return [group for group in catalogue.groups if group.products is not None]
 
 
 def _sum_by_overlaps(
@@ -128,10 +133,10 @@ def _sum_by_overlaps(
     slack = rounding([catalogue, *rows])
     assert isinstance(slack, Tensor)
     done = torch.zeros(len(squared), dtype=torch.bool, device=squared.device)
-    for overlap in catalogue.overlaps:
-        own = catalogue.norms_with(overlap, ids, values).sqrt() + slack[overlap.users]
-        squared[overlap.users] += own.square()
-        done[overlap.users] = True
+    for group in _with_products(catalogue):
+        own = catalogue.norms_with(group, ids, values).sqrt() + slack[group.users]
+        squared[group.users] += own.square()
+        done[group.users] = True
     weight = torch.where(done, scale(squared.sqrt(), noise), 0.0).to(out.dtype)
     broken = done & (weight == 0)
     both: list[Contribution] = [catalogue, *rows]

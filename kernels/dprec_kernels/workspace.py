@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+@dataclass(eq=False)
+class Loan:
+    """Memory that is its holder's alone for as long as anyone refers to the loan."""
+
+    memory: Tensor
 
 
 class Workspace(threading.local):
@@ -21,6 +30,7 @@ class Workspace(threading.local):
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self._lent: dict[str, weakref.ref[Loan]] = {}
 
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return a tensor of this shape, of the dtype and on the device of `like`; its contents are anything."""
@@ -30,6 +40,15 @@ class Workspace(threading.local):
             with torch.inference_mode(False):  # memory first needed while ranking must serve training too
                 held = self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return held[:size].view(*shape)
+
+    def lend(self, name: str, size: int, like: Tensor) -> Loan | None:
+        """Return memory of this name that no later call gets while the loan lives; None while it is lent."""
+        lent = self._lent.get(name)
+        if lent is not None and lent() is not None:
+            return None
+        loan = Loan(self.take(name, (size,), like))
+        self._lent[name] = weakref.ref(loan)
+        return loan
 
 
 workspace = Workspace()

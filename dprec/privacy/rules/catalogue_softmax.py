@@ -26,11 +26,11 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
     if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
-    loss, log_total, overlaps = for_users(inputs, table.detach(), wanted, padding)
+    loss, log_total, groups = for_users(inputs, table.detach(), wanted, padding)
     kept, weights = by_user(inputs, tape.users).to(log_total.dtype), table.detach().to(log_total.dtype)
 
     def for_table(gradient: Tensor) -> Contribution:
-        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, overlaps)
+        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, groups)
 
     tapped = tape.record(loss, rows, [(table, for_table)], kept=[kept, wanted])
     return marked(tapped.view(target.shape), rows)

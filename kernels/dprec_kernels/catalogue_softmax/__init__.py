@@ -29,24 +29,25 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
         loss: Tensor = handle_torch_function(catalogue_softmax, (hidden, table), hidden, table, target, padding=padding)
         return loss
     hidden, table = _checked(hidden, table, target)
+    keep = table.requires_grad and torch.is_grad_enabled()
     with torch.autocast(hidden.device.type, enabled=False):
-        loss = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding)
+        loss = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding, keep)
     return loss.view(target.shape)
 
 
 def for_users(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0
-) -> tuple[Tensor, Tensor, list[pieces.Overlap]]:
-    """Return loss, log Σ exp of the scores, and overlaps, for hidden (B, T, d).
+) -> tuple[Tensor, Tensor, list[pieces.Group]]:
+    """Return loss, log Σ exp of the scores, and the users in groups, for hidden (B, T, d).
 
-    Overlaps are of the users for whom they cost less than building their gradient. The gradient flows to
-    `hidden` alone: the table's is for the caller to sum, user by user.
+    Groups have the products of their softmaxes where the norm from these costs less than building the gradient.
+    The gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
     """
     hidden, table = _checked(hidden, table, target)
-    longest = hidden.shape[-1]  # up to here the overlaps cost less than building the user's gradient; measured
+    longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
-        loss, log_total, slope, overlaps = pieces.forward_users(hidden, table, target, padding, longest)
-    return _KnownSlope.apply(hidden, loss, slope), log_total, overlaps
+        loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, padding, longest)
+    return _KnownSlope.apply(hidden, loss, slope), log_total, groups
 
 
 def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,9 +88,15 @@ class _CatalogueSoftmax(torch.autograd.Function):
     """The forward pass already knows the gradient of a position's loss with respect to its hidden vector."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> Tensor:
-        loss, log_total, slope = _fast(hidden).forward(hidden.detach(), table.detach(), target, padding)
+    def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool) -> Tensor:
+        fast, given = _fast(hidden), (hidden.detach(), table.detach(), target, padding)
+        kept: list[pieces.Kept] = []
+        if fast is pieces:
+            loss, log_total, slope, kept = pieces.forward(*given, keep)
+        else:  # on a card, computing the scores again costs no more than reading them back
+            loss, log_total, slope = fast.forward(*given)
         ctx.save_for_backward(hidden, table, target, log_total, slope)
+        ctx.kept = kept  # type: ignore[attr-defined]
         ctx.padding = padding  # type: ignore[attr-defined]
         return loss
 
@@ -100,8 +107,10 @@ class _CatalogueSoftmax(torch.autograd.Function):
         table_gradient = None
         if to_table:
             table_gradient = torch.zeros_like(table)
+            kept, ctx.kept = ctx.kept, []  # type: ignore[attr-defined]  # the next forward pass wants the memory
             _fast(hidden).add_table_gradient(
                 table_gradient, hidden, table, target, log_total, weight,
                 ctx.padding,  # type: ignore[attr-defined]
+                *([kept] if kept else []),
             )  # fmt: skip
-        return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None
+        return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None, None

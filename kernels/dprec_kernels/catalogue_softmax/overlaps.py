@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax.pieces import Overlap
+from dprec_kernels.catalogue_softmax.pieces import Group
 
 
 def squared_norms(
-    overlap: Overlap,
+    group: Group,
     hidden: Tensor,
     table: Tensor,
     target: Tensor,
@@ -25,12 +25,13 @@ def squared_norms(
     values: Tensor,
     padding: int,
 ) -> Tensor:
-    """Return ‖D‖² (b,) of the overlap's users, for hidden (B, T, d) and input rows ids (B, N), values (B, N, d).
+    """Return ‖D‖² (b,) of the group's users, for hidden (B, T, d) and input rows ids (B, N), values (B, N, d).
 
     In float64; what the softmaxes' own rounding may hide is added, so that the result is not below the truth
     where terms cancel.
     """
-    users, length = overlap.users, overlap.products.shape[1]
+    users, length, products = group.users, group.length, group.products
+    assert products is not None
     h, y = hidden[users, :length], target[users, :length]
     w = weight[users, :length].double() * (y != padding)
     shift = log_total[users, :length].unsqueeze(2)
@@ -41,10 +42,10 @@ def squared_norms(
 
     both = w.unsqueeze(2) * w.unsqueeze(1) * (h.double() @ h.double().mT)  # (b, t, t)
     wanted = chances(y)
-    softmaxes = overlap.products.double() + wanted + wanted.mT
+    softmaxes = products.double() + wanted + wanted.mT
     mixed = 2 * w.unsqueeze(2) * (h.double() @ v.double().mT)  # (b, t, N)
     met = chances(read)
-    same = _equal(y, y) + overlap.products.double() - wanted - wanted.mT
+    same = _equal(y, y) + products.double() - wanted - wanted.mT
     inputs = (_equal(read, read) * (v.double() @ v.double().mT)).sum((1, 2))
     exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
     hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))

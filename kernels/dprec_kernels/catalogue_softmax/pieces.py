@@ -2,73 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dprec_kernels.catalogue_softmax.kept import Kept, Room
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 18  # scores held at once: 1 MB of float32 stays in the second-level cache
 ITEMS = 1024  # of which items at a time
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """How alike the softmaxes of a user's positions are: ⟨p_t, p_s⟩ for every pair, for some users."""
+@dataclass
+class Group:
+    """Users of similar length whose positions went through one pass together."""
 
     users: Tensor  # (b,)
-    products: Tensor  # (b, t, t), of the users' first t positions; the rest are padding
+    length: int  # t: of the longest of them
+    products: Tensor | None  # (b, t, t): ⟨p_t, p_s⟩ of the softmaxes of a user's positions
+    kept: Kept | None  # of the (b * t) positions
 
 
-def forward(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss (N,), log Σ exp of the scores (N,) and d loss / d hidden (N, d).
+def forward(
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool = False
+) -> tuple[Tensor, Tensor, Tensor, list[Kept]]:
+    """Return the loss (N,), log Σ exp of the scores (N,), d loss / d hidden (N, d), and what is to be kept.
 
-    Positions without a target have log Σ exp = ∞, so that no item has a chance there.
+    Positions without a target have log Σ exp = ∞, so that no item has a chance there. What is kept is of the
+    first positions that have one.
     """
     loss, slope = hidden.new_zeros(target.shape), torch.zeros_like(hidden)
     log_total = hidden.new_full(target.shape, float("inf"))
     real = (target != padding).nonzero().squeeze(1)
+    room = Room(len(real), len(table), hidden) if keep else None
+    kept = []
     for part in _parts(len(real), table.shape[0]):
         rows = real[part]
-        loss[rows], log_total[rows], slope[rows] = _one_pass(hidden[rows], table, target[rows], padding)
-    return loss, log_total, slope
+        own = room.take(len(rows)) if room else None
+        loss[rows], log_total[rows], slope[rows] = _one_pass(hidden[rows], table, target[rows], padding, own)
+        if own is None:
+            room = None
+        else:
+            kept.append(own)
+    return loss, log_total, slope, kept
 
 
 def forward_users(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int
-) -> tuple[Tensor, Tensor, Tensor, list[Overlap]]:
-    """Return what `forward` does, for hidden (B, T, d), and the overlaps of users of at most `longest` positions."""
+) -> tuple[Tensor, Tensor, Tensor, list[Group]]:
+    """Return loss, log Σ exp and slope as `forward` does, for hidden (B, T, d), and the groups of users.
+
+    Users of at most `longest` positions have the products of their softmaxes.
+    """
     loss, slope = hidden.new_zeros(target.shape), torch.zeros_like(hidden)
     log_total = hidden.new_full(target.shape, float("inf"))
     real = target != padding
+    hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)  # whatever stands there must not meet what is kept
     lengths = (real * torch.arange(1, target.shape[1] + 1, device=target.device)).amax(1).clamp_(min=1)  # (B,)
-    lengths, order = lengths.sort(descending=True, stable=True)
-    overlaps = []
-    long = int((lengths > longest).sum())
-    if long:
-        users = order[:long]
-        flat = forward(hidden[users].flatten(0, 1), table, target[users].flatten(), padding)
-        loss[users], log_total[users] = flat[0].view(long, -1), flat[1].view(long, -1)
-        slope[users] = flat[2].view(long, *slope.shape[1:])
-    while long < len(order):
-        length = int(lengths[long])
-        users = order[long : long + max(1, PIECE // (min(ITEMS, table.shape[0]) * length))]
-        long += len(users)
-        products = hidden.new_zeros(len(users), length, length)
-        part = (hidden[users, :length].flatten(0, 1), table, target[users, :length].flatten(), padding, products)
+    alike = list(_alike(lengths, longest, PIECE // min(ITEMS, table.shape[0])))
+    room = Room(sum(len(users) * length for users, length in alike), len(table), hidden)
+    groups: list[Group] = []
+    for users, length in alike:
+        products = hidden.new_zeros(len(users), length, length) if length <= longest else None
+        group = Group(users, length, products, room.take(len(users) * length))
+        part = (hidden[users, :length].flatten(0, 1), table, target[users, :length].flatten(), padding)
         there = real[users, :length]
-        found = [result.view(len(users), length, *result.shape[1:]) for result in _one_pass(*part)]
+        passed = _one_pass(*part, group.kept, products)
+        found = [result.view(len(users), length, *result.shape[1:]) for result in passed]
         loss[users, :length] = found[0].where(there, 0.0)
         log_total[users, :length] = found[1].where(there, float("inf"))
         slope[users, :length] = found[2].where(there.unsqueeze(-1), 0.0)
-        overlaps.append(Overlap(users, products))
-    return loss, log_total, slope, overlaps
+        groups.append(group)
+    return loss, log_total, slope, groups
+
+
+def _alike(lengths: Tensor, longest: int, positions: int) -> Iterator[tuple[Tensor, int]]:
+    """Yield users of similar length and that of the longest of them: about so many positions, little padding."""
+    lengths, order = lengths.sort(descending=True, stable=True)
+    known, start = lengths.tolist(), 0
+    while start < len(known):
+        length, stop = known[start], start + 1
+        while stop < len(known) and (stop + 1 - start) * length <= positions:
+            shorter = known[stop] < length and (stop - start) * length > positions // 3
+            if shorter or known[stop] <= longest < length:
+                break
+            stop += 1
+        yield order[start:stop], length
+        start = stop
 
 
 def _one_pass(
-    hidden: Tensor, table: Tensor, target: Tensor, padding: int, products: Tensor | None = None
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, kept: Kept | None, products: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One pass over the items: the largest score so far, the sum and the mean item are kept and rescaled.
 
@@ -78,7 +104,8 @@ def _one_pass(
     top = hidden.new_full((len(hidden), 1), float("-inf"))
     total, mean = torch.zeros_like(top), torch.zeros_like(hidden)
     for items in _tiles(table.shape[0]):
-        scores = workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+        width = items.stop - items.start
+        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), width), hidden)
         torch.mm(hidden, table[items].T, out=scores)
         _leave_out(scores, items, padding, float("-inf"))
         higher = torch.maximum(top, scores.amax(1, keepdim=True)).clamp_(min=torch.finfo(hidden.dtype).min)
@@ -87,6 +114,8 @@ def _one_pass(
         total.mul_(rescale).add_(scores.sum(1, keepdim=True))
         mean.mul_(rescale).addmm_(scores, table[items])
         top = higher
+        if kept:
+            kept.shifts.append((items, higher))
         if products is not None:
             _rescale_pairs(products, rescale)
             own = scores.view(*products.shape[:2], -1)
@@ -103,10 +132,16 @@ def _rescale_pairs(products: Tensor, factor: Tensor) -> None:
 
 
 def add_table_gradient(
-    out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
-) -> None:
+    out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int,
+    kept: Sequence[Kept] = (),
+) -> None:  # fmt: skip
     """Add the gradient of Σ weight · loss for the table to `out`, from what `forward` returned."""
-    real = ((target != padding) & (weight != 0)).nonzero().squeeze(1)
+    real = (target != padding).nonzero().squeeze(1)
+    for own in kept:
+        first, real = real[: own.positions], real[own.positions :]
+        weighted = hidden[first] * weight[first].unsqueeze(1)
+        _add_kept(out, own, weighted, target[first], log_total[first])
+    real = real[weight[real] != 0]
     h = hidden[real]
     weighted = h * weight[real].unsqueeze(1)
     out.index_add_(0, target[real], weighted, alpha=-1.0)
@@ -117,6 +152,39 @@ def add_table_gradient(
             torch.mm(h[rows], table[items].T, out=chances).sub_(shift).exp_()
             _leave_out(chances, items, padding, 0.0)
             out[items].addmm_(chances.T, weighted[rows])
+
+
+def add_group_gradient(
+    out: Tensor, group: Group, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
+    padding: int,
+) -> None:  # fmt: skip
+    """Add what a group's users give to the gradient of Σ weight · loss, for hidden (B, T, d), to `out`."""
+    h, wanted, total, each = (
+        tensor[group.users, : group.length].flatten(0, 1) for tensor in (hidden, target, log_total, weight)
+    )
+    if group.kept is None:
+        add_table_gradient(out, h, table, wanted, total, each, padding)
+    else:
+        _add_kept(out, group.kept, h * (each * (wanted != padding)).unsqueeze(1), wanted, total)
+
+
+def add_user_gradient(
+    out: Tensor, group: Group, row: int, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
+) -> None:
+    """Add the gradient of user `row` of a group with what it kept, for hidden (T, d), to out (items, d)."""
+    assert group.kept is not None
+    own = slice(row * group.length, (row + 1) * group.length)
+    wanted = target[: group.length]
+    weighted = hidden[: group.length] * (weight[: group.length] * (wanted != padding)).unsqueeze(1)
+    _add_kept(out, group.kept, weighted, wanted, log_total[: group.length], own)
+
+
+def _add_kept(
+    out: Tensor, kept: Kept, weighted: Tensor, target: Tensor, log_total: Tensor, rows: slice = slice(None)
+) -> None:
+    out.index_add_(0, target, weighted, alpha=-1.0)
+    for items, exponentials, factor in kept.tiles(log_total, rows):
+        out[items].addmm_(exponentials.T, weighted * factor)
 
 
 def add_users_gradients(
