@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 _ATTRIBUTE = "_dprec_layout"
+_SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,14 @@ def follow(
     """Give the tensors in `result` the layout that `function` leaves them with."""
     name = operation_name(function)
     operands = args[:1] if name in METADATA else (args, kwargs)
-    inputs = [t for t in tree_leaves(operands) if isinstance(t, Tensor) and layout_of(t) is not None]
+    inputs = [t for t in tensors_in(operands) if layout_of(t) is not None]
     if not inputs:
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 1 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
         return
     in_place = args[0] if writes_first_argument(name) else None
-    for tensor in tree_leaves((result, in_place)):
-        if isinstance(tensor, Tensor):
-            mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
+    for tensor in tensors_in((result, in_place)):
+        mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
 
 
 def _after(
@@ -76,6 +76,21 @@ def _after(
     if out.dim() > lead.dim() and name not in _GROWS:
         return lost
     return layout
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors among the arguments of a function, in order; quicker than a general tree is walked.
+
+    >>> tensors_in(([torch.ones(1)], {"a": (torch.ones(2), 3)}))
+    [tensor([1.]), tensor([1., 1.])]
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for inner in value if not isinstance(inner, _SCALARS) for tensor in tensors_in(inner)]
+    if isinstance(value, dict):
+        return tensors_in(list(value.values()))
+    return [] if isinstance(value, _SCALARS) else [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def writes_first_argument(name: str) -> bool:
@@ -115,7 +130,7 @@ def _einsum_mixes_users(equation: Any, operands: tuple[Any, ...]) -> bool:
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return True
     inputs, output = equation.replace(" ", "").split("->")
-    flat = [t for t in tree_leaves(operands) if isinstance(t, Tensor)]
+    flat = tensors_in(operands)
     firsts = [text[:1] for text, t in zip(inputs.split(","), flat, strict=True) if layout_of(t) is not None]
     return any(first != output[:1] for first in firsts)
 

@@ -163,7 +163,7 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = layout.tensors_in((args, kwargs))
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
             result = func(*args, **kwargs)
@@ -178,7 +178,7 @@ class Tape(TorchFunctionMode):
         if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
             return self._of_parameters_alone(func, args, kwargs, used)
         name = operation_name(func)
-        if name in layout.METADATA and not any(self.trainable(leaf) for leaf in tree_leaves(args[:1])):
+        if name in layout.METADATA and not any(self.trainable(leaf) for leaf in layout.tensors_in(args[:1])):
             result = func(*args, **kwargs)
             layout.follow(func, args, kwargs, result, self.users)
             return result
@@ -224,7 +224,7 @@ def batch_tensors(batch: Any) -> list[Tensor]:
     """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
     if is_dataclass(batch) and not isinstance(batch, type):
         batch = [getattr(batch, field.name) for field in fields(batch)]
-    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+    return layout.tensors_in(batch)
 
 
 class _Tap(torch.autograd.Function):
