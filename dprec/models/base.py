@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.histories import Histories
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.privacy.release import ExactSums, Release
 from dprec_kernels import catalogue_softmax
 
 
@@ -61,6 +63,7 @@ class Recommender(pl.LightningModule):
         self.warmup = warmup
         self.optimizer = optimizer
         self.gradient: GradientRule = MeanGradient()
+        self.sums = ExactSums()
         self.ranking = RankingMetrics(k=10)
 
     @abstractmethod
@@ -83,12 +86,27 @@ class Recommender(pl.LightningModule):
         if loss is not None:
             self.log("loss_not_private", loss, prog_bar=True, batch_size=1)
 
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The sums over all users that `prepare` will ask for, each once; planned before anything is looked at."""
+        return ()
+
+    def prepare(self, histories: Histories, sums: ExactSums) -> None:
+        """Fill the model from `sums` of the training histories before the first step of a run."""
+
     def on_train_start(self) -> None:
         """Make Lightning stop at the planned number of steps, wherever in an epoch that falls."""
         self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
         batches = getattr(self.trainer.train_dataloader, "batch_sampler", None)
         if batches is not None and hasattr(batches, "step"):
             batches.step = self.global_step  # a resumed run draws on, where draws are repeatable at all
+        if self.releases and self.global_step == 0:
+            data: Any = getattr(self.trainer, "datamodule", None)
+            if data is None:
+                raise UserError(
+                    f"{type(self).__name__} looks at all histories before training: fit it with a datamodule"
+                )
+            self.prepare(data.training, self.sums)
 
     @property
     def total_steps(self) -> int:

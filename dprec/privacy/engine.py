@@ -16,9 +16,10 @@ from dprec.privacy.budget import PrivacyBudget, calibrate, steps_allowed
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.guarantee import guarantee
-from dprec.privacy.ledger import Ledger
+from dprec.privacy.ledger import Event, Ledger
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.probe import probe
+from dprec.privacy.release import NoisySums, Release, release_events
 from dprec.privacy.sampling import Sampler, Sampling
 
 
@@ -66,6 +67,7 @@ class Privacy(pl.Callback):
         self._delta = delta
         self._sigma = noise_multiplier
         self._sampling: Sampling | None = None
+        self._releases: dict[Release, Event] = {}
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
         self._probed = False
@@ -105,26 +107,43 @@ class Privacy(pl.Callback):
         """Whether somebody who knows a seed can redraw the noise or the batches, so that nothing is private."""
         return self.noise.seeded or self.sampling.seeded
 
-    def plan(self, sampler: Sampler | None, steps: int) -> None:
-        """Fix δ and σ for a run of this many steps; asking again with the same run changes nothing."""
+    def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
+        """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
         sampling = Sampling.of(sampler)
-        if self._sampling == sampling and self._sigma is not None:
+        if self._sampling == sampling and self._sigma is not None and tuple(self._releases) == tuple(releases):
             return
-        if self._sampling is not None and self._sampling != sampling and self.steps == 0:
+        if self._sampling is not None and self.steps == 0:
             self._delta, self._sigma = self._given["delta"], self._given["noise_multiplier"]
         self._sampling = sampling
         if self._delta is None:
             self._delta = 1 / max(2, sampling.users)
+        if releases and self.epsilon is None:
+            raise UserError(
+                f"the model releases {releases[0].what} for a share of privacy.epsilon: give privacy.epsilon"
+            )
+        if releases:
+            assert self.epsilon is not None
+            self._releases = release_events(PrivacyBudget(self.epsilon, self._delta), releases)
+        else:
+            self._releases = {}
         events = sampling.events(steps)
         if self._sigma is None:
             assert self.epsilon is not None
-            self._sigma = calibrate(PrivacyBudget(self.epsilon, self._delta), sampling.event, events)
+            budget = PrivacyBudget(self.epsilon, self._delta)
+            self._sigma = calibrate(budget, sampling.event, events, self._with_releases(Ledger()))
 
     def epsilon_after(self, steps: int) -> float:
-        """ε of a whole run of this many steps, as planned."""
-        ledger = Ledger()
+        """ε of a whole run of this many steps, as planned, with what the model releases before them."""
+        ledger = self._with_releases(Ledger())
         ledger.record(self.sampling.event(self.sigma), self.sampling.events(steps))
         return ledger.epsilon(self.delta)
+
+    def _with_releases(self, ledger: Ledger) -> Ledger:
+        """The ledger as it is once every planned release is on record."""
+        for event in self._releases.values():
+            if event not in ledger.events:
+                ledger = ledger.after(event, 1)
+        return ledger
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
         """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
@@ -137,13 +156,15 @@ class Privacy(pl.Callback):
             self.steps,
             self.repeatable,
             assumptions,
+            [event for event in self._releases.values() if event in self.ledger.events],
         )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         _refuse_what_breaks_it(trainer, pl_module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         total: int = pl_module.total_steps
-        self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total)
+        releases = tuple(getattr(pl_module, "releases", ()))
+        self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
         self._probed, self._first = False, True
         self._allowed = self._steps_left(total - self.steps)
@@ -153,6 +174,8 @@ class Privacy(pl.Callback):
                 "raise epsilon or noise_multiplier"
             )
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
+        if releases:
+            pl_module.sums = NoisySums(self._releases, self.noise, self.ledger.record)
         pl_module.gradient = PrivateGradient(
             self.clipping,
             self.sigma,
@@ -196,13 +219,15 @@ class Privacy(pl.Callback):
         self.steps = int(state_dict["steps"])
         self._delta, self._sigma = old["delta"], old["sigma"]
         self._sampling = self._sampling or Sampling.from_settings(old)
-        if sum(self.ledger.events.values()) < self._sampling.events(self.steps):
+        trained = sum(count for event, count in self.ledger.events.items() if event.what == "training")
+        if trained < self._sampling.events(self.steps):
             raise UserError(f"the checkpoint's ledger does not hold its {self.steps} steps: it is not whole")
 
     def _settings(self) -> dict[str, Any]:
         """What the guarantee depends on: a resumed run must not change any of it."""
         given = {f"given_{name}": value for name, value in self._given.items()}
-        own = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
+        own: dict[str, Any] = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
+        own["releases"] = [[release.what, release.share] for release in self._releases]
         return given | own | self.sampling.settings()
 
     def _refuse_change(self, old: dict[str, Any], now: dict[str, Any]) -> None:
@@ -216,7 +241,8 @@ class Privacy(pl.Callback):
         if self._resumed is None and trainer.global_step:
             raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
         if self._resumed is not None:
-            self._refuse_change(self._resumed, self.sampling.settings())
+            releases = [[release.what, release.share] for release in self._releases]
+            self._refuse_change(self._resumed, {**self.sampling.settings(), "releases": releases})
         if self.steps != trainer.global_step:
             raise UserError(
                 f"the model has taken {trainer.global_step} steps, its ledger {self.steps}: it is not whole"
@@ -226,11 +252,11 @@ class Privacy(pl.Callback):
         if self.epsilon is None or planned <= 0:
             return max(0, planned)
         budget = PrivacyBudget(self.epsilon, self.delta)
-        event = self.sampling.event(self.sigma)
+        event, ledger = self.sampling.event(self.sigma), self._with_releases(self.ledger)
         events = self.sampling.events(planned, self.steps)
-        if budget.allows(self.ledger.after(event, events)):
+        if budget.allows(ledger.after(event, events)):
             return planned
-        paid = steps_allowed(budget, self.ledger, event, events)
+        paid = steps_allowed(budget, ledger, event, events)
         return min(planned, self.sampling.steps_of(paid, self.steps))
 
     def _record(self) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dprec.privacy.clipping import Clipping
+from dprec.privacy.ledger import Event
 from dprec.privacy.sampling import Sampling
 
 NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal any user's history"
@@ -20,6 +21,7 @@ def guarantee(
     steps: int,
     repeatable: bool,
     assumptions: Sequence[str],
+    releases: Sequence[Event] = (),
 ) -> str:
     """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered."""
     if repeatable:
@@ -39,12 +41,13 @@ def guarantee(
         if sampling.kind == "poisson"
         else f"shuffled batches of {sampling.expected_batch} users, without amplification by sampling"
     )
+    before = "".join(f"a Gaussian release of {e.what} with multiplier {e.noise_multiplier:.6g}, " for e in releases)
     public = "; ".join(assumptions) or f"the number of users ({sampling.users})"
     return (
         f"({round_up(epsilon)}, {round_up(delta)})-differential privacy per user, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
-        f"{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped to norm "
-        f"{clipping.max_norm:g} ({clipping.mode}), {law}; "
+        f"{before}{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped "
+        f"to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
         f"assumed public: {public}; not covered: logged losses, metrics on the users' held-out items, "
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )

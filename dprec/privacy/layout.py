@@ -102,6 +102,8 @@ def writes_first_argument(name: str) -> bool:
 def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
     """Whether the operation mixes, chooses or reorders rows of dimension 0, as far as its name tells."""
     name = name.rstrip("_") if writes_first_argument(name) and name not in _INDEXES else name
+    if name == "__getitem__" and layout_of(args[0]) is None:  # a look-up in something that is nobody's
+        return not isinstance(args[1], Tensor) or args[1].dtype == torch.bool
     if name in _INDEXES:
         return _index_moves_rows(args[1], lead)
     if name == "linear":  # a batch tensor as the weight compares every user with every other

@@ -41,11 +41,11 @@ class Experiment:
         self.data.setup("fit")
         self.batches = self.data.batches
         self.steps = total_steps(settings, self.batches)
-        if self.privacy is not None:
-            self.privacy.plan(self.batches, self.steps)
         self.sizes = {"items": self.data.items, "max_length": self.data.max_length}
         pl.seed_everything(tree["seed"], verbose=False)
         self.model: Recommender = build(Recommender, tree["model"], "model", self.sizes)
+        if self.privacy is not None:
+            self.privacy.plan(self.batches, self.steps, self.model.releases)
 
     @property
     def name(self) -> str:

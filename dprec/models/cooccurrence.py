@@ -1,0 +1,58 @@
+"""What users tell of items in one look: which they met, and which they met near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dprec.data.histories import Histories
+from dprec.privacy.release import Portion
+
+PAIRS = 1 << 22  # of one portion: bounds the memory
+
+
+def item_counts(histories: Histories) -> Iterator[Portion]:
+    """Every item a user met, once; the entry of item i is number i."""
+    for users, _, items in _flat(histories, each=1):
+        met = np.unique(np.stack([users, items], 1), axis=0)
+        yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
+
+
+def pair_weights(
+    histories: Histories, place: np.ndarray, weight: np.ndarray, window: int, decay: float
+) -> Iterator[Portion]:
+    """Unordered pairs of chosen items near each other: the entry of places i < j of n is number i * n + j.
+
+    `place` (items,) says where an item is among the chosen, n where it is not; `weight` (n,) scales it. A pair
+    at distance k counts decay^(k-1), up to distance `window` among the chosen items of a user.
+    """
+    chosen = len(weight)
+    for users, places, _ in _flat(histories, window, place, chosen):
+        keys, owners, values = [], [], []
+        for distance in range(1, min(window, len(users) - 1) + 1):
+            same = users[distance:] == users[:-distance]
+            left, right = places[:-distance][same], places[distance:][same]
+            apart = left != right
+            low, high = np.minimum(left, right)[apart], np.maximum(left, right)[apart]
+            keys.append(low * chosen + high)
+            owners.append(users[distance:][same][apart])
+            values.append(decay ** (distance - 1) * weight[low] * weight[high])
+        if keys:
+            yield Portion(np.concatenate(owners), np.concatenate(keys), np.concatenate(values))
+
+
+def _flat(
+    histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield whole users' events as (user, place, item), so many that `each` times them fit a portion."""
+    lengths, start = histories.lengths, 0
+    while start < histories.users:
+        most = int(histories.offsets[start]) + max(1, PAIRS // each)
+        stop = max(start + 1, int(np.searchsorted(histories.offsets, most, side="right")) - 1)
+        items = histories.items[histories.offsets[start] : histories.offsets[stop]].astype(np.int64)
+        users = np.repeat(np.arange(start, stop), lengths[start:stop])
+        places = items if place is None else place[items]
+        keep = slice(None) if place is None else places < chosen
+        yield users[keep], places[keep], items[keep]
+        start = stop
