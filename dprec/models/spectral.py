@@ -23,6 +23,7 @@ from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.privacy.release import ExactSums, Release
 
 MIX = 3.0  # scale of the scores before anything is trained
+FILLS = 4  # rounds of finding vectors and the diagonal in turns
 FLOOR = 1.0  # users' worth of popularity that every item has
 
 
@@ -141,14 +142,19 @@ def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> np.ndarray:
     """Return vectors (n, rank) of mean length 1 whose products are the strictly upper-triangular sums, denoised.
 
     Noise of this standard deviation has eigenvalues up to 2 · noise · √n; what does not rise above is dropped,
-    what does is shrunk to its likely size.
+    what does is shrunk to its likely size. The sums do not say what an item's product with itself is: that follows
+    from the vectors, found anew with it a few times.
 
     >>> spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise=0.0).shape
     (4, 2)
     """
-    values, vectors = np.linalg.eigh(upper + upper.T)
-    shrunk = np.sqrt(np.maximum(values**2 - 4 * noise**2 * len(values), 0.0))
-    leading = np.argsort(-shrunk)[:rank]
-    described = vectors[:, leading] * np.sqrt(shrunk[leading])
+    products = upper + upper.T
+    for _ in range(FILLS):
+        values, vectors = np.linalg.eigh(products)
+        positive = np.maximum(values, 0.0)
+        shrunk = np.sqrt(np.maximum(positive**2 - 4 * noise**2 * len(values), 0.0))
+        leading = np.argsort(-shrunk)[:rank]
+        described = vectors[:, leading] * np.sqrt(shrunk[leading])
+        np.fill_diagonal(products, np.square(described).sum(1))
     mean = np.linalg.norm(described, axis=1).mean()
     return described / mean if mean > 0 and math.isfinite(mean) else described

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.models import SequenceRecommender, Transformer
+from dprec.models import SequenceRecommender, Spectral, Transformer
 from dprec_kernels import catalogue_softmax
 
 ITEMS, LENGTH = 23, 9
@@ -134,6 +134,14 @@ def transformer(**options: Any) -> Transformer:
     return Transformer(ITEMS, **settings)
 
 
+def spectral() -> Spectral:
+    """Described at random: what the vectors are does not matter to a gradient."""
+    model = Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH)
+    model.place[torch.randperm(ITEMS - 1)[:12] + 1] = torch.arange(12)
+    model.vectors[:-1] = torch.randn(12, 5)
+    return model
+
+
 MODELS = {
     "transformer": transformer,
     "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2),
@@ -147,6 +155,7 @@ MODELS = {
     "in-place": InPlace,
     "uneven-use": UnevenUse,
     "flattened-tokens": FlattenedTokens,
+    "spectral": spectral,
 }
 
 

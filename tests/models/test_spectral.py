@@ -1,0 +1,93 @@
+"""The spectral recommender: its statistics against plain loops, its vectors, and that it learns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from dprec.data import RankingBatch
+from dprec.data.histories import Histories
+from dprec.models import Spectral, cooccurrence
+from dprec.models.cooccurrence import item_counts, pair_weights
+from dprec.models.spectral import spectral_vectors
+from dprec.privacy.release import ExactSums, unit_sum
+from tests.privacy.test_engine import data, trainer
+
+
+def histories(users: int = 9, items: int = 7) -> Histories:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 12, users)
+    return Histories(np.r_[0, np.cumsum(lengths)], rng.integers(1, items + 1, lengths.sum()).astype(np.int32))
+
+
+@pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
+def test_the_statistics_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+    monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
+    logs, window, decay = histories(), 3, 0.5
+    place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
+    weight = np.array([1.0, 0.5, 2.0, 0.25])
+    counts, together = np.zeros(8), np.zeros((4, 4))
+    for user in range(logs.users):
+        items = logs.of(user)
+        if met := set(items.tolist()):
+            counts[list(met)] += 1 / np.sqrt(len(met))
+        own: dict[tuple[int, int], float] = defaultdict(float)
+        chosen = [int(place[item]) for item in items if place[item] < 4]
+        for late in range(len(chosen)):
+            for early in range(max(0, late - window), late):
+                low, high = sorted((chosen[early], chosen[late]))
+                if low != high:
+                    own[low, high] += decay ** (late - early - 1) * weight[low] * weight[high]
+        norm = np.sqrt(sum(value**2 for value in own.values()))
+        for pair, value in own.items():
+            together[pair] += value / norm
+    assert np.allclose(unit_sum(8, logs.users, item_counts(logs)), counts)
+    found = unit_sum(16, logs.users, pair_weights(logs, place, weight, window, decay)).reshape(4, 4)
+    assert np.allclose(found, together)
+
+
+def test_vectors_describe_what_noise_leaves() -> None:
+    rng = np.random.default_rng(0)
+    n, truth = 200, rng.standard_normal((200, 3)) * np.array([3.0, 2.0, 0.02])
+    exact = truth @ truth.T
+    noisy = np.triu(exact + 0.5 * rng.standard_normal((n, n)), 1)
+    found = spectral_vectors(noisy, rank=8, noise=0.5)
+    assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == 2  # the third is below the noise
+    products = found @ found.T
+    away = ~np.eye(n, dtype=bool)
+    assert np.corrcoef(products[away], exact[away])[0, 1] > 0.99
+
+
+def test_it_learns_and_ranks_every_item() -> None:
+    module = data(synthetic_users=800, synthetic_items=60, batch_size=200, max_length=30)
+    model = Spectral(module.items, top=30, rank=8, recent=6, learning_rate=0.03, max_length=30)
+    trainer(None, max_steps=40).fit(model, module)
+    chosen = set(model.chosen.tolist())
+    best = set(module.popularity.argsort(descending=True)[:30].tolist())
+    assert len(chosen & best) >= 27  # users of long histories count for less
+    batch = next(iter(module.test_dataloader()))
+    scores = model.eval().scores(batch)
+    assert scores.shape == (len(batch), module.items)
+    others = [item for item in range(1, module.items) if item not in chosen]
+    assert (scores[:, others].amax(1) < scores[:, sorted(chosen)].amin(1)).all()
+    popular = module.popularity.expand(len(batch), -1)
+    gain = {}
+    for name, ranked in (("spectral", scores), ("popularity", popular)):
+        model.ranking.reset()
+        model.ranking.update(ranked, batch.target, batch.seen)
+        gain[name] = float(model.ranking.compute()["ndcg@10"])
+    assert gain["spectral"] > 1.5 * gain["popularity"]
+
+
+def test_scores_are_those_of_the_last_position() -> None:
+    module = data()
+    model = Spectral(module.items, top=8, rank=4, recent=3, max_length=9)
+    model.prepare(module.training, ExactSums())
+    history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
+    found = model.scores(RankingBatch(history, torch.tensor([1, 1]), history))
+    for row, length in enumerate((3, 1)):
+        exact = model._logits(history[row : row + 1, :length])[0, -1]
+        assert torch.allclose(found[row, model.chosen], exact, atol=1e-6)
