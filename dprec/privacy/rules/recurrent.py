@@ -6,7 +6,7 @@ that of a linear map whose positions are the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -72,7 +72,7 @@ class Layer:
         self.hidden: Tensor  # (T, N, h), once it is known
 
     def shift(
-        self, biases: list[Tensor | None], uses: list[tuple[Tensor | None, Callable[[Tensor], Contribution]]]
+        self, biases: Sequence[Tensor | None], uses: Sequence[tuple[Tensor | None, Callable[[Tensor], Contribution]]]
     ) -> Tensor:
         """Return the sum of the biases for every step, whose gradient goes to `uses`."""
         total = self.x.new_zeros(self.outer.shape[0])
