@@ -174,6 +174,7 @@ _GROWS = {"unsqueeze", "__getitem__", "__setitem__", "embedding", "one_hot", "st
 _ALWAYS_MOVE = {
     "T", "t", "H", "flip", "flipud", "roll", "rot90", "nonzero", "masked_select", "take", "unique", "outer", "cdist",
     "cov", "corrcoef", "qr", "svd", "as_strided", "batch_norm", "instance_norm", "renorm", "kron", "tensordot",
+    "gru", "lstm", "rnn_tanh", "rnn_relu",  # time may come first, and the last states have layers first
 }  # fmt: skip
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "axis0", "axis1", "source", "destination")
 _DIM_PLACES = {

@@ -144,6 +144,8 @@ class _SameDraws(TorchFunctionMode):
                 args = (*args[:4], 0.0, *args[5:])
             else:
                 kwargs["dropout_p"] = 0.0
+        if func in _RECURRENT:
+            args = tuple(0.0 if isinstance(value, float) else value for value in args)  # dropout between layers
         if operation_name(func) in RANDOM:
             self._restart()
         return func(*args, **kwargs)
@@ -154,3 +156,4 @@ class _SameDraws(TorchFunctionMode):
 
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+_RECURRENT = (torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.models import SequenceRecommender, Spectral, Transformer
+from dprec.models import GRU, LSTM, SequenceRecommender, Spectral, Transformer
 from dprec_kernels import catalogue_softmax
 
 ITEMS, LENGTH = 23, 9
@@ -123,6 +123,47 @@ class FlattenedTokens(Zoo):
         return loss.view(batch.targets.shape).sum(dim=1)
 
 
+class BareCells(Zoo):
+    """torch's layers as a user may hold them: several, without bias, partly frozen, and weights used elsewhere too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gru = nn.GRU(6, 6, bias=False, batch_first=True)
+        self.deep = nn.LSTM(6, 5, 2, batch_first=True)
+        self.deep.bias_ih_l1.requires_grad_(False)
+        self.deep.weight_hh_l0.requires_grad_(False)
+        self.out = nn.Linear(5, 6)
+        torch.nn.utils.parametrizations.weight_norm(self.out)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = self.mix(self.embedding(history))
+        first = self.gru(x)[0]
+        twice = self.gru(first, torch.zeros(1, len(x), 6, dtype=x.dtype))[0].mul_(2.0)  # the layer's own output
+        gate = F.linear(twice, self.gru.weight_hh_l0[:6]) + first
+        states = self.deep(gate * (1 + self.deep.bias_hh_l0[:6]))[0]
+        return self.out(states)
+
+
+class Stepwise(Zoo):
+    """Cells stepped by hand, from zeros and from each other's states."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gru, self.lstm = nn.GRUCell(6, 6), nn.LSTMCell(6, 6, bias=False)
+
+    def encode(self, history: Tensor) -> Tensor:
+        state, both, states = None, None, []
+        for x in self.mix(self.embedding(history)).unbind(1):
+            state = self.gru(x, state)
+            both = self.lstm(state, both)
+            states.append(both[0])
+        return torch.stack(states, 1)
+
+
+def recurrent(kind: type[GRU] | type[LSTM], **options: Any) -> GRU | LSTM:
+    return kind(ITEMS, **{"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5} | options)
+
+
 def transformer(**options: Any) -> Transformer:
     settings = {
         "dim": 8,
@@ -156,6 +197,12 @@ MODELS = {
     "uneven-use": UnevenUse,
     "flattened-tokens": FlattenedTokens,
     "spectral": spectral,
+    "gru": lambda: recurrent(GRU),
+    "lstm": lambda: recurrent(LSTM),
+    "gru-two-layers": lambda: recurrent(GRU, layers=2),
+    "lstm-two-layers": lambda: recurrent(LSTM, layers=2),
+    "bare-cells": BareCells,
+    "stepwise": Stepwise,
 }
 
 

@@ -23,6 +23,12 @@ class Parts(nn.Module):
         self.table = nn.Embedding(9, DIM)
         self.normal = nn.BatchNorm1d(DIM)
         self.cell = nn.GRU(DIM, DIM, batch_first=True)
+        self.time_first = nn.LSTM(DIM, DIM)
+        self.both_ways = nn.GRU(DIM, DIM, batch_first=True, bidirectional=True)
+        self.projected = nn.LSTM(DIM, DIM, batch_first=True, proj_size=2)
+        self.simple = nn.RNN(DIM, DIM, batch_first=True)
+        self.step = nn.LSTMCell(DIM, DIM)
+        self.start = nn.Parameter(torch.zeros(1, USERS, DIM))
         self.attention = nn.MultiheadAttention(DIM, 1, batch_first=True)
         self.convolution = nn.Conv1d(DIM, DIM, 1)
         self.renormalised = nn.Embedding(9, DIM, max_norm=1.0)
@@ -43,7 +49,21 @@ REFUSED = {
     "no rule": (lambda m, x, ids: torch.einsum("bti,oi->bto", x, m.mix.weight).sum((1, 2)), "mix.weight.*einsum"),
     "convolution": (lambda m, x, ids: m.convolution(x.mT).sum((1, 2)), "convolution.*conv1d"),
     "batch norm": (lambda m, x, ids: m.normal(x.mT).sum((1, 2)), "normal.*batch_norm.*LayerNorm"),
-    "fused recurrence": (lambda m, x, ids: m.cell(x)[0].sum((1, 2)), "cell.*gru"),
+    "simple recurrence": (lambda m, x, ids: m.simple(x)[0].sum((1, 2)), "simple.*rnn_tanh.*GRU"),
+    "time first": (lambda m, x, ids: m.time_first(x)[0].sum((1, 2)), "time_first.*lstm.*batch_first"),
+    "time first, transposed": (lambda m, x, ids: m.time_first(x.transpose(0, 1))[0].sum((0, 2)), "time_first.*lstm"),
+    "both directions": (lambda m, x, ids: m.both_ways(x)[0].sum((1, 2)), "both_ways.*gru.*directions"),
+    "projected states": (lambda m, x, ids: m.projected(x)[0].sum((1, 2)), "projected.*lstm.*proj_size"),
+    "packed sequences": (lambda m, x, ids: m.cell(_packed(x))[0].data.sum().expand(USERS), "cell.*gru.*packed"),
+    "learned start": (lambda m, x, ids: m.cell(x, m.start)[0].sum((1, 2)), "start.*gru.*zeros"),
+    "users' own start": (lambda m, x, ids: m.cell(x, x[None, :, 0])[0].sum((1, 2)), "cell.*gru.*zeros"),
+    "start by place": (lambda m, x, ids: m.cell(x, torch.ones(1, USERS, DIM))[0].sum((1, 2)), "cell.*gru.*zeros"),
+    "a sequence for a batch": (lambda m, x, ids: m.cell(x[:, 0])[0].sum(1), "cell.*gru.*unsqueeze"),
+    "reordered users in a layer": (lambda m, x, ids: m.cell(x.flip(0))[0].sum((1, 2)), "cell.*gru.*flip"),
+    "last states": (lambda m, x, ids: m.mix(m.cell(x)[1][-1]).sum(1), "mix.*last state.*output"),
+    "last states of a frozen layer": (lambda m, x, ids: m.mix(_frozen(m, x)[1][-1]).sum(1), "mix.*gru"),
+    "a cell started by place": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], m.start[0]))[0].sum(1), "start.*lstm_cell"),
+    "a cell started by another": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], x[:, 1].flip(0)))[0].sum(1), "flip"),
     "fused attention": (lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)), "attention.*multi_head"),
     "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
     "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
@@ -67,6 +87,15 @@ REFUSED = {
 }  # fmt: skip
 
 
+def _packed(x: Tensor) -> nn.utils.rnn.PackedSequence:
+    return nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 3, 1]), batch_first=True)
+
+
+def _frozen(m: Parts, x: Tensor) -> tuple[Tensor, Tensor]:
+    states: tuple[Tensor, Tensor] = m.cell.requires_grad_(False)(x)
+    return states
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_use_that_cannot_be_attributed_is_refused(case: str) -> None:
     use, message = REFUSED[case]
@@ -83,6 +112,9 @@ ALLOWED: dict[str, Callable[[Parts, Tensor, Tensor], Tensor]] = {
     "form of a parameter": lambda m, x, ids: (m.mix(x) + torch.zeros_like(m.mix.weight).type_as(x)[0]).sum((1, 2)),
     "written in place": lambda m, x, ids: m.mix(_written(x)).sum((1, 2)),
     "augmented": lambda m, x, ids: _augmented(m, x).sum((1, 2)),
+    "recurrent": lambda m, x, ids: m.cell(x, torch.zeros(1, USERS, DIM))[0].sum((1, 2)),
+    "sessions": lambda m, x, ids: m.cell(x.repeat(1, 2, 1).view(2 * USERS, LENGTH, DIM))[0].view(USERS, -1).sum(1),
+    "one step": lambda m, x, ids: m.cell(x[:, :1])[0].sum((1, 2)),
 }
 
 

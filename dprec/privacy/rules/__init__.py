@@ -8,7 +8,7 @@ To add an operation, write its rule in a new file here and enter it in `RULES`.
 
 from __future__ import annotations
 
-from dprec.privacy.rules import catalogue_softmax, elementwise, embedding, linear, norm
+from dprec.privacy.rules import catalogue_softmax, elementwise, embedding, linear, norm, recurrent
 from dprec.privacy.rules.rule import Rules
 
 RULES: Rules = {
@@ -17,12 +17,12 @@ RULES: Rules = {
     **norm.RULES,
     **elementwise.RULES,
     **catalogue_softmax.RULES,
+    **recurrent.RULES,
 }
 
 HINTS = {
     "batch_norm": "it mixes users, so no clipping can bound one of them; use LayerNorm",
     "multi_head_attention_forward": "use torch.nn.functional.scaled_dot_product_attention between linear layers",
-    "gru": "torch's fused cell hides its steps; write the cell with linear layers",
-    "lstm": "torch's fused cell hides its steps; write the cell with linear layers",
-    "rnn_tanh": "torch's fused cell hides its steps; write the cell with linear layers",
+    "rnn_tanh": "use torch.nn.GRU or torch.nn.LSTM, or write the cell with linear layers",
+    "rnn_relu": "use torch.nn.GRU or torch.nn.LSTM, or write the cell with linear layers",
 }

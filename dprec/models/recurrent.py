@@ -1,0 +1,55 @@
+"""Recurrent recommenders: torch's own GRU and LSTM over a user's history, items in and out through one table."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from dprec.models.base import SequenceRecommender, refuse_unless
+
+
+class Recurrent(SequenceRecommender):
+    """Predicts the next item from a state that is updated with every item; a subclass says by which cell.
+
+    Args:
+        dim: width of items and hidden states.
+        layers: number of recurrent layers, each of which reads the states of the one below.
+        dropout: share of activations dropped in training: items as they are read, between layers, and at the end.
+    """
+
+    def __init__(self, items: int, dim: int = 64, layers: int = 1, dropout: float = 0.2, **options: Any) -> None:
+        super().__init__(items, dim, **options)
+        refuse_unless(layers >= 1, "layers", layers)
+        refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        self.dropout = nn.Dropout(dropout)
+        # Between layers: torch warns where there is nothing between.
+        self.cell = self.make_cell(dim, layers, dropout if layers > 1 else 0.0)
+
+    @abstractmethod
+    def make_cell(self, dim: int, layers: int, dropout: float) -> nn.RNNBase:
+        """Return the recurrent layers, batch first."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        states, _ = self.cell(self.dropout(self.embedding(history)))  # (B, T, d)
+        encoded: Tensor = self.dropout(states)
+        return encoded
+
+
+class GRU(Recurrent):
+    """A recommender of gated recurrent units.
+
+    >>> GRU(items=101, dim=8).encode(torch.tensor([[5, 7, 0]])).shape
+    torch.Size([1, 3, 8])
+    """
+
+    def make_cell(self, dim: int, layers: int, dropout: float) -> nn.RNNBase:
+        return nn.GRU(dim, dim, layers, dropout=dropout, batch_first=True)
+
+
+class LSTM(Recurrent):
+    """A recommender of long short-term memories."""
+
+    def make_cell(self, dim: int, layers: int, dropout: float) -> nn.RNNBase:
+        return nn.LSTM(dim, dim, layers, dropout=dropout, batch_first=True)
