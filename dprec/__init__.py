@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dprec.data import Sequences
-    from dprec.models import Recommender, SequenceRecommender, Transformer
+    from dprec.models import DualEncoder, Recommender, SequenceRecommender, Transformer
     from dprec.privacy import Privacy
 
 __version__ = "0.1.0"
-__all__ = ["Privacy", "Recommender", "SequenceRecommender", "Sequences", "Transformer"]
+__all__ = ["DualEncoder", "Privacy", "Recommender", "SequenceRecommender", "Sequences", "Transformer"]
 
 _HOMES = {
+    "DualEncoder": "dprec.models",
     "Privacy": "dprec.privacy",
     "Recommender": "dprec.models",
     "SequenceRecommender": "dprec.models",

@@ -1,6 +1,7 @@
 """Recommenders; to add one, subclass `Recommender` or `SequenceRecommender` in a file of its own."""
 
 from dprec.models.base import Recommender, SequenceRecommender
+from dprec.models.dual_encoder import DualEncoder
 from dprec.models.transformer import Transformer
 
-__all__ = ["Recommender", "SequenceRecommender", "Transformer"]
+__all__ = ["DualEncoder", "Recommender", "SequenceRecommender", "Transformer"]
