@@ -1,4 +1,4 @@
-"""The dual encoder of EANA: one tower reads a user's context, the other looks an item up, and they meet in a product."""
+"""The dual encoder of EANA: one tower reads the context, the other looks an item up, and they meet in a product."""
 
 from __future__ import annotations
 
