@@ -16,7 +16,8 @@ run
   --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10)
 
 data  (class dprec.data.Sequences; --data my_module.MyData for your own)
-  --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m
+  --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
+                                 amazon-games
   --data.path PATH               your log: .csv, .tsv, .parquet, .txt, .dat, also .gz
   --data.user_column, --data.item_column, --data.time_column NAME
   --data.catalogue FILE          public item list, one id a line; default: the items in the data
