@@ -31,16 +31,15 @@ def in_lines(guarantee: str) -> str:
 
 
 def results_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """The model beside popularity: a private model that does not beat it is not worth its ε."""
-    names = _ranked(results)
+    """The model beside popularity, a metric a line: a private model that does not beat it is not worth its ε."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("full ranking")
-    for name in names:
-        table.add_column(name.upper(), justify="right")
+    for meaning in PROTOCOLS.values():
+        table.add_column(meaning, justify="right")
         table.add_column("popularity", justify="right", style="dim")
-    for suffix, meaning in PROTOCOLS.items():
-        pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for name in names)
-        table.add_row(meaning, *(f"{value:.4f}" for pair in pairs for value in pair))
+    for name in _ranked(results):
+        pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for suffix in PROTOCOLS)
+        table.add_row(name.upper(), *(f"{value:.4f}" for pair in pairs for value in pair))
     console.print(table)
 
 
