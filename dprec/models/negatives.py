@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 
-Negatives: TypeAlias = "int | Literal['in-batch'] | None"
+Negatives: TypeAlias = int | Literal["in-batch"] | None
 
 
 class SharedNegatives:
