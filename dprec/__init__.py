@@ -4,19 +4,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dprec.data import Sequences
-    from dprec.models import GRU, LSTM, Recommender, SequenceRecommender, Transformer
+    from dprec.models import GRU, LSTM, DualEncoder, Recommender, SequenceRecommender, Spectral, Transformer
     from dprec.privacy import Privacy
 
 __version__ = "0.1.0"
-__all__ = ["GRU", "LSTM", "Privacy", "Recommender", "SequenceRecommender", "Sequences", "Transformer"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "DualEncoder",
+    "Privacy",
+    "Recommender",
+    "SequenceRecommender",
+    "Sequences",
+    "Spectral",
+    "Transformer",
+]
 
 _HOMES = {
+    "DualEncoder": "dprec.models",
     "GRU": "dprec.models",
     "LSTM": "dprec.models",
     "Privacy": "dprec.privacy",
     "Recommender": "dprec.models",
     "SequenceRecommender": "dprec.models",
     "Sequences": "dprec.data",
+    "Spectral": "dprec.models",
     "Transformer": "dprec.models",
 }
 

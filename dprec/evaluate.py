@@ -25,14 +25,14 @@ def evaluate(argv: list[str], console: Console) -> None:
 
     from dprec.run.checkpoints import restore_model
     from dprec.run.console import in_lines, notice_box, results_table
-    from dprec.run.evaluation import METRICS, data_for, rank
+    from dprec.run.evaluation import METRICS, data_for, metric_names, rank
     from dprec.run.folder import checkpoint_of, read_checkpoint
     from dprec.run.outcome import describe
 
     split = line.take("split") or "test"
-    metrics = (line.take("metrics") or ",".join(METRICS)).split(",")
     path = checkpoint_of(line.only("RUN"))
     checkpoint = read_checkpoint(path)
+    metrics = metric_names(line.take("metrics") or checkpoint["dprec"].get("metrics", ",".join(METRICS)))
     model, catalogue = restore_model(checkpoint, path)
     data = data_for(checkpoint["dprec"], catalogue, line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"

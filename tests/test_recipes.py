@@ -1,14 +1,19 @@
-"""Every recipe that is shipped can be read, and says at its top how to run it."""
+"""Every recipe that is shipped can be read, runs, and says at its top how to run it."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from pytorch_lightning import LightningDataModule
 
 from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import resolve
 from dprec.cli.parser import parse
+from dprec.data import Sequences
+from dprec.fit import main as fit
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -35,3 +40,23 @@ def test_header_names_the_line_that_runs_it_and_an_override(recipe: Path, monkey
 
 def test_the_recipes_the_readme_speaks_of_are_there() -> None:
     assert {"quickstart", "movielens_dpformer"} <= {recipe.stem for recipe in RECIPES}
+
+
+# What makes a run of a recipe short, by the class of its data: a few users, generated on the spot.
+TINY = {
+    Sequences: {
+        "dataset": "synthetic", "synthetic_users": 60, "synthetic_items": 40, "batch_size": 15, "max_length": 20,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_trains_and_ranks(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = parse(CommandLine(recipes=[str(recipe)])).tree["data"]
+    tiny = TINY[resolve(LightningDataModule, data["class_path"], "data")]
+    options = [word for key, value in tiny.items() for word in (f"--data.{key}", str(value))]
+    options += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    assert fit([str(recipe), *options, "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
+    report = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert report["steps"] == 2
+    assert report["epsilon"] > 0

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from dprec.errors import UserError
 
 GROUPS = ("data", "model", "privacy", "trainer")
-TOP_LEVEL = ("name", "seed", "out", "checkpoint_every")
+TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics")
 FROM_DATA = ("items", "max_length")  # the model's sizes that the data decides
 
 # Names other tools use for the same thing, so that a first guess finds its key.

@@ -67,6 +67,9 @@ class RecipeCLI(LightningCLI):
             default=50,
             help="Steps between two checkpoints; 0: only the last.",
         )
+        parser.add_argument(
+            "--metrics", type=str, default="ndcg@10,hit@10", help="What is reported at the end, the verdict's first."
+        )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(

@@ -13,9 +13,11 @@ run
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
+  --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10)
 
 data  (class dprec.data.Sequences; --data my_module.MyData for your own)
-  --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m
+  --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
+                                 amazon-games
   --data.path PATH               your log: .csv, .tsv, .parquet, .txt, .dat, also .gz
   --data.user_column, --data.item_column, --data.time_column NAME
   --data.catalogue FILE          public item list, one id a line; default: the items in the data
@@ -56,7 +58,7 @@ RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
   --split NAME         test (default) or validation
-  --metrics LIST       such as ndcg@5,hit@20; default ndcg@10,hit@10
+  --metrics LIST       such as ndcg@5,recall@20; default those of the run
   --json               one JSON object instead of a table
 
 example:

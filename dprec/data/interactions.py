@@ -1,4 +1,4 @@
-"""Readers of interaction logs: MovieLens files, `user item` pairs, CSV, TSV and Parquet.
+"""Readers of interaction logs: MovieLens and Amazon files, `user item` pairs, CSV, TSV and Parquet.
 
 All of them give `Interactions`: users grouped, each user's events in time order. Events of one user at
 the same time keep the order of the file. Raw ids are text, so `007` and `7` are two ids.
@@ -21,7 +21,7 @@ import polars as pl
 from dprec.data.histories import Interactions
 from dprec.errors import UserError
 
-Format = Literal["auto", "csv", "tsv", "parquet", "pairs", "movielens-dat", "movielens-tab"]
+Format = Literal["auto", "csv", "tsv", "parquet", "pairs", "movielens-dat", "movielens-tab", "amazon-csv"]
 
 # Names that logs use for these columns, in order of preference, without case, `_`, `-` and spaces.
 _GUESSES = {
@@ -42,8 +42,9 @@ def read_interactions(
 
     CSV, TSV and Parquet have named columns, guessed where none is given; times are numbers or ISO dates.
     The header of a CSV file says whether it is separated by `,`, `;`, tab or `|`. Where no column has times,
-    rows are in time order, as in `pairs`, which holds `user item` a line. Ids are numbered in the order of
-    their text, or of their value where all of them are whole numbers: it says nothing about the events.
+    rows are in time order, as in `pairs`, which holds `user item` a line. Amazon's ratings (`amazon-csv`) are
+    user,item,rating,time without a header. Ids are numbered in the order of their text, or of their value where all
+    of them are whole numbers: it says nothing about the events.
     """
     path = Path(path)
     if not path.is_file():
@@ -57,7 +58,7 @@ def read_interactions(
     elif any(columns.values()):
         raise UserError(f"{path} ({kind}) has no named columns: leave data.user_column and the others out")
     else:
-        frame = _read_pairs(path) if kind == "pairs" else _read_movielens(path, kind)
+        frame = _read_pairs(path) if kind == "pairs" else _read_ratings(path, kind)
     return _interactions(frame, path)
 
 
@@ -81,6 +82,8 @@ def _format_of(path: Path) -> Format:
         return "movielens-tab"
     if line.count("::") == 3:
         return "movielens-dat"
+    if re.fullmatch(r"[^,]+,[^,]+,\d(\.\d)?,\d{9,}", line.strip()):
+        return "amazon-csv"
     if name.endswith((".csv", ".tsv")):
         return "tsv" if name.endswith(".tsv") else "csv"
     if len(line.split()) == 2 or not line.strip():
@@ -165,14 +168,22 @@ def _read_pairs(path: Path) -> pl.DataFrame:
     return pairs.filter(text.is_not_null() & (text != ""))
 
 
-def _read_movielens(path: Path, kind: str) -> pl.DataFrame:
-    # polars separates by one byte: a `::` file has an empty column between any two
-    separator, places = ("\t", (0, 1, 3)) if kind == "movielens-tab" else (":", (0, 2, 6))
+# Separator and places of user, item and time. polars separates by one byte: `::` has an empty column between any two.
+_RATINGS = {"movielens-tab": ("\t", (0, 1, 3)), "movielens-dat": (":", (0, 2, 6)), "amazon-csv": (",", (0, 1, 3))}
+
+
+def _read_ratings(path: Path, kind: str) -> pl.DataFrame:
+    separator, places = _RATINGS[kind]
     with _one_line(path):
         table = pl.read_csv(path, has_header=False, separator=separator, quote_char=None, infer_schema=False)
     if table.width <= places[-1]:
         raise UserError(f"{path} is not {kind}: a line has user, item, rating and time")
-    return table.select(pl.nth(place).alias(role) for place, role in zip(places, _GUESSES, strict=True))
+    frame = table.select(pl.nth(place).alias(role) for place, role in zip(places, _GUESSES, strict=True))
+    if kind == "amazon-csv":
+        ten = frame.select((pl.col(role).str.len_chars() == 10).mean() for role in ("user", "item")).row(0)
+        if ten[0] > 0.9 > ten[1]:  # a later release; read as it stands, items would be protected and users not
+            raise UserError(f"{path} has item,user,rating,timestamp a line: swap the first two columns")
+    return frame
 
 
 def _interactions(frame: pl.DataFrame, path: Path) -> Interactions:

@@ -40,13 +40,13 @@ class Sequences(pl.LightningDataModule):
     """Next-item prediction on users' histories, each user's last event held out for the test.
 
     Args:
-        dataset: what to train on; a MovieLens release is downloaded where it is not found.
+        dataset: what to train on; a MovieLens release is downloaded where it is not found, amazon-games is not.
         path: the log, or the folder it lies in; `data/<dataset>` by default.
         format: of the log; "auto" goes by its name and first line.
         user_column: column of the user ids in CSV, TSV and Parquet; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
-        on_missing: what to do where a MovieLens release can be neither found nor downloaded.
+        on_missing: what to do where a named dataset can be neither found nor downloaded.
         catalogue: public list of items, one raw id a line; by default the items found in the data.
         min_events: users and items with fewer events are dropped; 0 keeps all.
         validation: also hold out the event before the last.
@@ -119,6 +119,8 @@ class Sequences(pl.LightningDataModule):
                 read=self._read,
                 invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
             )
+            if source.notice is not None and public is None:
+                public = Catalogue(source.events.item_ids)  # a stand-in is as large as it was asked to be
             histories, catalogue = build_histories(source.events, self.min_events, public)
             if len(catalogue) < 2:
                 raise UserError(

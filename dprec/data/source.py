@@ -1,4 +1,4 @@
-"""From the name of a dataset to its events: a file, the MovieLens releases, or invented histories."""
+"""From the name of a dataset to its events: a file, the MovieLens releases, Amazon games, or invented histories."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from typing import Literal
 
 from rich.console import Console
 
-from dprec.data import movielens
+from dprec.data import amazon, movielens
 from dprec.data.histories import Interactions
 from dprec.errors import UserError
 
 Dataset = Literal[
-    "file", "synthetic", "movielens-100k", "movielens-1m", "movielens-20m", "movielens-25m", "movielens-32m"
+    "file",
+    "synthetic",
+    "movielens-100k",
+    "movielens-1m",
+    "movielens-20m",
+    "movielens-25m",
+    "movielens-32m",
+    "amazon-games",
 ]
 OnMissing = Literal["error", "stand-in"]
 _LONG = 2**25  # bytes of a log that takes more than a moment to read
@@ -52,8 +59,10 @@ def open_source(
             raise UserError("data.path is not set: give the interaction log to read")
         log = movielens.locate_any(Path(path)) if Path(path).is_dir() else Path(path)
         return Source(_read(log, read), _name_of(Path(path)))
+    if dataset == amazon.GAMES:
+        return _games(path, on_missing, read, invent)
     if dataset not in movielens.RELEASES:
-        choices = ", ".join(["file", "synthetic", *movielens.RELEASES])
+        choices = ", ".join(["file", "synthetic", *movielens.RELEASES, amazon.GAMES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
     folder = Path(path) if path is not None else Path("data") / dataset
     # A path that looks like a file is the log itself, never a place to download to.
@@ -72,23 +81,32 @@ def open_source(
         try:
             found = movielens.download(dataset, folder)
         except movielens.FetchError as reason:
-            return _missing(dataset, folder, str(reason), on_missing, invent)
+            release = movielens.RELEASES[dataset]
+            problem = f"{dataset} is not in {folder} and could not be downloaded ({reason})"
+            wanted = f"unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
+            return _missing(dataset, problem, wanted, on_missing, invent)
     return Source(_read(found, read), dataset)
 
 
+def _games(
+    path: str | None, on_missing: OnMissing, read: Callable[[Path], Interactions], invent: Callable[[], Interactions]
+) -> Source:
+    folder = Path(path) if path is not None else Path("data") / amazon.GAMES
+    if path is not None and not folder.is_dir():
+        return Source(_read(folder, read), _name_of(folder))
+    found = amazon.locate(folder)
+    if found is not None:
+        return Source(_read(found, read), amazon.GAMES)
+    problem = f"{amazon.GAMES} is not in {folder} and cannot be downloaded"
+    return _missing(amazon.GAMES, problem, f"put there {amazon.WANTED}", "error" if path else on_missing, invent)
+
+
 def _missing(
-    dataset: str, folder: Path, reason: str, on_missing: OnMissing, invent: Callable[[], Interactions]
+    dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], Interactions]
 ) -> Source:
     if on_missing == "error":
-        release = movielens.RELEASES[dataset]
-        raise UserError(
-            f"{dataset} is not in {folder} and could not be downloaded ({reason}): "
-            f"unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
-        )
-    notice = (
-        f"STAND-IN DATA: {dataset} is not in {folder} and could not be downloaded ({reason}); "
-        f"this run uses invented histories, and its numbers say nothing about {dataset}."
-    )
+        raise UserError(f"{problem}: {wanted}")
+    notice = f"STAND-IN DATA: {problem}; this run uses invented histories, and its numbers say nothing about {dataset}."
     return Source(invent(), f"{dataset}-stand-in", notice)
 
 

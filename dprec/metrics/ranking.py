@@ -1,8 +1,12 @@
-"""Full-ranking metrics of next-item recommendation: NDCG@k and HIT@k of one held-out item per user."""
+"""Full-ranking metrics of next-item recommendation: NDCG, HIT, precision and recall at k of one held-out item per user.
+
+With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both are here for the papers that report them.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,6 +48,19 @@ def hit_at(ranks: Tensor, k: int = 10) -> Tensor:
     tensor([1., 1., 0.], dtype=torch.float64)
     """
     return (ranks < k).double()
+
+
+def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
+    """Precision@k: the share of the first k that is the target, so 1 / k or 0; one value per user.
+
+    >>> precision_at(torch.tensor([0, 2, 10]), k=5)
+    tensor([0.2000, 0.2000, 0.0000], dtype=torch.float64)
+    """
+    return hit_at(ranks, k) / k
+
+
+# Recall@k is the share of a user's held-out items among the first k: of one item, whether it is there.
+GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at}
 
 
 def _both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -133,31 +150,36 @@ class HIT(_MeanOverUsers):
 
 
 class RankingMetrics(Metric):
-    """NDCG@k and HIT@k under both protocols in one pass: seen items masked, and all items (`/all`).
+    """Metrics at k under both protocols in one pass: seen items masked, and all items (`/all`).
 
     >>> metrics = RankingMetrics(k=10)
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))
     >>> {name: float(value) for name, value in metrics.compute().items()}
     {'ndcg@10': 1.0, 'hit@10': 1.0, 'ndcg@10/all': 0.5, 'hit@10/all': 1.0}
+
+    Args:
+        k: how many of the first items count.
+        kinds: which of ndcg, hit, precision and recall.
     """
 
     is_differentiable = False
     full_state_update = False
 
-    def __init__(self, k: int = 10, **options: Any) -> None:
+    def __init__(self, k: int = 10, kinds: Sequence[str] = ("ndcg", "hit"), **options: Any) -> None:
         super().__init__(**options)
         self.k = k
+        self.kinds = tuple(kinds)
         self.totals: Tensor
         self.users: Tensor
-        self.add_state("totals", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("totals", torch.zeros(2 * len(self.kinds), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Tensor, target: Tensor, seen: Tensor) -> None:
         everyone, unseen = _both_ranks(scores, target, seen)
-        gains = [gain(ranks, self.k) for ranks in (unseen, everyone) for gain in (ndcg_at, hit_at)]
+        gains = [GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds]
         self.totals += torch.stack(gains).sum(1)
         self.users += len(target)
 
     def compute(self) -> dict[str, Tensor]:
-        names = [f"{name}@{self.k}{which}" for which in ("", "/all") for name in ("ndcg", "hit")]
+        names = [f"{kind}@{self.k}{which}" for which in ("", "/all") for kind in self.kinds]
         return dict(zip(names, self.totals / self.users, strict=True))

@@ -20,6 +20,7 @@ from dprec.data.histories import Histories
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.models.negatives import Negatives, item_loss
 from dprec.privacy.release import ExactSums, Release
 from dprec_kernels import catalogue_softmax
 
@@ -164,6 +165,10 @@ class SequenceRecommender(Recommender):
     A subclass gives `encode`; items are scored by the inner product with `item_table`, which is also what it
     reads its input from (tied), unless the subclass returns another table.
 
+    Args:
+        negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items
+            drawn anew at each step for all users alike, or in-batch for the users' targets (never with privacy).
+
     >>> class LastItem(SequenceRecommender):
     ...     def encode(self, history: Tensor) -> Tensor:
     ...         return self.embedding(history)
@@ -172,9 +177,18 @@ class SequenceRecommender(Recommender):
     torch.Size([1])
     """
 
-    def __init__(self, items: int, dim: int = 64, embedding_std: float = 0.1, **options: Any) -> None:
+    def __init__(
+        self,
+        items: int,
+        dim: int = 64,
+        embedding_std: float = 0.1,
+        negatives: Negatives = None,
+        **options: Any,
+    ) -> None:
         super().__init__(items, **options)
         refuse_unless(dim >= 1, "dim", dim)
+        self.negatives = negatives
+        self._sampled_loss = item_loss(negatives, items)
         self.embedding = nn.Embedding(items, dim, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
@@ -188,15 +202,28 @@ class SequenceRecommender(Recommender):
         """The items' output vectors (items, d)."""
         return self.embedding.weight
 
+    @property
+    def mixes_users(self) -> str | None:
+        """Why a user's loss depends on others, None where it does not: `Privacy` refuses such a model."""
+        if self.negatives != "in-batch":
+            return None
+        return (
+            "with model.negatives in-batch a user's gradient depends on who else is in the batch, "
+            "so clipping bounds nobody; give a number of shared negatives"
+        )
+
     def losses(self, batch: SequenceBatch) -> Tensor:
-        """Return each user's mean cross-entropy over the whole catalogue; 0 for a user without targets."""
+        """Return each user's mean cross-entropy over all items, or over `negatives`; 0 for a user without targets."""
         encoded = self.encode(batch.history)
         if encoded.shape[:-1] != batch.targets.shape:
             raise UserError(
                 f"{type(self).__name__}.encode returned {tuple(encoded.shape)} for a history of "
                 f"{tuple(batch.history.shape)}: return one vector for every position, (B, T, dim)"
             )
-        loss = catalogue_softmax(encoded, self.item_table, batch.targets)  # (B, T)
+        if self._sampled_loss is None:
+            loss = catalogue_softmax(encoded, self.item_table, batch.targets)  # (B, T)
+        else:
+            loss = self._sampled_loss(encoded, self.item_table, batch.targets, self.global_step)
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
     def scores(self, batch: RankingBatch) -> Tensor:

@@ -82,6 +82,29 @@ class Rows:
 
 
 @dataclass
+class SharedRows:
+    """Rows of a table (items, d) that all users read alike, as one matrix: shared negatives. Repeats add up."""
+
+    ids: Tensor  # (K,)
+    left: Tensor  # (B, T, K)
+    right: Tensor  # (B, T, d)
+
+    def materialise(self, out: Tensor, users: Users) -> None:
+        out.index_add_(1, self.ids, self.left[users].mT @ self.right[users])
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        left = self.left * weight[:, None, None]
+        out.index_add_(0, self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1))
+
+    def forget(self, users: Tensor) -> None:
+        self.left = _zeroed(self.left, users)
+        self.right = _zeroed(self.right, users)
+
+    def terms(self) -> Tensor:
+        return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
+
+
+@dataclass
 class Dense:
     """Gradients that are small or have no structure: built as they are."""
 

@@ -290,3 +290,6 @@ def _refuse_what_breaks_it(trainer: pl.Trainer, model: pl.LightningModule) -> No
             raise UserError(f"trainer.{option} cannot be used with privacy: {reason}")
     if not hasattr(model, "gradient") or not hasattr(model, "losses"):
         raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.models.Recommender")
+    mixed = getattr(model, "mixes_users", None)
+    if mixed:
+        raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")

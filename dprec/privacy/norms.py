@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Size, Tensor
 
-from dprec.privacy.contribution import CatalogueRows, Contribution, Dense, Outer, Rows, Users
+from dprec.privacy.contribution import CatalogueRows, Contribution, Dense, Outer, Rows, SharedRows, Users
 from dprec_kernels import sample_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.workspace import workspace
@@ -23,7 +23,8 @@ SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float
 def can_skip_building(contributions: Sequence[Contribution]) -> bool:
     """Whether the norms have a form that is cheaper than building every user's gradient, or they are built already."""
     kinds = {type(contribution) for contribution in contributions}
-    return kinds in ({Rows}, {Outer}) or (kinds == {Dense} and len(contributions) == 1)
+    by_rows = SharedRows in kinds and kinds <= {Rows, SharedRows}
+    return by_rows or kinds in ({Rows}, {Outer}) or (kinds == {Dense} and len(contributions) == 1)
 
 
 def settled(name: str, contributions: list[Contribution], users: int) -> list[Contribution]:
@@ -48,10 +49,31 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
     if can_skip_building(contributions):
         if isinstance(first, Dense):
             return _square(first.values)
+        if any(isinstance(c, SharedRows) for c in contributions):
+            return _squared_norms_of_rows(contributions, users)
         if isinstance(first, Rows):
             return sample_norms.rows(*_joined(contributions))
         return sample_norms.linear(*_linear(contributions))
     return torch.cat([_square(gradient) for _, gradient in built(contributions, shape, range(users))])
+
+
+def _squared_norms_of_rows(contributions: Sequence[Contribution], users: int) -> Tensor:
+    """Return the squared norms where all users read some rows alike, and others each for themselves.
+
+    Gradients are built of the shared rows alone, so that nothing grows with the table.
+    """
+    shared = [c for c in contributions if isinstance(c, SharedRows)]
+    read = torch.cat([c.ids for c in shared]).unique()  # (K,) ascending
+    moved: list[Contribution] = [SharedRows(torch.searchsorted(read, c.ids), c.left, c.right) for c in shared]
+    elsewhere: Tensor | float = 0.0
+    if len(shared) < len(contributions):
+        ids, values = _joined(contributions)
+        place = torch.searchsorted(read, ids).clamp(max=len(read) - 1)  # (B, N)
+        met = (read[place] == ids).unsqueeze(2)
+        moved.append(Rows(place, values.masked_fill(~met, 0.0)))
+        elsewhere = sample_norms.rows(ids, values.masked_fill(met, 0.0))
+    small = Size((len(read), shared[0].right.shape[2]))
+    return torch.cat([_square(gradient) for _, gradient in built(moved, small, range(users))]) + elsewhere
 
 
 def rounding(contributions: Sequence[Contribution]) -> Tensor | float:
@@ -60,7 +82,7 @@ def rounding(contributions: Sequence[Contribution]) -> Tensor | float:
     Where terms cancel, the norm can be far below the rounding of the terms. Clipping to the norm plus this
     keeps the bound for such a user too; for others it changes the eighth digit.
     """
-    terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, CatalogueRows))]
+    terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, SharedRows, CatalogueRows))]
     return sum(4 * torch.finfo(term.dtype).eps * term.double() for term in terms) if terms else 0.0
 
 

@@ -58,7 +58,7 @@ def probe(
 
 def select_users(batch: Any, users: Sequence[int]) -> Any:
     """Return the batch that these users alone would be, in this order."""
-    if hasattr(batch, "select"):
+    if hasattr(batch, "select") and not isinstance(batch, Tensor):  # a tensor's `select` is another thing
         return batch.select(users)
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from dprec.errors import UncoveredUse
 from dprec.privacy import layout
-from dprec.privacy.contribution import Aligned, Contribution, Dense, Outer, Pulled, Rows
+from dprec.privacy.contribution import Aligned, Contribution, Dense, Outer, Pulled, Rows, SharedRows
 from dprec.privacy.layout import Layout, layout_of, operation_name
 from dprec.privacy.rules import HINTS, RULES
 
@@ -37,7 +37,7 @@ class Expression:
 
     parameters: tuple[nn.Parameter, ...]
     transpose: bool = False  # it is the transpose of the one parameter
-    ids: Tensor | None = None  # it is the one parameter's rows at these ids
+    ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
 
 
 class Tape(TorchFunctionMode):
@@ -120,7 +120,7 @@ class Tape(TorchFunctionMode):
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which an expression reads its parameter, if that is what it does."""
         expression: Expression | None = getattr(value, _EXPRESSION, None)
-        return None if expression is None else expression.ids
+        return None if expression is None or expression.transpose else expression.ids
 
     def record(
         self,
@@ -192,11 +192,14 @@ class Tape(TorchFunctionMode):
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)
         sources = {id(p): p for value in used for p in self._parameters_of(value)}
+        ids = self.ids_of(used[0])
         transpose = (
-            operation_name(func) in ("T", "mT", "t", "transpose") and id(used[0]) in self._names and used[0].dim() == 2
+            operation_name(func) in ("T", "mT", "t", "transpose")
+            and used[0].dim() == 2
+            and (id(used[0]) in self._names or ids is not None)
         )
         for leaf in tree_leaves(result):
-            self.express(leaf, Expression(tuple(sources.values()), transpose))
+            self.express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose else None))
         return result
 
     def _parameters_of(self, value: Tensor) -> tuple[nn.Parameter, ...]:
@@ -207,16 +210,20 @@ class Tape(TorchFunctionMode):
         expression: Expression | None = getattr(used, _EXPRESSION, None)
         if expression is None:
             return [(self._names[id(used)], contribution)]
-        name = self._names[id(expression.parameters[0])]
-        if expression.transpose and isinstance(contribution, Outer):
-            return [(name, contribution.transposed())]
-        if expression.ids is not None and isinstance(contribution, Dense):
-            ids = expression.ids.flatten().expand(self.users, -1)
-            return [(name, Rows(ids, contribution.values.flatten(1, expression.ids.dim())))]
-        if expression.ids is not None and isinstance(contribution, Aligned):
-            ids = expression.ids.reshape(self.users, -1)
-            rest = contribution.values.shape[expression.ids.dim() :]
-            return [(name, Rows(ids, contribution.values.reshape(*ids.shape, *rest)))]
+        name, ids = self._names[id(expression.parameters[0])], expression.ids
+        if isinstance(contribution, Outer) and (ids is None or ids.dim() == 1):
+            outer = contribution.transposed() if expression.transpose else contribution
+            if ids is not None:
+                return [(name, SharedRows(ids, outer.left, outer.right))]
+            if expression.transpose:
+                return [(name, outer)]
+        if ids is not None and not expression.transpose and isinstance(contribution, Dense):
+            own = ids.flatten().expand(self.users, -1)
+            return [(name, Rows(own, contribution.values.flatten(1, ids.dim())))]
+        if ids is not None and not expression.transpose and isinstance(contribution, Aligned):
+            own = ids.reshape(self.users, -1)
+            rest = contribution.values.shape[ids.dim() :]
+            return [(name, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
         return [(self._names[id(p)], Pulled(contribution, used, p)) for p in expression.parameters]
 
 

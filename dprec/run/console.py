@@ -31,16 +31,15 @@ def in_lines(guarantee: str) -> str:
 
 
 def results_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """The model beside popularity: a private model that does not beat it is not worth its ε."""
-    names = [key for key in results if re.fullmatch(r"(ndcg|hit)@\d+", key)]
+    """The model beside popularity, a metric a line: a private model that does not beat it is not worth its ε."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("full ranking")
-    for name in names:
-        table.add_column(name.upper(), justify="right")
+    for meaning in PROTOCOLS.values():
+        table.add_column(meaning, justify="right")
         table.add_column("popularity", justify="right", style="dim")
-    for suffix, meaning in PROTOCOLS.items():
-        pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for name in names)
-        table.add_row(meaning, *(f"{value:.4f}" for pair in pairs for value in pair))
+    for name in _ranked(results):
+        pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for suffix in PROTOCOLS)
+        table.add_row(name.upper(), *(f"{value:.4f}" for pair in pairs for value in pair))
     console.print(table)
 
 
@@ -54,8 +53,14 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     console.print(table)
 
 
+def _ranked(results: Mapping[str, Any]) -> list[str]:
+    """The metrics that a report has, in its order."""
+    return [key for key in results if re.fullmatch(r"[a-z]+@\d+", key)]
+
+
 def verdict(results: Mapping[str, Any]) -> str:
-    ours, theirs = results["ndcg@10"], results["popularity_ndcg@10"]
+    name = _ranked(results)[0]
+    ours, theirs = results[name], results[f"popularity_{name}"]
     if theirs == 0:
         return "popularity finds nothing on this data"
-    return f"{ours / theirs:.2f} times popularity in NDCG@10" + ("" if ours > theirs else ": no better than it")
+    return f"{ours / theirs:.2f} times popularity in {name.upper()}" + ("" if ours > theirs else ": no better than it")

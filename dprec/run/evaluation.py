@@ -15,14 +15,26 @@ from torch import Tensor
 from dprec.cli.classes import build
 from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
-from dprec.metrics.ranking import RankingMetrics
+from dprec.metrics.ranking import GAINS, RankingMetrics
 from dprec.models.base import Recommender
 
 METRICS = ("ndcg@10", "hit@10")
 PROTOCOL = (
-    "leave-one-out, full ranking over the catalogue: "
-    "ndcg@10 and hit@10 mask the items a user has already seen, ndcg@10/all and hit@10/all rank all items"
+    "leave-one-out, full ranking over the catalogue: metrics mask the items a user has already seen, "
+    "those named /all rank all items; of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
 )
+
+
+def metric_names(text: str) -> tuple[str, ...]:
+    """The metrics of a list as people write it, each once.
+
+    >>> metric_names("ndcg@10, recall@20")
+    ('ndcg@10', 'recall@20')
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        _cutoff(name)
+    return names
 
 
 def popularity_scores(popularity: Tensor) -> Tensor:
@@ -52,8 +64,8 @@ def rank(
     loader = _loader(data, split)
     model = model.to(device).eval()
     baseline = popularity_scores(data.popularity).to(device)  # (items,)
-    ours = [RankingMetrics(k=k).to(device) for k in cutoffs]
-    theirs = [RankingMetrics(k=k).to(device) for k in cutoffs]
+    ours = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
+    theirs = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
     for batch in loader:
         batch = batch.to(device)
         scores = model.scores(batch)
@@ -70,9 +82,9 @@ def _asked(collected: Sequence[RankingMetrics], metrics: Sequence[str], prefix: 
 
 
 def _cutoff(metric: str) -> int:
-    found = re.fullmatch(r"(ndcg|hit)@([1-9]\d*)", metric)
+    found = re.fullmatch(rf"({'|'.join(GAINS)})@([1-9]\d*)", metric)
     if found is None:
-        raise UserError(f"unknown metric {metric!r}: give ndcg@k or hit@k, such as ndcg@10")
+        raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in GAINS)}, such as ndcg@10")
     return int(found[2])
 
 

@@ -20,7 +20,7 @@ from dprec.privacy.engine import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.checkpoints import SaveRun, catalogue_hash
 from dprec.run.console import notice_box
-from dprec.run.evaluation import rank
+from dprec.run.evaluation import metric_names, rank
 from dprec.run.folder import RunFolder, write_json
 from dprec.run.lock import training_alone
 from dprec.run.outcome import describe, peak_memory_mb, promise, show, spending
@@ -35,6 +35,7 @@ class Experiment:
     def __init__(self, settings: Settings) -> None:
         tree = settings.tree
         self.settings = settings
+        self.metrics = metric_names(tree["metrics"])
         refuse_unsafe(tree["trainer"])
         self.privacy: Privacy | None = tree["privacy"] and build(Privacy, tree["privacy"], "privacy")
         self.data: Any = build(pl.LightningDataModule, tree["data"], "data")
@@ -82,7 +83,7 @@ class Experiment:
             steps, seconds = trainer.global_step, save.seconds
         else:  # stopped after its last step: only the ranking is left to do
             steps, seconds = self._take_over(checkpoint)
-        results = rank(self.model, self.data, device=trainer.strategy.root_device)
+        results = rank(self.model, self.data, metrics=self.metrics, device=trainer.strategy.root_device)
         report = {
             "run": self.name,
             **describe(self.data),
@@ -137,6 +138,7 @@ class Experiment:
             "notice": self.data.notice,
             "identity": self.identity,
             "recipe": self.settings.recipe,
+            "metrics": tree["metrics"],
         }
 
     def _guarantee_so_far(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ FREE = (
     "out",
     "name",
     "checkpoint_every",
+    "metrics",
     "data.path",
     "data.tokens",
     "data.on_missing",

@@ -112,6 +112,7 @@ TABLE = [
     # using a run
     ("evaluate RUN --split train", "test or validation"),
     ("evaluate RUN --split validation", "no validation items"),
+    ("fit RECIPE --metrics ndcg@10,mrr@10", "unknown metric 'mrr@10'"),
     ("evaluate RUN --metrics mrr@10", "unknown metric 'mrr@10'"),
     ("evaluate RUN --metrics ndcg@0", "unknown metric 'ndcg@0'"),
     ("evaluate RUN --data.pth x", "did you mean data.path?"),

@@ -65,3 +65,20 @@ def test_popularity_has_no_ties() -> None:
     scores = popularity_scores(torch.tensor([9.0, 1.0, 3.0, 3.0, 0.0]))
     assert scores[1:].argsort(descending=True).tolist() == [1, 2, 0, 3]
     assert len(set(scores[1:].tolist())) == 4
+
+
+def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2", "--out", "run"]
+    assert fit([*args, "--metrics", "recall@5, precision@5,hit@5"]) == 0
+    assert "times popularity in RECALL@5" in capsys.readouterr().out
+    report = strict(here / "run/metrics.json")
+    names = [f"{prefix}{name}" for prefix in ("", "popularity_") for name in ("recall@5", "precision@5", "hit@5")]
+    names += [f"{name}/all" for name in names]
+    assert {key for key in report if "@" in key} == set(names)
+    for which in ("", "/all"):
+        assert report[f"recall@5{which}"] == report[f"hit@5{which}"] == pytest.approx(5 * report[f"precision@5{which}"])
+    assert {key for key in evaluated(capsys, "run") if "@" in key} == set(names)  # as the run did
+    again = evaluated(capsys, "run", "--metrics", "recall@20")
+    assert {key for key in again if "recall" in key} == {
+        f"{prefix}recall@20{which}" for prefix in ("", "popularity_") for which in ("", "/all")
+    }

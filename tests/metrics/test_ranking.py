@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG
+from torchmetrics.retrieval import (
+    RetrievalHitRate,
+    RetrievalNormalizedDCG,
+    RetrievalPrecision,
+    RetrievalRecall,
+)
 
 from dprec.errors import UserError
 from dprec.metrics import HIT, NDCG, RankingMetrics, hit_at, ndcg_at, target_ranks
@@ -186,3 +191,19 @@ def test_an_empty_batch_changes_nothing() -> None:
     metrics = RankingMetrics()
     metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
     assert int(metrics.users) == 0
+
+
+@pytest.mark.parametrize("k", [1, 5, 10, 20])
+def test_precision_and_recall_are_torchmetrics(k: int) -> None:
+    scores, target, _ = example(200)
+    nobody = torch.zeros(200, 0, dtype=torch.int64)
+    relevant = torch.zeros_like(scores, dtype=torch.int64).scatter_(1, target[:, None], 1)
+    index = torch.arange(len(scores))[:, None].expand_as(scores)[:, 1:]
+    metrics = RankingMetrics(k, ("recall", "precision"))
+    metrics.update(scores, target, nobody)
+    found = metrics.compute()
+    assert list(found) == [f"{name}@{k}{which}" for which in ("", "/all") for name in ("recall", "precision")]
+    for name, theirs in (("precision", RetrievalPrecision(top_k=k)), ("recall", RetrievalRecall(top_k=k))):
+        want = theirs(scores[:, 1:].flatten(), relevant[:, 1:].flatten(), indexes=index.flatten())
+        assert float(found[f"{name}@{k}"]) == pytest.approx(float(want), abs=1e-6)
+        assert found[f"{name}@{k}"] == found[f"{name}@{k}/all"]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.models import GRU, LSTM, SequenceRecommender, Spectral, Transformer
+from dprec.models import GRU, LSTM, DualEncoder, SequenceRecommender, Spectral, Transformer
 from dprec_kernels import catalogue_softmax
 
 ITEMS, LENGTH = 23, 9
@@ -164,6 +164,24 @@ def recurrent(kind: type[GRU] | type[LSTM], **options: Any) -> GRU | LSTM:
     return kind(ITEMS, **{"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5} | options)
 
 
+class FixedNegatives(Zoo):
+    """The same few rows for all users: as a weight, transposed, with repeats and padding among them, and added."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        hidden = self.encode(batch.history)
+        some, others = torch.tensor([3, 5, 3, 21]), torch.tensor([0, 5, 7])
+        own = (hidden * self.embedding(batch.targets)).sum(-1)
+        scores = torch.cat([F.linear(hidden, self.embedding.weight[some]), hidden @ self.embedding(others).T], -1)
+        hidden = hidden + self.embedding.weight[others][:1]
+        loss = F.softplus(scores.logsumexp(-1) - own) + hidden.square().sum(-1)
+        return (loss * (batch.targets != 0)).sum(1)
+
+
+def dual_encoder(**options: Any) -> DualEncoder:
+    settings = {"dim": 6, "feedforward": 5, "max_length": LENGTH, "embedding_std": 0.5, "negatives": 7} | options
+    return DualEncoder(ITEMS, **settings)
+
+
 def transformer(**options: Any) -> Transformer:
     settings = {
         "dim": 8,
@@ -187,6 +205,13 @@ MODELS = {
     "transformer": transformer,
     "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2),
     "transformer-untied": lambda: transformer(tied=False),
+    "transformer-halved-untied": lambda: transformer(tied=False, dim=4),
+    "transformer-negatives": lambda: transformer(negatives=5),
+    "dual-encoder": dual_encoder,
+    "dual-encoder-tied": lambda: dual_encoder(tied=True, context=3, negatives=1),
+    "dual-encoder-all-items": lambda: dual_encoder(negatives=None),
+    "dual-encoder-transformer": lambda: dual_encoder(tower="transformer", heads=2),
+    "fixed-negatives": FixedNegatives,
     "functional-tying": FunctionalTying,
     "transposed-tying": TransposedTying,
     "layer-twice": LayerCalledTwice,

@@ -71,7 +71,9 @@ def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> An
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
         rows_read = F.embedding(ids, weight, padding) if weight.dim() == 2 else weight[ids]
-        return tape.express(rows_read, Expression((weight,), ids=ids))
+        # Padding gets no gradient, which only the computation itself knows.
+        simple = padding is None or not bool((ids == padding).any())
+        return tape.express(rows_read, Expression((weight,), ids=ids if simple else None))
     rows = tape.rows(ids, "embedding", weight)
     own = ids.reshape(tape.users, -1)
 

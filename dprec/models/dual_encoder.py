@@ -1,0 +1,104 @@
+"""The dual encoder of EANA: one tower reads the context, the other looks an item up, and they meet in a product."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dprec.models.base import SequenceRecommender, refuse_unless
+from dprec.models.transformer import Block
+
+
+class DualEncoder(SequenceRecommender):
+    """Predicts the next item from a vector of the context: a bag of the items before, or a Transformer over them.
+
+    Args:
+        dim: width of item vectors and of both towers' outputs.
+        tower: bag (the mean of the context's vectors, then a two-layer network) or transformer.
+        context: a bag holds this many of the most recent items; None means all of them.
+        feedforward: hidden width of the towers' two-layer networks; None means 4 * dim.
+        blocks: Transformer blocks of the transformer tower.
+        heads: their attention heads; divides `dim`.
+        dropout: share of activations dropped in training.
+        tied: one table for context and items; False gives the context a table of its own.
+    """
+
+    def __init__(
+        self,
+        items: int,
+        dim: int = 64,
+        tower: Literal["bag", "transformer"] = "bag",
+        context: int | None = None,
+        feedforward: int | None = None,
+        blocks: int = 2,
+        heads: int = 1,
+        dropout: float = 0.0,
+        tied: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(items, dim, **options)
+        refuse_unless(tower in ("bag", "transformer"), "tower", tower)
+        refuse_unless(context is None or context >= 1, "context", context)
+        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
+        refuse_unless(blocks >= 0, "blocks", blocks)
+        refuse_unless(heads >= 1 and dim % heads == 0, "heads", heads)
+        refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        self.own_context = (
+            None if tied else nn.Embedding.from_pretrained(self.embedding.weight.clone(), freeze=False, padding_idx=0)
+        )
+        width = feedforward or 4 * dim
+        self.tower: nn.Module = (
+            BagTower(dim, context, width, dropout)
+            if tower == "bag"
+            else TransformerTower(dim, self.max_length, blocks, heads, width, dropout)
+        )
+
+    def encode(self, history: Tensor) -> Tensor:
+        context = self.embedding if self.own_context is None else self.own_context
+        return self.tower(context(history))
+
+
+class BagTower(nn.Module):
+    """The mean of the vectors up to each position, then a two-layer network beside it.
+
+    Running sums give every position its own bag, so one pass trains on all of a user's transitions.
+    """
+
+    def __init__(self, dim: int, context: int | None, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        self.context = context
+        self.network = nn.Sequential(
+            nn.Linear(dim, feedforward), nn.ReLU(), nn.Dropout(dropout), nn.Linear(feedforward, dim)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        held = torch.arange(1, length + 1, device=x.device)  # (T,) items in each position's bag
+        bags = x.cumsum(1)  # (B, T, d)
+        if self.context is not None and self.context < length:
+            held = held.clamp(max=self.context)
+            # Padding is on the right, so what leaves the bag was always in it.
+            gone = nn.functional.pad(bags[:, : -self.context], (0, 0, self.context, 0))
+            bags = bags - gone
+        bags = bags / held.unsqueeze(-1)
+        return bags + self.network(bags)
+
+
+class TransformerTower(nn.Module):
+    """Causal Transformer blocks over the context, with positions."""
+
+    def __init__(self, dim: int, length: int, blocks: int, heads: int, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(length, dim)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(
+            *(Block(dim, heads, feedforward, dropout, norm="pre", activation="relu") for _ in range(blocks))
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        return self.norm(self.blocks(self.dropout(x + self.positions(places))))

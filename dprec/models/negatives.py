@@ -1,0 +1,85 @@
+"""A softmax over a few items instead of the whole catalogue, so that a step does not grow with the catalogue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.errors import UserError
+
+Negatives: TypeAlias = int | Literal["in-batch"] | None
+
+
+class SharedNegatives:
+    """`count` distinct items of the catalogue for each step, uniform and independent of anybody's data.
+
+    One draw serves all users of a step. It is a function of the step and of a key from torch's generator, so that
+    micro-batches agree, a resumed run draws on, and who is in the batch changes nothing. It is no secret.
+
+    >>> negatives = SharedNegatives(items=1001, count=3)
+    >>> torch.equal(negatives.of(7), negatives.of(7)), torch.equal(negatives.of(7), negatives.of(8))
+    (True, False)
+    """
+
+    def __init__(self, items: int, count: int) -> None:
+        self.catalogue = items - 1
+        self.count = min(count, self.catalogue)
+        self._key = int(torch.randint(2**62, ()))
+        self._last: tuple[int, Tensor] | None = None
+
+    def of(self, step: int) -> Tensor:
+        """Return the ids (count,), ascending, of one step."""
+        if self._last is None or self._last[0] != step:
+            rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, step]))
+            drawn = rng.choice(self.catalogue, size=self.count, replace=False, shuffle=False)
+            self._last = step, torch.from_numpy(np.sort(drawn) + 1)
+        return self._last[1]
+
+    def softmax(self, hidden: Tensor, table: Tensor, target: Tensor, step: int) -> Tensor:
+        """Return the cross-entropy (B, T) with the step's negatives standing for the whole catalogue.
+
+        Each stands for `catalogue / count` items, which makes the sum over the catalogue unbiased; with as many
+        negatives as items the loss is exact.
+        """
+        ids = self.of(step).to(target.device)
+        return sampled_softmax(hidden, table, target, ids, weight=self.catalogue / self.count)
+
+
+def in_batch_softmax(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy (B, T) over the distinct targets of all users in the micro-batch.
+
+    Popular items are no more often negatives than others, which is the usual correction by their frequency.
+    """
+    return sampled_softmax(hidden, table, target, target[target != 0].unique(), weight=1.0)
+
+
+def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, weight: float) -> Tensor:
+    """Return log(exp(own score) + weight Σ exp(scores of ids)) - own score: (B, T), 0 where there is no target.
+
+    A position's own target is left out of its negatives, which depends on that position alone.
+    """
+    outside = target == 0  # (B, T)
+    hidden = hidden.masked_fill(outside.unsqueeze(-1), 0.0)  # scores of padding must not overflow
+    own = (hidden * F.embedding(target, table)).sum(-1)
+    others = F.linear(hidden, F.embedding(ids, table))  # (B, T, K)
+    others = others.masked_fill(target.unsqueeze(-1) == ids, -torch.inf).logsumexp(-1) + math.log(weight)
+    return -F.logsigmoid(own - others).masked_fill(outside, 0.0)
+
+
+def item_loss(negatives: Negatives, items: int) -> Callable[[Tensor, Tensor, Tensor, int], Tensor] | None:
+    """Return `loss(hidden, table, target, step)` with these negatives, None where the loss takes all items."""
+    if negatives is None:
+        return None
+    if negatives == "in-batch":
+        return lambda hidden, table, target, step: in_batch_softmax(hidden, table, target)
+    if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 1:
+        raise UserError(
+            f"model.negatives is {negatives!r}: give a number of items from 1 up, in-batch, or null for all"
+        )
+    return SharedNegatives(items, negatives).softmax

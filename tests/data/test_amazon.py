@@ -1,0 +1,88 @@
+"""Amazon's video games, which a user puts in a folder, in each form they come in."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from dprec.data import Sequences
+from dprec.errors import UserError
+
+EVENTS = [(f"A{user:013d}", f"B{item:09d}", 1_400_000_000 + 7 * item) for user in range(8) for item in range(6)]
+PAIRS = "".join(f"{user} {item}\n" for user, item, _ in EVENTS)
+RATINGS = "".join(f"{user},{item},5.0,{time}\n" for user, item, time in reversed(EVENTS))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data" / "amazon-games"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def put(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Games.txt", PAIRS),
+        ("Games.txt.gz", PAIRS),
+        ("ratings_Video_Games.csv", RATINGS),
+        ("ratings.csv.gz", RATINGS),
+    ],
+)
+def test_every_form_gives_the_same_histories(folder: Path, name: str, text: str) -> None:
+    put(folder / name, text)
+    put(folder / "README.md", "not a log")
+    data = Sequences(dataset="amazon-games", batch_size=2)
+    assert (data.users, data.items, data.name, data.stand_in) == (8, 7, "amazon-games", False)
+    histories = data.load().histories
+    assert all(histories.of(user).tolist() == [1, 2, 3, 4, 5, 6] for user in range(8))
+
+
+def test_rare_items_and_users_are_dropped(folder: Path) -> None:
+    rare = "".join(f"A{99:013d},B{item:09d},1.0,1400000000\n" for item in (0, 1, 99))
+    put(folder / "games.csv", RATINGS + rare)
+    assert (Sequences(dataset="amazon-games").users, Sequences(dataset="amazon-games").items) == (8, 7)
+    assert Sequences(dataset="amazon-games", min_events=0).items == 8
+
+
+def test_a_log_of_ones_own_is_read_and_named_for_what_it_is(folder: Path) -> None:
+    put(folder.parent / "mine.txt", PAIRS)
+    assert Sequences(dataset="amazon-games", path="data/mine.txt").name == "mine"
+    with pytest.raises(UserError, match="there is no file"):
+        Sequences(dataset="amazon-games", path="data/other.txt", on_missing="stand-in").setup()
+    with pytest.raises(UserError, match="amazon-games is not in data/amazon-games"):
+        Sequences(dataset="amazon-games", path="data/amazon-games", on_missing="stand-in").setup()
+
+
+def test_absence_says_what_to_put_where(folder: Path) -> None:
+    message = r"amazon-games is not in data/amazon-games .*: put there one file .*user,item,rating,timestamp"
+    with pytest.raises(UserError, match=message) as error:
+        Sequences(dataset="amazon-games").setup()
+    assert "\n" not in str(error.value)
+
+
+def test_a_stand_in_is_as_large_as_it_was_asked_to_be(folder: Path) -> None:
+    """Also where most items are too rare to pass a filter."""
+    data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=90, synthetic_items=400)
+    assert (data.users, data.items - 1, data.name) == (90, 400, "amazon-games-stand-in")
+    assert data.notice is not None
+    assert data.notice.startswith("STAND-IN DATA: amazon-games is not in")
+
+
+def test_two_logs_are_one_too_many(folder: Path) -> None:
+    put(folder / "a.txt", PAIRS)
+    put(folder / "b.csv", RATINGS)
+    with pytest.raises(UserError, match=r"several logs \(a.txt, b.csv\): set data.path to one"):
+        Sequences(dataset="amazon-games").setup()
+
+
+def test_items_before_users_are_refused(folder: Path) -> None:
+    """Read as it stands, every item would be a user whose history is protected."""
+    put(folder / "games.csv", "".join(f"{item},{user},5.0,{time}\n" for user, item, time in EVENTS))
+    with pytest.raises(UserError, match="item,user,rating,timestamp a line: swap"):
+        Sequences(dataset="amazon-games").setup()

@@ -1,0 +1,59 @@
+"""The rule that docs/bring_your_model.md gives, taken from its text, against torch.func."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.privacy.clipping import squared_norms
+from dprec.privacy.probe import probe
+from dprec.privacy.rules import RULES
+from dprec.privacy.tape import Tape
+from tests import truth
+from tests.models.zoo import Zoo, batch_of
+from tests.test_docs import ROOT, blocks
+
+
+class WithEinsum(Zoo):
+    """Beside a linear map of the same weight, so that cross terms count."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = super().encode(history)
+        return x + torch.einsum("bti,oi->bto", x, self.mix.weight)
+
+
+def the_guides_rule() -> None:
+    (block,) = (block for block in blocks(ROOT / "docs/bring_your_model.md", "python") if "RULES" in block)
+    exec(compile(block, "bring_your_model.md", "exec"), {})
+
+
+def test_the_guides_rule_gives_the_norms_of_torch_func() -> None:
+    model, batch = WithEinsum().double(), batch_of(6)
+    parameters = dict(model.named_parameters())
+    expected = truth.user_gradients(model, batch)
+    with mock.patch.dict(RULES):
+        the_guides_rule()
+        with Tape(parameters, 6) as tape:
+            tape.watch(batch)
+            losses = model.losses(batch)
+        tape.backward(losses)
+        probe(model, parameters, model.losses, batch)
+    measured = squared_norms(tape.contributions, {name: p.shape for name, p in parameters.items()}, 6)
+    for name in parameters:
+        exact = truth.norms({name: expected[name]})
+        assert torch.allclose(measured[name].sqrt(), exact, rtol=1e-10, atol=1e-12), name
+
+
+def test_the_guides_rule_leaves_other_equations_refused() -> None:
+    model = WithEinsum()
+    x = torch.randn(6, 9, 6)
+    with mock.patch.dict(RULES):
+        the_guides_rule()
+        with Tape(dict(model.named_parameters()), 6) as tape:
+            tape.watch([x])
+            with pytest.raises(UserError, match=r"mix\.weight.*einsum"):
+                torch.einsum("bti,io->bto", x, model.mix.weight)

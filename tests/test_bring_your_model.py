@@ -1,0 +1,187 @@
+"""What docs/bring_your_model.md promises of models that nobody here wrote: refused in one line, or trained."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+from unittest import mock
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from dprec import Privacy, Recommender
+from dprec.data import PoissonBatches
+from dprec.errors import UserError
+from dprec.privacy.contribution import Outer
+from dprec.privacy.rules import RULES
+from dprec.privacy.rules.rule import by_user
+
+USERS, ITEMS, LENGTH, DIM = 40, 20, 6, 8
+
+
+class Mine(Recommender):
+    """The last item from the mean of those before, on rows that are plain tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(ITEMS)
+        self.embedding = nn.Embedding(ITEMS, DIM)
+        self.mix = nn.Linear(DIM, DIM)
+
+    def hidden(self, x: Tensor) -> Tensor:  # (B, T, d) -> (B, T, d)
+        return self.mix(x)
+
+    def each(self, batch: Tensor) -> Tensor:
+        x = self.hidden(self.embedding(batch[:, :-1])).mean(1)
+        return F.cross_entropy(F.linear(x, self.embedding.weight), batch[:, -1], reduction="none")
+
+    def losses(self, batch: Any) -> Tensor:
+        return self.each(batch)
+
+    def scores(self, batch: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class WithBatchNorm(Mine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normal = nn.BatchNorm1d(DIM)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.normal(self.mix(x).mT).mT
+
+
+class WithFixedBatchNorm(Mine):
+    """Without parameters of its own no rule is asked for: only the layout of rows, or the probe, can find it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normal = nn.BatchNorm1d(DIM, affine=False, track_running_stats=False)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.normal(self.mix(x).mT).mT
+
+
+class WithRunningMean(Mine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIM))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        return self.mix(x)
+
+
+class WithFusedAttention(Mine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(DIM, 2, batch_first=True)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class WithBothDirections(Mine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(DIM, DIM // 2, batch_first=True, bidirectional=True)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.cell(x)[0]
+
+
+class WithMeanLoss(Mine):
+    def losses(self, batch: Tensor) -> Tensor:
+        return self.each(batch).mean()
+
+
+class WithOthersItems(Mine):
+    def losses(self, batch: Tensor) -> Tensor:
+        x = self.mix(self.embedding(batch[:, :-1]).mean(1))
+        return F.cross_entropy(x @ self.embedding(batch[:, -1]).T, torch.arange(len(batch)), reduction="none")
+
+
+class WithStepOfItsOwn(Mine):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.optimizers().step()
+
+
+class WithEinsum(Mine):
+    def hidden(self, x: Tensor) -> Tensor:
+        return torch.einsum("bti,oi->bto", x, self.mix.weight)
+
+
+class WithLayerNorm(Mine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normal = nn.Sequential(nn.LayerNorm(DIM), nn.RMSNorm(DIM), nn.Dropout(0.2))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unsqueeze(1) for part in (self.mix(x), x, self.mix(x)))
+        return self.normal(x + F.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1))
+
+
+def together(rows: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(rows)] if rows else []
+
+
+def train(model: Mine) -> Privacy:
+    warnings.simplefilter("ignore")
+    rows = torch.randint(1, ITEMS, (USERS, LENGTH), generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(rows, batch_sampler=PoissonBatches(USERS, 20), collate_fn=together)  # type: ignore[arg-type]
+    privacy = Privacy(noise_multiplier=1.0)
+    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = pl.Trainer(max_steps=3, accelerator="cpu", enable_model_summary=False, callbacks=[privacy], **quiet)
+    trainer.fit(model, loader)
+    return privacy
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (WithBatchNorm, "normal.* is used by batch_norm.*mixes users.*LayerNorm"),
+        (WithFixedBatchNorm, "batch_norm|who else is in the batch"),
+        (WithRunningMean, "'mean' changes with the users' data"),
+        (WithFusedAttention, "attention.*scaled_dot_product_attention"),
+        (WithBothDirections, "cell.*bidirectional"),
+        (WithMeanLoss, "one loss per user"),
+        (WithOthersItems, "parameter|losses"),
+        (WithStepOfItsOwn, "do not override training_step"),
+        (WithEinsum, "mix.weight.*einsum.*no per-user gradient rule"),
+    ],
+)
+def test_what_a_model_may_not_do_is_refused_in_one_line(model: type[Mine], message: str) -> None:
+    mine = model()
+    before = {name: p.detach().clone() for name, p in mine.named_parameters()}
+    with pytest.raises(UserError, match=message) as caught:
+        train(mine)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(p, before[name]) for name, p in mine.named_parameters())
+
+
+@pytest.mark.parametrize("model", [Mine, WithLayerNorm])
+def test_what_a_model_may_do_trains(model: type[Mine]) -> None:
+    mine = model()
+    before = mine.embedding.weight.detach().clone()
+    assert train(mine).steps == 3
+    assert not torch.equal(mine.embedding.weight, before)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_rule_of_ones_own_is_compared_with_autograd(factor: float) -> None:
+    def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        equation, x, weight = args
+        rows = tape.rows(x, "einsum", weight)
+        inputs = by_user(x, tape.users)
+        output = function(equation, x, weight.detach())
+        return tape.record(output, rows, [(weight, lambda g: Outer(factor * by_user(g, tape.users), inputs))])
+
+    with mock.patch.dict(RULES, {torch.einsum: project}):
+        if factor == 1.0:
+            assert train(WithEinsum()).steps == 3
+        else:
+            with pytest.raises(UserError, match=r"mix\.weight"):
+                train(WithEinsum())
