@@ -1,7 +1,7 @@
 """What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
 
-Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables. Their micro-batches
-are the ones dprec gets, accumulated the way each of them provides for.
+Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables.
+Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
 """
 
 from __future__ import annotations
