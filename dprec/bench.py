@@ -17,6 +17,7 @@ usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
 Measures on this machine what dprec claims, side by side with its peers, and prints one table.
 
   phantom          training private against non-private, Opacus and fastDP: time and memory of a step
+  recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
 
   --json FILE      the same rows as a list of objects
   --picture FILE   the comparison as a picture; needs matplotlib

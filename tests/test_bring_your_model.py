@@ -146,7 +146,7 @@ def train(model: Mine) -> Privacy:
         (WithFixedBatchNorm, "batch_norm|who else is in the batch"),
         (WithRunningMean, "'mean' changes with the users' data"),
         (WithFusedAttention, "attention.*scaled_dot_product_attention"),
-        (WithBothDirections, "cell.*bidirectional"),
+        (WithBothDirections, "cell.*gru.*both directions"),
         (WithMeanLoss, "one loss per user"),
         (WithOthersItems, "parameter|losses"),
         (WithStepOfItsOwn, "do not override training_step"),

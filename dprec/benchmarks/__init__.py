@@ -7,7 +7,7 @@ from types import ModuleType
 
 from dprec.errors import UserError
 
-BENCHMARKS = {"phantom": "dprec.benchmarks.phantom"}
+BENCHMARKS = {"phantom": "dprec.benchmarks.phantom", "recurrent": "dprec.benchmarks.recurrent"}
 
 
 def find(name: str) -> ModuleType:

@@ -13,9 +13,9 @@ from dprec.data import SequenceBatch
 TOLERANCE = 1e-4  # of the clipped sum's norm; float32 leaves about 1e-6
 
 
-def clip_error(kind: type[System], ids: int, length: int, batch: SequenceBatch, dim: int) -> float:
+def clip_error(kind: type[System], ids: int, length: int, batch: SequenceBatch, dim: int, architecture: str) -> float:
     """Return how far the system's clipped sum is from the truth; raise `CannotRun` where that is too far."""
-    system = kind(ids, length, users=len(batch), dim=dim, noise=0.0)
+    system = kind(ids, length, users=len(batch), dim=dim, noise=0.0, architecture=architecture)
     expected = clipped_sum(system, batch)
     middle = len(batch) // 2  # in two micro-batches, as a step has several
     system.step([batch.select(range(middle)), batch.select(range(middle, len(batch)))])

@@ -37,6 +37,7 @@ class Job:
     system: str
     shape: Shape
     dim: int
+    architecture: str
     at_once: int = 0
 
 
@@ -98,7 +99,7 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            _answer(Job(job["system"], Shape(**job["shape"]), job["dim"], job["at_once"]))
+            _answer(Job(**job | {"shape": Shape(**job["shape"])}))
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
@@ -124,14 +125,16 @@ def _answer(job: Job) -> None:
 def _peak(job: Job) -> float:
     import torch
 
-    from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone
+    from dprec.benchmarks.peers import MEASURED
 
     torch.set_num_threads(1)
-    kind = OptimizerAlone if job.system == OptimizerAlone.name else SYSTEMS[job.system]
+    kind = MEASURED[job.system]
     small = Shape("warm", items=20, users=2, tokens=8, median=3, spread=0.1, shortest=2, longest=4)
-    kind(small.ids, small.longest, small.users, dim=job.dim).step(small.micro_batches())  # code and libraries
+    kind(small.ids, small.longest, small.users, job.dim, architecture=job.architecture).step(
+        small.micro_batches()
+    )  # code and libraries
     batch = [job.shape.one_batch(job.at_once)] if job.at_once else job.shape.micro_batches()
-    system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), dim=job.dim)
+    system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), job.dim, architecture=job.architecture)
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
     before = _read("/proc/self/status", "VmRSS")
     for _ in range(2):  # the optimizer's state exists from the second on

@@ -1,7 +1,7 @@
 """What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
 
-Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables of half the
-width. Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
+Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables.
+Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.benchmarks.plain import PlainTransformer
 from dprec.benchmarks.systems import CannotRun, DprecPlain, DprecPrivate, DprecUntied, System, adam
 from dprec.data import SequenceBatch
 
@@ -27,7 +26,7 @@ class Peer(System):
     """A plain model under somebody else's gradient."""
 
     def build(self) -> None:
-        self.plain = PlainTransformer(self.ids, self.length, self.dim, self.tied)
+        self.plain = self.architecture.plain(self.ids, self.length, self.dim, self.tied)
         self.optimizer: Any = adam(self.plain)
 
     @property
@@ -115,6 +114,18 @@ class OpacusHooks(Opacus):
             parameter.grad = gradient
 
 
+class OpacusRecurrent(OpacusHooks):
+    """A recurrent model with Opacus's own layers in place of torch's, which its hooks cannot see into."""
+
+    name = "Opacus DPGRU, DPLSTM"
+
+    def wrap(self, opacus: Any) -> None:
+        own = getattr(opacus.layers, f"DP{type(self.plain.cell).__name__}")
+        self.plain.cell = own(self.dim, self.dim, batch_first=True)
+        self.optimizer = adam(self.plain)
+        super().wrap(opacus)
+
+
 class OpacusGhost(Opacus):
     name = "Opacus ghost"
 
@@ -187,3 +198,7 @@ SYSTEMS: dict[str, type[System]] = {
     kind.name: kind
     for kind in (PlainPyTorch, DprecPlain, DprecPrivate, UserByUser, DprecUntied, OpacusHooks, OpacusGhost, FastDP)
 }
+RECURRENT: dict[str, type[System]] = {
+    kind.name: kind for kind in (PlainPyTorch, DprecPlain, DprecPrivate, UserByUser, OpacusRecurrent)
+}
+MEASURED = SYSTEMS | RECURRENT | {OptimizerAlone.name: OptimizerAlone}

@@ -7,28 +7,24 @@ gets no number. Times are taken side by side in this process, on one thread; pea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
 from rich.console import Group
 from rich.table import Table
 
 from dprec.benchmarks import figure, report
-from dprec.benchmarks.checks import clip_error
-from dprec.benchmarks.measure import against, race
-from dprec.benchmarks.memory import MB, Job, MemoryMeter, largest_batch
+from dprec.benchmarks.architectures import TRANSFORMER
+from dprec.benchmarks.compare import Comparison, one_thread
+from dprec.benchmarks.memory import MemoryMeter
 from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone, PlainPyTorch
-from dprec.benchmarks.plain import PlainTransformer
 from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import CannotRun, DprecPlain, DprecPrivate, System
+from dprec.benchmarks.systems import DprecPlain, DprecPrivate, System
 
 BASE = DprecPlain.name
 CURVE = (OptimizerAlone, PlainPyTorch, DprecPlain, DprecPrivate)
 ROUNDS = 9
-GB16 = 16 * 1024.0  # MB
 
 # Median, spread and bounds give the quantiles of the training histories in these two data sets (cut to 200 and 50).
 SHAPES = (
@@ -55,9 +51,9 @@ CURVE_COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
 def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
     """Return a row for each shape and system, and those of the memory curve."""
     rows: list[Row] = []
-    with _one_thread(), MemoryMeter() as meter:
+    with one_thread(), MemoryMeter() as meter:
         for shape in SMALL if quick else SHAPES:
-            rows += _compare(shape, quick, meter, say)
+            rows += _comparison(shape, quick).rows(meter, say)
         rows += memory_curve(quick, meter, say)
     return rows
 
@@ -110,100 +106,26 @@ def memory_curve(quick: bool, meter: MemoryMeter, say: Callable[[str], None]) ->
     rows = []
     for items in (100, 1_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
         shape = Shape(f"catalogue-{items}", items, users=8, tokens=256, median=32, spread=0, shortest=32, longest=32)
+        comparison = _comparison(shape, quick)
         for kind in CURVE:
             say(f"{shape.name}: memory of {kind.name}")
-            row = _row(shape, kind, _dim(quick))
-            row["peak_mb"], row["why_not"] = meter.peak_mb(Job(kind.name, shape, _dim(quick)))
+            row = comparison.row(kind)
+            row["peak_mb"], row["why_not"] = meter.peak_mb(comparison.job(kind))
             rows.append(row)
     return rows
 
 
-def _compare(shape: Shape, quick: bool, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
-    rows = {name: _row(shape, kind, _dim(quick)) for name, kind in SYSTEMS.items()}
-    steps: dict[str, Callable[[], None]] = {}
-    batch = shape.micro_batches()
-    for name, row in rows.items():
-        say(f"{shape.name}: checking {name}")
-        try:
-            steps[name] = partial(_ready(SYSTEMS[name], shape, row, _dim(quick)).step, batch)
-            say(f"{shape.name}: memory of {name}")
-            _measure_memory(name, shape, row, meter, quick)
-        except CannotRun as reason:
-            row["why_not"] = str(reason)
-            steps.pop(name, None)
-        except Exception as error:  # a peer's failure is its row, not the end of the benchmark
-            if name.startswith("dprec"):
-                raise
-            row["why_not"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
-            steps.pop(name, None)
-    seconds = race(
-        steps, rounds=2 if quick else ROUNDS, turn=0.0 if quick else 0.5, say=lambda what: say(f"{shape.name}: {what}")
-    )
-    for name, taken in seconds.items():
-        rows[name]["ms_per_step"] = 1000 * sorted(taken)[len(taken) // 2]
-        rows[name]["ratio"], rows[name]["ratio_spread"] = against(taken, seconds[BASE])
-    return list(rows.values())
+def _comparison(shape: Shape, quick: bool) -> Comparison:
+    return Comparison(
+        TRANSFORMER, shape, SYSTEMS, BASE, partial(_width, quick), rounds=2 if quick else ROUNDS,
+        turn=0.0 if quick else 0.5, at_once=(4, 12) if quick else (16, 48),
+    )  # fmt: skip
 
 
-def _ready(kind: type[System], shape: Shape, row: Row, dim: int) -> System:
-    """Return the system, ready to be timed, once its clipping is known to be right."""
-    if kind.private:
-        row["clip_error"] = clip_error(kind, shape.ids, shape.longest, shape.check_batch(), dim)
-    return kind(shape.ids, shape.longest, shape.users, dim)
-
-
-def _measure_memory(name: str, shape: Shape, row: Row, meter: MemoryMeter, quick: bool) -> None:
-    few, many = (4, 12) if quick else (16, 48)
-    peaks = []
-    for at_once in (0, few, many):
-        peak, why_not = meter.peak_mb(Job(name, shape, _dim(quick), at_once))
-        if why_not is not None:
-            raise CannotRun(why_not)
-        peaks.append(peak)
-    row["peak_mb"] = peaks[0]
-    if peaks[1] is not None and peaks[2] is not None:
-        row["max_batch_16gb"] = largest_batch(
-            GB16 - row["parameters_mb"], shape.user_bytes / MB, (few, peaks[1]), (many, peaks[2])
-        )
-
-
-def _row(shape: Shape, kind: type[System], dim: int) -> Row:
-    dim = dim if kind.tied else dim // 2
-    with torch.device("meta"):
-        plain = PlainTransformer(shape.ids, shape.longest, dim, kind.tied)
-    parameters = sum(p.numel() for p in plain.parameters())
-    return {
-        "shape": shape.name,
-        "system": kind.name,
-        "private": kind.private,
-        "tied": kind.tied,
-        "dim": dim,
-        "items": shape.items,
-        "batch": shape.users,
-        "tokens": int(shape.lengths().sum()),
-        "ms_per_step": None,
-        "ratio": None,
-        "ratio_spread": None,
-        "clip_error": None,
-        "peak_mb": None,
-        "parameters_mb": 4 * parameters / MB,
-        "max_batch_16gb": None,
-        "why_not": None,
-    }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _dim(quick: bool) -> int:
-    return 8 if quick else 64
+def _width(quick: bool, kind: type[System]) -> int:
+    # As the paper compares: two tables of half the width hold as many numbers as the one tied table.
+    dim = 8 if quick else 64
+    return dim if kind.tied else dim // 2
 
 
 def _on_curve(row: Row) -> bool:

@@ -1,6 +1,8 @@
-"""The same Transformer as anybody would write it: nn modules and `F.cross_entropy` over all items' scores."""
+"""The same models as anybody would write them: nn modules and `F.cross_entropy` over all items' scores."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from dprec.models.transformer import Block
 
 
-class PlainTransformer(nn.Module):
+class PlainModel(nn.Module):
     """Returns one loss per user. Untied, it consists of layers that Opacus and fastDP know.
 
     Item 0 is padding on the right: it is no class of the softmax, and no position that counts sees it.
@@ -18,22 +20,22 @@ class PlainTransformer(nn.Module):
     def __init__(self, ids: int, length: int, dim: int, tied: bool) -> None:
         super().__init__()
         self.embedding = nn.Embedding(ids, dim)
-        self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.embedding.weight, std=0.1)
-        nn.init.normal_(self.positions.weight, std=0.02)
-        self.blocks = nn.ModuleList(Block(dim, 1, 4 * dim, 0.0, "pre", "relu") for _ in range(2))
-        self.last_norm = nn.LayerNorm(dim)
         if not tied:
             self.output = nn.Linear(dim, ids - 1, bias=False)
         self.tied = tied
+        self.build(length, dim)
+
+    @abstractmethod
+    def build(self, length: int, dim: int) -> None:
+        """Make the layers between the items that are read and those that are scored."""
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Tensor:
+        """Return what each position (B, T, d) has seen so far."""
 
     def forward(self, history: Tensor, targets: Tensor) -> Tensor:
-        # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
-        places = torch.arange(history.shape[1]).repeat(len(history), 1)
-        x = self.embedding(history) + self.positions(places)  # (B, T, d)
-        for block in self.blocks:
-            x = block(x)
-        x = self.last_norm(x)
+        x = self.encode(self.embedding(history))
         real = targets != 0
         if self.tied:  # only where there is something to predict, which saves the padding's scores
             scores = F.linear(x[real], self.embedding.weight[1:])
@@ -44,3 +46,34 @@ class PlainTransformer(nn.Module):
             each = F.cross_entropy(scores, targets.flatten() - 1, ignore_index=-1, reduction="none")
             loss = each.view(targets.shape)
         return loss.sum(1) / real.sum(1).clamp(min=1)
+
+
+class PlainTransformer(PlainModel):
+    def build(self, length: int, dim: int) -> None:
+        self.positions = nn.Embedding(length, dim)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(dim, 1, 4 * dim, 0.0, "pre", "relu") for _ in range(2))
+        self.last_norm = nn.LayerNorm(dim)
+
+    def encode(self, x: Tensor) -> Tensor:
+        # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
+        places = torch.arange(x.shape[1]).repeat(len(x), 1)
+        x = x + self.positions(places)  # (B, T, d)
+        for block in self.blocks:
+            x = block(x)
+        normed: Tensor = self.last_norm(x)
+        return normed
+
+
+class PlainGRU(PlainModel):
+    def build(self, length: int, dim: int) -> None:
+        self.cell: nn.Module = nn.GRU(dim, dim, batch_first=True)
+
+    def encode(self, x: Tensor) -> Tensor:
+        states: Tensor = self.cell(x)[0]
+        return states
+
+
+class PlainLSTM(PlainGRU):
+    def build(self, length: int, dim: int) -> None:
+        self.cell = nn.LSTM(dim, dim, batch_first=True)

@@ -9,15 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dprec.benchmarks.plain import PlainTransformer
+from dprec.benchmarks.architectures import ARCHITECTURES, TRANSFORMER
+from dprec.benchmarks.plain import PlainModel
 from dprec.data import SequenceBatch
-from dprec.models import Transformer
 from dprec.models.gradient import GradientRule, MeanGradient
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.noise import GaussianNoise
 
-DIM = 64
 NOISE = 1.0
 
 
@@ -31,7 +30,7 @@ class CannotRun(Exception):
 
 
 class System(ABC):
-    """Trains the Transformer of DPFormer (one head, two blocks, no dropout), one step on one batch of users at a time.
+    """Trains one of `ARCHITECTURES`, one step on one batch of users at a time.
 
     A private system says how it scales a user's gradient, and gives a plain twin of its model: what the check
     needs to compute the same clipped sum without it.
@@ -41,10 +40,11 @@ class System(ABC):
     private: ClassVar[bool] = True
     tied: ClassVar[bool] = True
 
-    def __init__(self, ids: int, length: int, users: int, dim: int = DIM, noise: float = NOISE) -> None:
-        self.ids, self.length, self.users, self.noise = ids, length, users, noise
-        # As the paper compares: two tables of half the width hold as many numbers as the one tied table.
-        self.dim = dim if self.tied else dim // 2
+    def __init__(
+        self, ids: int, length: int, users: int, dim: int, noise: float = NOISE, architecture: str = TRANSFORMER
+    ) -> None:
+        self.ids, self.length, self.users, self.dim, self.noise = ids, length, users, dim, noise
+        self.architecture = ARCHITECTURES[architecture]
         torch.manual_seed(0)
         self.build()
 
@@ -61,9 +61,9 @@ class System(ABC):
     def model(self) -> nn.Module:
         """The module whose parameters are trained."""
 
-    def twin(self) -> PlainTransformer:
+    def twin(self) -> PlainModel:
         """A plain model with the same weights and parameter names."""
-        twin = PlainTransformer(self.ids, self.length, self.dim, self.tied)
+        twin = self.architecture.plain(self.ids, self.length, self.dim, self.tied)
         twin.load_state_dict(self.by_name({name: p.detach() for name, p in self.model.named_parameters()}))
         return twin
 
@@ -86,16 +86,16 @@ class Dprec(System):
     gradient: GradientRule
 
     def build(self) -> None:
-        self.transformer = Transformer(self.ids, self.dim, dropout=0.0, tied=self.tied, max_length=self.length)
-        self.parameters = dict(self.transformer.named_parameters())
-        self.optimizer = adam(self.transformer)
+        self.recommender = self.architecture.recommender(self.ids, self.length, self.dim, self.tied)
+        self.parameters = dict(self.recommender.named_parameters())
+        self.optimizer = adam(self.recommender)
 
     @property
     def model(self) -> nn.Module:
-        return self.transformer
+        return self.recommender
 
     def step(self, batch: Sequence[SequenceBatch]) -> None:
-        self.gradient(self.parameters, self.transformer.losses, batch)
+        self.gradient(self.parameters, self.recommender.losses, batch)
         self.optimizer.step()
 
 
@@ -115,7 +115,7 @@ class DprecPrivate(Dprec):
         super().build()
         self.clipping = Clipping("auto-v")
         self.gradient = PrivateGradient(
-            self.clipping, self.noise, self.users, GaussianNoise(), padding_rows(self.transformer)
+            self.clipping, self.noise, self.users, GaussianNoise(), padding_rows(self.recommender)
         )
 
     def scale(self, norm: Tensor) -> Tensor:

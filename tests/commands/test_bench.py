@@ -34,7 +34,7 @@ class ClipsTooLittle(DprecPrivate):
 
     def step(self, batch: Sequence[SequenceBatch]) -> None:
         super().step(batch)
-        for parameter in self.transformer.parameters():
+        for parameter in self.recommender.parameters():
             assert parameter.grad is not None
             parameter.grad *= 1.001
 
@@ -134,7 +134,7 @@ def test_turns_alternate() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fantom"], "there is no benchmark 'fantom'; there is phantom"),
+        (["fantom"], "there is no benchmark 'fantom'; there is phantom, recurrent"),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],

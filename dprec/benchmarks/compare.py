@@ -1,0 +1,118 @@
+"""Systems side by side on one shape: one that clips wrongly, or cannot run, says so in place of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from dprec.benchmarks.architectures import ARCHITECTURES
+from dprec.benchmarks.checks import clip_error
+from dprec.benchmarks.measure import against, race
+from dprec.benchmarks.memory import MB, Job, MemoryMeter, largest_batch
+from dprec.benchmarks.report import Row
+from dprec.benchmarks.shapes import Shape
+from dprec.benchmarks.systems import CannotRun, System
+
+GB16 = 16 * 1024.0  # MB
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trains `architecture` on `shape` by each of `systems`; times are given against those of the system `base`."""
+
+    architecture: str
+    shape: Shape
+    systems: Mapping[str, type[System]]
+    base: str
+    width: Callable[[type[System]], int]
+    rounds: int
+    turn: float  # seconds
+    at_once: tuple[int, int] | None = None  # batches from whose memory the largest possible one follows
+
+    def rows(self, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
+        """Measure, and return a row for each system."""
+        rows = {name: self.row(kind) for name, kind in self.systems.items()}
+        steps: dict[str, Callable[[], None]] = {}
+        batch = self.shape.micro_batches()
+        for name, row in rows.items():
+            say(f"{self.shape.name}: checking {name}")
+            try:
+                system = self._ready(name, row)
+                say(f"{self.shape.name}: memory of {name}")
+                self._measure_memory(name, row, meter)
+                steps[name] = partial(system.step, batch)
+            except CannotRun as reason:
+                row["why_not"] = str(reason)
+            except Exception as error:  # a peer's failure is its row, not the end of the benchmark
+                if name.startswith("dprec"):
+                    raise
+                row["why_not"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        seconds = race(steps, self.rounds, self.turn, say=lambda what: say(f"{self.shape.name}: {what}"))
+        for name, taken in seconds.items():
+            rows[name]["ms_per_step"] = 1000 * sorted(taken)[len(taken) // 2]
+            rows[name]["ratio"], rows[name]["ratio_spread"] = against(taken, seconds[self.base])
+        return list(rows.values())
+
+    def row(self, kind: type[System]) -> Row:
+        """What is known about a system before anything is measured."""
+        dim = self.width(kind)
+        with torch.device("meta"):
+            plain = ARCHITECTURES[self.architecture].plain(self.shape.ids, self.shape.longest, dim, kind.tied)
+        return {
+            "shape": self.shape.name,
+            "system": kind.name,
+            "private": kind.private,
+            "tied": kind.tied,
+            "dim": dim,
+            "items": self.shape.items,
+            "batch": self.shape.users,
+            "tokens": int(self.shape.lengths().sum()),
+            "ms_per_step": None,
+            "ratio": None,
+            "ratio_spread": None,
+            "clip_error": None,
+            "peak_mb": None,
+            "parameters_mb": 4 * sum(p.numel() for p in plain.parameters()) / MB,
+            "max_batch_16gb": None,
+            "why_not": None,
+        }
+
+    def job(self, kind: type[System], at_once: int = 0) -> Job:
+        return Job(kind.name, self.shape, self.width(kind), self.architecture, at_once)
+
+    def _ready(self, name: str, row: Row) -> System:
+        """Return the system, ready to be timed, once its clipping is known to be right."""
+        kind, shape, dim = self.systems[name], self.shape, row["dim"]
+        if kind.private:
+            few = shape.check_batch()
+            row["clip_error"] = clip_error(kind, shape.ids, shape.longest, few, dim, self.architecture)
+        return kind(shape.ids, shape.longest, shape.users, dim, architecture=self.architecture)
+
+    def _measure_memory(self, name: str, row: Row, meter: MemoryMeter) -> None:
+        def peak(at_once: int) -> float | None:
+            found, why_not = meter.peak_mb(self.job(self.systems[name], at_once))
+            if why_not is not None:
+                raise CannotRun(why_not)
+            return found
+
+        row["peak_mb"] = peak(0)
+        if self.at_once is not None:
+            (few, least), (many, most) = ((users, peak(users)) for users in self.at_once)
+            if least is not None and most is not None:
+                row["max_batch_16gb"] = largest_batch(
+                    GB16 - row["parameters_mb"], self.shape.user_bytes / MB, (few, least), (many, most)
+                )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,69 @@
+"""Recurrent recommenders without privacy, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dprec.data import SequenceBatch
+from dprec.errors import UserError
+from dprec.models import GRU, LSTM
+from dprec.privacy.tape import Tape
+from tests.models.zoo import ITEMS, batch_of, recurrent
+
+KINDS = [GRU, LSTM]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_states_are_those_of_torchs_own_layers(kind: Any) -> None:
+    model, batch = recurrent(kind, layers=2, dropout=0.5).eval(), batch_of(3)
+    own = getattr(nn, kind.__name__)(8, 8, 2, batch_first=True)
+    own.load_state_dict(model.cell.state_dict())
+    assert torch.equal(model.encode(batch.history), own(model.embedding(batch.history))[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_position_sees_only_what_came_before(kind: Any) -> None:
+    model = recurrent(kind).eval()
+    history = torch.randint(1, ITEMS, (3, 8))
+    changed = history.clone()
+    changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
+    assert torch.allclose(model.encode(history)[:, :5], model.encode(changed)[:, :5], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_drops_items_states_between_layers_and_the_last(kind: Any) -> None:
+    model = recurrent(kind, layers=2, dropout=0.4)
+    assert model.cell.dropout == model.dropout.p == 0.4
+    assert recurrent(kind, dropout=0.4).cell.dropout == 0.0  # nothing is between
+    batch = batch_of(3)
+    assert not torch.equal(model.losses(batch), model.losses(batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_the_tape_the_losses_are_the_same(kind: Any) -> None:
+    model, batch = recurrent(kind, layers=2), batch_of(5)
+    with Tape(dict(model.named_parameters()), 5) as tape:
+        tape.watch(batch)
+        losses = model.losses(batch)
+    assert torch.allclose(losses, model.losses(SequenceBatch(batch.history.clone(), batch.targets.clone())), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tape_keeps_the_models_precision(kind: Any, dtype: torch.dtype) -> None:
+    model, batch = recurrent(kind).to(dtype), batch_of(4)
+    with Tape(dict(model.named_parameters()), 4) as tape:
+        tape.watch(batch)
+        assert model.encode(batch.history).dtype == dtype
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}])
+def test_arguments_that_make_no_model_are_refused_in_one_line(kind: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"model\.{next(iter(wrong))}") as caught:
+        kind(ITEMS, **wrong)
+    assert "\n" not in str(caught.value)
