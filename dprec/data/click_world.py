@@ -13,7 +13,8 @@ BASE_RATE = 0.25
 NEW = 0.3  # share of the buckets of a large feature that appear after the first day
 LARGE = 30  # buckets from which a feature counts as large
 TURN = np.pi / 4  # how far tastes turn between the first day and the last
-LINEAR, PAIRED, COUNTED = 0.75, 1.3, 0.9  # standard deviations of the three parts of the logit
+PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # the paired part: its weight, the second axis' share, and what is linear of it
+BENT, STRAIGHT = 1.1, 0.5  # standard deviations of what counts add to the logit
 CHUNK = 2**14  # records drawn together: what is drawn for them stays in the cache
 
 
@@ -26,17 +27,17 @@ class Drawn:
 
 
 class ClickWorld:
-    """The law of a click. Every bucket of a categorical feature has four traits, most of them popular once.
+    """The law of a click. Every bucket of a categorical feature is a vector in the plane; missing is the origin.
 
     Popularity: the bucket at place p of a feature is drawn with probability log(1 + 1/p), up to a factor, as long
-    as it exists; before it does, its draws go to the next more popular one. A click's logit is the sum of
+    as it exists; before it does, its draws go to the last before it that exists. A click's logit is the sum of
 
-    - a linear part: one trait of every bucket;
-    - a paired part: the scalar product of two sums in the plane, one over the features of the user (the
-      even ones), one over those of the ad (the odd ones). The first turns with the days;
-    - a counted part: some counts act by their logarithm, others by how far it is from usual.
+    - a paired part: the scalar product of two sums of vectors, one over the features of the user (the even
+      ones), one over those of the ad (the odd ones), both shifted, so that a part of it is linear. The user's
+      sum turns with the days;
+    - a counted part: some counts act by their logarithm, the others by how far it is from usual.
 
-    All of it is a function of the arguments; the draws of a day of no other day.
+    All of it is a function of the arguments; what is drawn for a day does not depend on the other days.
     """
 
     def __init__(self, vocabularies: Sequence[int], days: int, seed: int = 0) -> None:
@@ -59,19 +60,12 @@ class ClickWorld:
         self.intercept = self._calibrated()
 
     def _invent_traits(self, feature: np.ndarray, place: np.ndarray, rng: np.random.Generator) -> None:
-        weight = rng.gamma(1.0, 1.0, FEATURES) + 0.2  # what a feature matters
-        share = np.sqrt(weight / weight.sum())
-        side = np.sqrt(weight / np.where(np.arange(FEATURES) % 2, weight[1::2].sum(), weight[::2].sum()))
-        traits = rng.standard_normal((len(feature), 3)).astype(np.float32)
-        traits[:, 0] *= LINEAR * share[feature]
-        traits[:, 1:] *= (np.sqrt(PAIRED / np.sqrt(2)) * side[feature])[:, None]
-        traits[place == 0] = 0
-        by_id = np.zeros((len(feature), 5), dtype=np.float32)  # linear, user's plane, ad's plane
-        by_id[:, 0] = traits[:, 0]
-        user = feature % 2 == 0
-        by_id[user, 1:3] = traits[user, 1:]
-        by_id[~user, 3:] = traits[~user, 1:]
-        self.traits = by_id
+        """Few features matter much, large ones a little less: a bucket's effect shows after tens of records."""
+        weight = (rng.gamma(0.4, 1.0, FEATURES) + 0.02) / np.bincount(feature) ** 0.25
+        for side in (slice(0, None, 2), slice(1, None, 2)):
+            weight[side] /= weight[side].sum()
+        scale = np.sqrt(weight)[feature, None] * [1, SECOND]  # (R, 2)
+        self.traits = (rng.standard_normal(scale.shape) * scale * (place > 0)[:, None]).astype(np.float32)
 
     def _invent_counts(self, rng: np.random.Generator) -> None:
         self.level = rng.uniform(0.3, 4.5, NUMBERS).astype(np.float32)
@@ -79,9 +73,8 @@ class ClickWorld:
         self.absent = np.where(rng.random(NUMBERS) < 0.6, rng.uniform(0.02, 0.45, NUMBERS), 0).astype(np.float32)
         slope = rng.standard_normal(NUMBERS).astype(np.float32)
         bent = np.arange(NUMBERS) % 2 == 0
-        scale = COUNTED / np.linalg.norm(slope)
-        self.straight = np.where(bent, 0, slope * scale).astype(np.float32)
-        self.bent = np.where(bent, slope * scale / np.sqrt(2), 0).astype(np.float32)
+        self.straight = np.where(bent, 0, slope * STRAIGHT / np.linalg.norm(slope[~bent])).astype(np.float32)
+        self.bent = np.where(bent, slope * BENT / np.linalg.norm(slope[bent]) / np.sqrt(2), 0).astype(np.float32)
 
     def _calibrated(self) -> float:
         """The intercept that makes the base rate."""
@@ -105,15 +98,16 @@ class ClickWorld:
         np.minimum(place, self.last, out=place)
         place *= rng.random((count, FEATURES), dtype=np.float32) >= self.missing
         rows = row_at[place + self.first]
-        linear, *planes = np.moveaxis(self.traits[rows].sum(axis=1), 1, 0)  # 5 of (n,)
+        user, ad = (sum(self.traits[row] for row in rows[:, side:].T[::2]) for side in (0, 1))  # (n, 2) each
         turn = TURN * day / max(1, self.days - 1)
-        x = planes[0] * np.cos(turn) - planes[1] * np.sin(turn)
-        y = planes[0] * np.sin(turn) + planes[1] * np.cos(turn)
+        user = user @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]], dtype=np.float32)
+        shift = np.array([SHIFT, 0], dtype=np.float32)
+        paired = PAIRED * ((user + shift) * (ad + shift)).sum(axis=1)
         usual = rng.standard_normal((count, NUMBERS), dtype=np.float32)  # how far from usual a count's log is
         present = rng.random((count, NUMBERS), dtype=np.float32) >= self.absent
         counts = np.exp(usual * self.spread + self.level) * present
         usual *= present
-        logits = linear + x * planes[2] + y * planes[3] + usual @ self.straight + (usual**2 - present) @ self.bent
+        logits = paired + usual @ self.straight + (usual**2 - present) @ self.bent
         values = np.empty((count, WIDTH), dtype=np.int32)
         values[:, :NUMBERS] = np.minimum(counts, 2**30)
         values[:, NUMBERS:] = rows - self.first
