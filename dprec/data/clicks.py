@@ -186,7 +186,7 @@ class Clicks(pl.LightningDataModule):
     def batches(self) -> UserBatches:
         """The batch sampler of training: knows the rate that the accounting needs."""
         if self._batches is None:
-            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed)
+            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
         return self._batches
 
     def periods(self, days: int = 1) -> list[range]:
