@@ -25,21 +25,24 @@ def converted(log: Path, cache: Path | None = None) -> ClickBlock:
     a part of one: it is written elsewhere in the same folder, and renamed when it is whole.
     """
     home = (log.parent if cache is None else cache) / f"{log.name}.dprec"
-    stat = log.stat()
-    state = {"format": _FORMAT, "log": log.name, "bytes": stat.st_size, "modified": stat.st_mtime_ns}
-    block = _opened(home, state)
+    block = _opened(home, _state(log))
     if block is None:
         try:
-            _convert(log, home, state)
+            _convert(log, home)
         except OSError as error:
             raise UserError(
                 f"cannot write {home} ({error.strerror or error}): it takes about {4 * WIDTH + 1} bytes a record; "
                 "set data.cache to a folder with room for it"
             ) from error
-        block = _opened(home, state)
+        block = _opened(home, _state(log))
     if block is None:
         raise UserError(f"{log} changed while it was converted: run again when it is complete")
     return block
+
+
+def _state(log: Path) -> dict[str, Any]:
+    stat = log.stat()
+    return {"format": _FORMAT, "log": log.name, "bytes": stat.st_size, "modified": stat.st_mtime_ns}
 
 
 def _opened(home: Path, state: dict[str, Any]) -> ClickBlock | None:
@@ -54,7 +57,8 @@ def _opened(home: Path, state: dict[str, Any]) -> ClickBlock | None:
         return None
 
 
-def _convert(log: Path, home: Path, state: dict[str, Any]) -> None:
+def _convert(log: Path, home: Path) -> None:
+    state = _state(log)  # of before the first byte is read
     home.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix=f"{home.name}-part-", dir=home.parent) as place:
