@@ -51,8 +51,9 @@ class ClickWorld:
         place = np.arange(len(feature)) - self.first[feature]  # 1 is the most popular, 0 is missing
         # (R,) row of the bucket at a place: the places of a feature shuffled, missing left where it is
         self.row_at = np.lexsort((rng.random(len(feature)), place > 0, feature)).astype(np.int32)
-        new = (rng.random(len(feature)) < NEW) & (sizes[feature] > LARGE) & (place > 1)
-        self.born = rng.integers(1, days, len(feature)) * new if days > 1 else np.zeros_like(place)
+        born = rng.integers(1, max(2, days), len(feature))
+        new = (rng.random(len(feature)) < NEW) & (sizes[feature] > LARGE) & (place > 1) & (days > 1)
+        self.born = born * new
         self._invent_traits(feature, place, rng)
         self._invent_counts(rng)
         self.missing = np.where(rng.random(FEATURES) < 0.4, rng.uniform(0.02, 0.4, FEATURES), 0).astype(np.float32)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pytorch_lightning as pl
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from dprec.data.batch import ClickBatch
 from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
+from dprec.data.click_records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_source import ClickDataset, open_clicks
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.data.source import OnMissing
@@ -25,7 +25,6 @@ VOCABULARIES = (
     *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
 )
 _FEWEST = 4  # buckets a scaled-down feature keeps, if it has them
-_EVALUATED = 8_192  # records of a batch that is only evaluated
 
 
 @dataclass(frozen=True)
@@ -216,46 +215,6 @@ class Clicks(pl.LightningDataModule):
 
     def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
         return DataLoader(EvaluatedRecords(self.load().log, records), batch_size=None, collate_fn=_as_is)
-
-
-class TrainingRecords(Dataset):
-    """Consecutive records of a log, numbered from 0, served a logical batch at a time."""
-
-    def __init__(self, log: ClickLog, records: range, micro_batch: int) -> None:
-        if micro_batch < 1:
-            raise UserError(f"data.micro_batch is {micro_batch}: give a micro-batch at least 1 record")
-        self.log = log
-        self.records = records
-        self.micro_batch = micro_batch
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, record: int) -> list[ClickBatch]:
-        return self.__getitems__([record])
-
-    def __getitems__(self, records: Sequence[int]) -> list[ClickBatch]:
-        """The micro-batches of one step: a partition of `records`; none for an empty draw."""
-        index = self.records.start + np.asarray(records, dtype=np.int64)
-        pieces = range(0, len(index), self.micro_batch)
-        return [self.log.read(index[start : start + self.micro_batch]) for start in pieces]
-
-
-class EvaluatedRecords(Dataset):
-    """Consecutive records of a log in their order, in batches."""
-
-    def __init__(self, log: ClickLog, records: range) -> None:
-        self.log = log
-        self.records = records
-
-    def __len__(self) -> int:
-        return -(-len(self.records) // _EVALUATED)
-
-    def __getitem__(self, number: int) -> ClickBatch:
-        piece = self.records[number * _EVALUATED : (number + 1) * _EVALUATED]
-        if not piece:
-            raise IndexError(number)
-        return self.log.read(np.arange(piece.start, piece.stop))
 
 
 def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
