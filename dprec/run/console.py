@@ -1,17 +1,14 @@
-"""What a command prints around its work: the notice of a stand-in, the table of results."""
+"""What a command prints around its work: the notice of a stand-in, a guarantee, recommendations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
-
-PROTOCOLS = {"": "seen items masked", "/all": "all items"}
 
 
 def notice_box(console: Console, notice: str | None) -> None:
@@ -30,20 +27,6 @@ def in_lines(guarantee: str) -> str:
     return re.sub(r"; (?=assumed public|not covered)", ";\n  ", guarantee)
 
 
-def results_table(console: Console, results: Mapping[str, Any], title: str) -> None:
-    """The model beside popularity: a private model that does not beat it is not worth its ε."""
-    names = [key for key in results if re.fullmatch(r"(ndcg|hit)@\d+", key)]
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("full ranking")
-    for name in names:
-        table.add_column(name.upper(), justify="right")
-        table.add_column("popularity", justify="right", style="dim")
-    for suffix, meaning in PROTOCOLS.items():
-        pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for name in names)
-        table.add_row(meaning, *(f"{value:.4f}" for pair in pairs for value in pair))
-    console.print(table)
-
-
 def recommendation_table(console: Console, items: Sequence[str], scores: Sequence[float]) -> None:
     table = Table()
     table.add_column("", justify="right")
@@ -52,10 +35,3 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     for place, (item, score) in enumerate(zip(items, scores, strict=True), start=1):
         table.add_row(str(place), escape(item), f"{score:.3f}")
     console.print(table)
-
-
-def verdict(results: Mapping[str, Any]) -> str:
-    ours, theirs = results["ndcg@10"], results["popularity_ndcg@10"]
-    if theirs == 0:
-        return "popularity finds nothing on this data"
-    return f"{ours / theirs:.2f} times popularity in NDCG@10" + ("" if ours > theirs else ": no better than it")
