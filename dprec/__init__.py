@@ -1,17 +1,36 @@
-"""Train sequence recommenders on people's histories with a differential-privacy guarantee per user."""
+"""Train recommenders on people's histories and clicks with a differential-privacy guarantee."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dprec.data import Sequences
-    from dprec.models import GRU, LSTM, DualEncoder, Recommender, SequenceRecommender, Spectral, Transformer
+    from dprec.data import Clicks, Sequences
+    from dprec.models import (
+        DLRM,
+        GRU,
+        LSTM,
+        PCTR,
+        ClickModel,
+        DualEncoder,
+        Learner,
+        Logistic,
+        Recommender,
+        SequenceRecommender,
+        Spectral,
+        Transformer,
+    )
     from dprec.privacy import Privacy
 
 __version__ = "0.1.0"
 __all__ = [
+    "DLRM",
     "GRU",
     "LSTM",
+    "PCTR",
+    "ClickModel",
+    "Clicks",
     "DualEncoder",
+    "Learner",
+    "Logistic",
     "Privacy",
     "Recommender",
     "SequenceRecommender",
@@ -20,27 +39,17 @@ __all__ = [
     "Transformer",
 ]
 
-_HOMES = {
-    "DualEncoder": "dprec.models",
-    "GRU": "dprec.models",
-    "LSTM": "dprec.models",
-    "Privacy": "dprec.privacy",
-    "Recommender": "dprec.models",
-    "SequenceRecommender": "dprec.models",
-    "Sequences": "dprec.data",
-    "Spectral": "dprec.models",
-    "Transformer": "dprec.models",
-}
+_HOMES = {"Clicks": "dprec.data", "Sequences": "dprec.data", "Privacy": "dprec.privacy"}
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *__all__])
 
 
 def __getattr__(name: str) -> Any:
     # On demand, so that `python -m dprec.fit --help` does not wait for torch.
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'dprec' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, "dprec.models")), name)

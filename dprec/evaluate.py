@@ -1,4 +1,4 @@
-"""Rank a trained model again: ``python -m dprec.evaluate RUN [--data.path ...] [--split NAME]``."""
+"""Judge a trained model again: ``python -m dprec.evaluate RUN [--data.path ...] [--split NAME]``."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ def evaluate(argv: list[str], console: Console) -> None:
     import torch
 
     from dprec.run.checkpoints import restore_model
-    from dprec.run.console import in_lines, notice_box, results_table
-    from dprec.run.evaluation import METRICS, data_for, metric_names, rank
+    from dprec.run.console import in_lines, notice_box
     from dprec.run.folder import checkpoint_of, read_checkpoint
-    from dprec.run.outcome import describe
+    from dprec.run.tasks import task_of
 
     split = line.take("split") or "test"
+    asked = line.take("metrics")
     path = checkpoint_of(line.only("RUN"))
     checkpoint = read_checkpoint(path)
-    metrics = metric_names(line.take("metrics") or checkpoint["dprec"].get("metrics", ",".join(METRICS)))
-    model, catalogue = restore_model(checkpoint, path)
-    data = data_for(checkpoint["dprec"], catalogue, line.overrides)
+    model = restore_model(checkpoint, path)
+    task = task_of(type(model))
+    metrics = task.asked(asked or checkpoint["dprec"]["metrics"])
+    data = task.data_of(checkpoint["dprec"], line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    results = rank(model, data, split, metrics, device)
+    results = task.judge(model, data, split, metrics, device)
     guarantee = checkpoint["dprec"]["guarantee"]
     if "json" in line.switches:
-        report = describe(data) | {"split": split, **guarantee, **results}
+        report = task.describe(data) | {"split": split, **guarantee, **results}
         command.print_json(report)
         return
     notice_box(console, data.notice)
-    results_table(console, results, f"{data.name}, {split}: {data.users:,} users, {data.items - 1:,} items")
+    console.print(task.table(results, f"{data.name}, {split}: {task.size(data)}"))
     console.print(in_lines(guarantee["guarantee"]), soft_wrap=True, highlight=False)
 
 

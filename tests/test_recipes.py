@@ -12,7 +12,7 @@ from pytorch_lightning import LightningDataModule
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import resolve
 from dprec.cli.parser import parse
-from dprec.data import Sequences
+from dprec.data import Clicks, Sequences
 from dprec.fit import main as fit
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +47,7 @@ TINY = {
     Sequences: {
         "dataset": "synthetic", "synthetic_users": 60, "synthetic_items": 40, "batch_size": 15, "max_length": 20,
     },
+    Clicks: {"dataset": "synthetic", "synthetic_records": 700, "table_scale": 1e-3, "batch_size": 50},
 }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from dprec.errors import UserError
 
 GROUPS = ("data", "model", "privacy", "trainer")
 TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics")
-FROM_DATA = ("items", "max_length")  # the model's sizes that the data decides
 
 # Names other tools use for the same thing, so that a first guess finds its key.
 SYNONYMS = {
@@ -75,12 +74,16 @@ def _parameters(cls: Any) -> tuple[str, ...]:  # apart, since mypy takes the cla
     return tuple(parser.get_defaults().get("it", jsonargparse.Namespace()).as_dict())
 
 
+def from_data(cls: type) -> Mapping[str, str]:
+    """The arguments of a class that the data decides, and of each what to set instead."""
+    return getattr(cls, "from_data", {})
+
+
 def known(classes: Mapping[str, type]) -> list[str]:
     """Every key that may be set, given the class in each group."""
     keys = list(TOP_LEVEL)
     for group, cls in classes.items():
-        names = [name for name in parameters(cls) if not (group == "model" and name in FROM_DATA)]
-        keys += [f"{group}.{name}" for name in names]
+        keys += [f"{group}.{name}" for name in parameters(cls) if name not in from_data(cls)]
     return keys
 
 
@@ -91,9 +94,8 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
         return
     if group in GROUPS and name in ("class_path", "help"):
         return
-    if group == "model" and name in FROM_DATA:
-        hint = "set data.max_length" if name == "max_length" else "it is the size of the catalogue"
-        raise UserError(f"{where}: model.{name} comes from the data; {hint}")
+    if group in classes and name in from_data(classes[group]):
+        raise UserError(f"{where}: {key} comes from the data; {from_data(classes[group])[name]}")
     options = known(classes)
     if key in options:
         return

@@ -14,17 +14,16 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
-from dprec.cli.keys import GROUPS, check, flatten, normal
+from dprec.cli.keys import GROUPS, check, flatten, from_data, normal
 from dprec.cli.messages import one_line
 from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
-from dprec.models.base import Recommender
-from dprec.models.transformer import Transformer
+from dprec.models import Learner, Transformer
 from dprec.privacy.engine import Privacy
 
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
-BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Recommender, "privacy": Privacy}
+BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}
 
 # What a recipe gets where it says nothing: one device, and none of Lightning's own output.
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -42,9 +41,10 @@ class RecipeCLI(LightningCLI):
     Its automatic optimizer is off, since replacing the model's optimizer would drop the noise.
     """
 
-    def __init__(self, args: list[str]) -> None:
+    def __init__(self, args: list[str], model: type = Transformer) -> None:
+        self._from_data = from_data(model)
         super().__init__(
-            Recommender,
+            Learner,
             pl.LightningDataModule,
             save_config_callback=None,
             trainer_defaults=TRAINER_DEFAULTS,
@@ -68,7 +68,7 @@ class RecipeCLI(LightningCLI):
             help="Steps between two checkpoints; 0: only the last.",
         )
         parser.add_argument(
-            "--metrics", type=str, default="ndcg@10,hit@10", help="What is reported at the end, the verdict's first."
+            "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -76,7 +76,7 @@ class RecipeCLI(LightningCLI):
             "--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none."
         )
         parser.set_defaults({key: {"class_path": path_of(DEFAULT_CLASSES[key])} for key in ("model", "data")})
-        for size in ("items", "max_length"):
+        for size in self._from_data:
             parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -137,7 +137,7 @@ def parse(line: CommandLine) -> Settings:
     args = [word for path in line.recipes for word in ("--config", path)]
     args += [f"--{key}={value}" for key, value in line.overrides]
     try:
-        cli = RecipeCLI(args)
+        cli = RecipeCLI(args, classes["model"])
     except jsonargparse.ArgumentError as error:
         raise UserError(one_line(str(error))) from None
     tree = _plain(cli)

@@ -1,4 +1,4 @@
-"""What a model sees: one micro-batch of users for training, one for ranking."""
+"""What a model sees: one micro-batch of users or records for training, one for ranking."""
 
 # Not frozen: Lightning's precision plugins write the tensors they convert back into the batch.
 
@@ -56,4 +56,34 @@ class RankingBatch:
             self.history.to(device, **options),
             self.target.to(device, **options),
             self.seen.to(device, **options),
+        )
+
+
+@dataclass
+class ClickBatch:
+    """Records of a click log; row i of every tensor belongs to record i alone.
+
+    >>> import torch
+    >>> batch = ClickBatch(torch.tensor([[3.0], [0.0]]), torch.tensor([[[2]], [[0]]]), torch.tensor([1.0, 0.0]))
+    >>> len(batch), batch.select([1]).clicked
+    (2, tensor([0.]))
+    """
+
+    numbers: Tensor  # (B, D) float32: counts as they are, 0 where missing; some logs have a few below 0
+    categories: Tensor  # (B, F, P) int64: the ids of each of F features, repeats allowed, -1 where a bag is shorter
+    clicked: Tensor  # (B,) float32: 0 or 1
+
+    def __len__(self) -> int:
+        return self.clicked.shape[0]
+
+    def select(self, records: Sequence[int]) -> ClickBatch:
+        """Return the batch these records alone would be, in this order."""
+        rows = list(records)
+        return ClickBatch(self.numbers[rows], self.categories[rows], self.clicked[rows])
+
+    def to(self, device: torch.device | str, **options: Any) -> ClickBatch:
+        return ClickBatch(
+            self.numbers.to(device, **options),
+            self.categories.to(device, **options),
+            self.clicked.to(device, **options),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -50,6 +51,15 @@ class Catalogue:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal catalogues in equal order; length-prefixed, so that no two lists run together."""
+        digest = hashlib.sha256()
+        for raw in self.ids:
+            encoded = raw.encode()
+            digest.update(len(encoded).to_bytes(4, "big") + encoded)
+        return digest.hexdigest()[:16]
 
     def index(self, raw: str) -> int | None:
         """The id of an item (1..V), None if it is not in the catalogue."""

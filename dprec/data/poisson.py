@@ -19,20 +19,21 @@ class UserBatches(Sampler[list[int]]):
     """A torch batch sampler over users 0..users-1 that knows its own sampling rate.
 
     One pass yields `len(self)` batches and moves `step` on by one for each. The stream never ends: the
-    next pass goes on where the last one stopped, and a resumed run sets `step`.
+    next pass goes on where the last one stopped, and a resumed run sets `step`. `unit` says what a "user" is in
+    this data: what is drawn as a whole is what privacy protects as a whole.
     """
 
     kind: ClassVar[str]
 
-    def __init__(self, users: int, expected_batch: int, seed: int | None = None) -> None:
+    def __init__(self, users: int, expected_batch: int, seed: int | None = None, unit: str = "user") -> None:
         if users < 1:
-            raise UserError("there is no user to sample: the data has 0 users after filtering")
+            raise UserError(f"there is no {unit} to sample: the data has 0 {unit}s after filtering")
         if expected_batch < 1:
-            raise UserError(f"data.batch_size is {expected_batch}: give at least 1 user a step")
+            raise UserError(f"data.batch_size is {expected_batch}: give at least 1 {unit} a step")
         if expected_batch > users:
             raise UserError(
-                f"data.batch_size is {expected_batch} but the data has {users} users: "
-                "give a batch size of at most the number of users"
+                f"data.batch_size is {expected_batch} but the data has {users} {unit}s: "
+                f"give a batch size of at most the number of {unit}s"
             )
         if seed is not None and seed < 0:
             raise UserError(f"data.sampling_seed is {seed}: give a number that is not negative")
@@ -41,6 +42,7 @@ class UserBatches(Sampler[list[int]]):
         self.rate = expected_batch / users
         self.seed = seed
         self.seeded = seed is not None
+        self.unit = unit
         self.step = 0
 
     def __len__(self) -> int:
@@ -105,8 +107,8 @@ class ShuffledBatches(UserBatches):
 
     kind = "shuffle"
 
-    def __init__(self, users: int, batch: int, seed: int | None = None) -> None:
-        super().__init__(users, batch, seed)
+    def __init__(self, users: int, batch: int, seed: int | None = None, unit: str = "user") -> None:
+        super().__init__(users, batch, seed, unit)
         self._key = secrets.randbits(128) if seed is None else seed
         self._shuffle: tuple[int, np.ndarray] | None = None  # the current shuffle and its number
 
@@ -119,12 +121,14 @@ class ShuffledBatches(UserBatches):
         return np.sort(self._shuffle[1][start : start + self.expected_batch])
 
 
-def user_batches(sampling: str, users: int, batch_size: int, seed: int | None = None) -> UserBatches:
+def user_batches(
+    sampling: str, users: int, batch_size: int, seed: int | None = None, unit: str = "user"
+) -> UserBatches:
     """The batch sampler that a recipe's `data.sampling` names."""
     kinds: dict[str, type[UserBatches]] = {kind.kind: kind for kind in (PoissonBatches, ShuffledBatches)}
     if sampling not in kinds:
         raise UserError(f"data.sampling is '{sampling}': give {' or '.join(kinds)}")
-    return kinds[sampling](users, batch_size, seed)
+    return kinds[sampling](users, batch_size, seed, unit)
 
 
 def _philox(seed: int | None, step: int) -> np.random.Philox:

@@ -135,6 +135,11 @@ class Sequences(pl.LightningDataModule):
         return read_interactions(log, self.format, self.user_column, self.item_column, self.time_column)
 
     @property
+    def unit(self) -> str:
+        """What privacy protects: one user with their whole history, drawn as one."""
+        return "user"
+
+    @property
     def users(self) -> int:
         """N, the number of users that training draws from."""
         return self.load().histories.users
@@ -145,6 +150,11 @@ class Sequences(pl.LightningDataModule):
         return len(self.load().catalogue) + 1
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """What a model needs to know of the data: how many item ids, and how long histories are."""
+        return {"items": self.items, "max_length": self.max_length}
+
+    @property
     def catalogue(self) -> Catalogue:
         return self.load().catalogue
 
@@ -152,6 +162,11 @@ class Sequences(pl.LightningDataModule):
     def catalogue_ids(self) -> list[str]:
         """The raw id of item i + 1 at position i."""
         return self.load().catalogue.ids
+
+    @property
+    def fingerprint(self) -> str:
+        """Stays the same while a run may be resumed: the catalogue's, since the model's rows stand for its items."""
+        return self.load().catalogue.fingerprint
 
     @property
     def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
@@ -194,7 +209,7 @@ class Sequences(pl.LightningDataModule):
     def batches(self) -> UserBatches:
         """The batch sampler of training: knows the rate that the accounting needs."""
         if self._batches is None:
-            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed)
+            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
         return self._batches
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:

@@ -1,5 +1,16 @@
-"""How well a model ranks: metrics over the whole catalogue, with and without the items a user has seen."""
+"""How well a model does: ranks over the whole catalogue, with and without seen items, and chances of a click."""
 
+from dprec.metrics.clicks import ClickMetrics
 from dprec.metrics.ranking import GAINS, HIT, NDCG, RankingMetrics, hit_at, ndcg_at, precision_at, target_ranks
 
-__all__ = ["GAINS", "HIT", "NDCG", "RankingMetrics", "hit_at", "ndcg_at", "precision_at", "target_ranks"]
+__all__ = [
+    "GAINS",
+    "HIT",
+    "NDCG",
+    "ClickMetrics",
+    "RankingMetrics",
+    "hit_at",
+    "ndcg_at",
+    "precision_at",
+    "target_ranks",
+]

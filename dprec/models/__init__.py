@@ -1,9 +1,27 @@
-"""Recommenders; to add one, subclass `Recommender` or `SequenceRecommender` in a file of its own."""
+"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `Learner` in a file of its own."""
 
 from dprec.models.base import Recommender, SequenceRecommender
+from dprec.models.clicks import ClickModel
+from dprec.models.dlrm import DLRM
 from dprec.models.dual_encoder import DualEncoder
+from dprec.models.learner import Learner
+from dprec.models.logistic import Logistic
+from dprec.models.pctr import PCTR
 from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral
 from dprec.models.transformer import Transformer
 
-__all__ = ["GRU", "LSTM", "DualEncoder", "Recommender", "SequenceRecommender", "Spectral", "Transformer"]
+__all__ = [
+    "DLRM",
+    "GRU",
+    "LSTM",
+    "PCTR",
+    "ClickModel",
+    "DualEncoder",
+    "Learner",
+    "Logistic",
+    "Recommender",
+    "SequenceRecommender",
+    "Spectral",
+    "Transformer",
+]

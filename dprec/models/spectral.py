@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.histories import Histories
-from dprec.models.base import Recommender, refuse_unless
+from dprec.models.base import Recommender
 from dprec.models.cooccurrence import item_counts, pair_weights
+from dprec.models.learner import refuse_unless
 from dprec.privacy.release import ExactSums, Release
 
 MIX = 3.0  # scale of the scores before anything is trained
@@ -85,8 +86,9 @@ class Spectral(Recommender):
     def releases(self) -> tuple[Release, ...]:
         return self.frequencies, self.pairs
 
-    def prepare(self, histories: Histories, sums: ExactSums) -> None:
+    def prepare(self, data: Any, sums: ExactSums) -> None:
         """Choose the items and describe them, from sums over all users."""
+        histories: Histories = data.training
         counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
         counts[0] = -np.inf
         chosen = np.sort(np.argpartition(-counts, self.top - 1)[: self.top])

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.errors import UserError
-from dprec.models.base import SequenceRecommender, refuse_unless
+from dprec.models.base import SequenceRecommender
+from dprec.models.learner import refuse_unless
 
 
 class Transformer(SequenceRecommender):

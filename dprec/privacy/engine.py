@@ -1,4 +1,4 @@
-"""The Lightning callback that makes a recommender's training private, and says what that guarantees."""
+"""The Lightning callback that makes a model's training private, and says what that guarantees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dprec.privacy.sampling import Sampler, Sampling
 
 
 class Privacy(pl.Callback):
-    """Trains whatever recommender it is given with differential privacy per user.
+    """Trains whatever model it is given with differential privacy per user, or whatever else the data draws as one.
 
     Args:
         epsilon: the budget; training stops before a step that would pass it. None: ε is only reported.
@@ -289,7 +289,7 @@ def _refuse_what_breaks_it(trainer: pl.Trainer, model: pl.LightningModule) -> No
         if reason:
             raise UserError(f"trainer.{option} cannot be used with privacy: {reason}")
     if not hasattr(model, "gradient") or not hasattr(model, "losses"):
-        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.models.Recommender")
+        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
     mixed = getattr(model, "mixes_users", None)
     if mixed:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")

@@ -90,5 +90,7 @@ def padding_rows(module: nn.Module) -> list[PaddingRow]:
     return [
         PaddingRow(names[id(part.weight)], part.padding_idx)
         for part in module.modules()
-        if isinstance(part, nn.Embedding) and part.padding_idx is not None and part.weight.requires_grad
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag))
+        and part.padding_idx is not None
+        and part.weight.requires_grad
     ]

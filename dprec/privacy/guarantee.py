@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.ledger import Event
 from dprec.privacy.sampling import Sampling
 
-NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal any user's history"
+NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal anybody's data"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is protected as a whole, in the words of the sentence."""
+
+    present: str  # how neighbours differ under Poisson sampling
+    replaced: str  # and under shuffling
+    not_covered: str  # because of what the unit is
+
+
+UNITS = {
+    "user": Unit(
+        present="adding or removing one user's whole history",
+        replaced="replacing one user's whole history by an empty one",
+        not_covered="logged losses, metrics on the users' held-out items",
+    ),
+    "record": Unit(
+        present="adding or removing one record",
+        replaced="leaving the place of one record empty",
+        not_covered="people with several records, for whom it weakens with their number, logged losses, "
+        "metrics on held-out records",
+    ),
+}
 
 
 def guarantee(
@@ -31,24 +56,25 @@ def guarantee(
         )
     if math.isinf(epsilon):
         return f"not private: noise multiplier {noise_multiplier:g} gives no finite epsilon"
+    unit, units = UNITS[sampling.unit], f"{sampling.unit}s"
     neighbours = (
-        "adding or removing one user's whole history (with the number of users, and so the rate, held fixed)"
+        f"{unit.present} (with the number of {units}, and so the rate, held fixed)"
         if sampling.kind == "poisson"
-        else "replacing one user's whole history by an empty one"
+        else unit.replaced
     )
     law = (
-        f"Poisson sampling of users at rate {sampling.rate:.6g}"
+        f"Poisson sampling of {units} at rate {sampling.rate:.6g}"
         if sampling.kind == "poisson"
-        else f"shuffled batches of {sampling.expected_batch} users, without amplification by sampling"
+        else f"shuffled batches of {sampling.expected_batch} {units}, without amplification by sampling"
     )
     before = "".join(f"a Gaussian release of {e.what} with multiplier {e.noise_multiplier:.6g}, " for e in releases)
-    public = "; ".join(assumptions) or f"the number of users ({sampling.users})"
+    public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"
     return (
-        f"({round_up(epsilon)}, {round_up(delta)})-differential privacy per user, "
+        f"({round_up(epsilon)}, {round_up(delta)})-differential privacy per {sampling.unit}, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
-        f"{before}{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-user gradients clipped "
-        f"to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
-        f"assumed public: {public}; not covered: logged losses, metrics on the users' held-out items, "
+        f"{before}{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-{sampling.unit} "
+        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
+        f"assumed public: {public}; not covered: {unit.not_covered}, "
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )
 

@@ -18,6 +18,7 @@ class Sampler(Protocol):
     expected_batch: int
     rate: float
     seeded: bool
+    unit: str  # what a "user" is: "user" or "record"
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,18 @@ class Sampling:
     expected_batch: int
     rate: float
     seeded: bool
+    unit: str = "user"
 
     @classmethod
     def of(cls, sampler: Any) -> Sampling:
         """Read the law off the sampler; refuse one that does not state it."""
         kind = getattr(sampler, "kind", None)
-        if kind not in ("poisson", "shuffle"):
+        if kind not in ("poisson", "shuffle") or getattr(sampler, "unit", None) not in ("user", "record"):
             raise UserError(
                 f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: "
                 "use DataLoader(batch_sampler=dprec.data.PoissonBatches(…))"
             )
-        return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded)
+        return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit)
 
     @property
     def steps_per_event(self) -> int:
@@ -72,9 +74,9 @@ class Sampling:
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""
         named = {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}
-        return named | {"sampling_seeded": self.seeded}
+        return named | {"sampling_seeded": self.seeded, "unit": self.unit}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Sampling:
         users, batch = settings["users"], settings["batch_size"]
-        return cls(settings["sampling"], users, batch, batch / users, settings["sampling_seeded"])
+        return cls(settings["sampling"], users, batch, batch / users, settings["sampling_seeded"], settings["unit"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from dprec.cli.classes import build
-from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
-from dprec.models.base import Recommender
+from dprec.models import Learner
 from dprec.run.folder import FORMAT, RunFolder, replace_file, write_json
 
 
@@ -103,22 +101,13 @@ class SaveRun(pl.Callback):
         self._generator = ours.get("generator")
 
 
-def catalogue_hash(ids: Sequence[str]) -> str:
-    """Equal for equal catalogues in equal order; length-prefixed, so that no two lists run together."""
-    digest = hashlib.sha256()
-    for raw in ids:
-        encoded = raw.encode()
-        digest.update(len(encoded).to_bytes(4, "big") + encoded)
-    return digest.hexdigest()[:16]
-
-
-def restore_model(checkpoint: Mapping[str, Any], path: Path) -> tuple[Recommender, Catalogue]:
-    """The trained model, ready to rank, and the catalogue that names its items; no data is needed."""
+def restore_model(checkpoint: Mapping[str, Any], path: Path) -> Learner:
+    """The trained model, ready to use; no data is needed."""
     ours = checkpoint["dprec"]
-    model = build(Recommender, ours["model"], "model")
+    model: Learner = build(Learner, ours["model"], "model")
     try:
         model.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path} does not fit {ours['model']['class_path']}, has its code changed? {reason}") from None
-    return model.eval(), Catalogue(ours["catalogue"])
+    return model.eval()

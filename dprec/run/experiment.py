@@ -1,4 +1,4 @@
-"""One run: data, guarantee and model put together, trained, ranked and written down."""
+"""One run: data, guarantee and model put together, trained, judged and written down."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytorch_lightning as pl
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import build
+from dprec.cli.classes import build, path_of, resolve
 from dprec.cli.command import Stopped
-from dprec.cli.keys import parameters
+from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
-from dprec.models.base import Recommender
+from dprec.models import Learner
 from dprec.privacy.engine import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.checkpoints import SaveRun, catalogue_hash
+from dprec.run.checkpoints import SaveRun
 from dprec.run.console import notice_box
-from dprec.run.evaluation import metric_names, rank
 from dprec.run.folder import RunFolder, write_json
 from dprec.run.lock import training_alone
-from dprec.run.outcome import describe, peak_memory_mb, promise, show, spending
+from dprec.run.outcome import peak_memory_mb, promise, show, spending
 from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data, stored_settings
+from dprec.run.tasks import task_of
 from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
 
 
@@ -35,16 +35,18 @@ class Experiment:
     def __init__(self, settings: Settings) -> None:
         tree = settings.tree
         self.settings = settings
-        self.metrics = metric_names(tree["metrics"])
         refuse_unsafe(tree["trainer"])
         self.privacy: Privacy | None = tree["privacy"] and build(Privacy, tree["privacy"], "privacy")
+        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        self.task = task_of(model)
+        self.metrics = self.task.asked(tree["metrics"])
         self.data: Any = build(pl.LightningDataModule, tree["data"], "data")
         self.data.setup("fit")
         self.batches = self.data.batches
         self.steps = total_steps(settings, self.batches)
-        self.sizes = {"items": self.data.items, "max_length": self.data.max_length}
+        self.sizes = _sizes(model, self.data)
         pl.seed_everything(tree["seed"], verbose=False)
-        self.model: Recommender = build(Recommender, tree["model"], "model", self.sizes)
+        self.model: Learner = build(Learner, tree["model"], "model", self.sizes)
         if self.privacy is not None:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
 
@@ -60,8 +62,8 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """What a ledger speaks about; with any of it changed, a resumed run is not the same run."""
         return {
-            "users": self.data.users,
-            "catalogue": catalogue_hash(self.data.catalogue_ids),
+            f"{self.data.unit}s": self.data.users,
+            "data.fingerprint": self.data.fingerprint,
             "data.sampling": self.batches.kind,
             "data.batch_size": self.batches.expected_batch,
             "steps": self.steps,
@@ -81,12 +83,12 @@ class Experiment:
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
-        else:  # stopped after its last step: only the ranking is left to do
+        else:  # stopped after its last step: only the judgement is left to do
             steps, seconds = self._take_over(checkpoint)
-        results = rank(self.model, self.data, metrics=self.metrics, device=trainer.strategy.root_device)
+        results = self.task.judge(self.model, self.data, metrics=self.metrics, device=trainer.strategy.root_device)
         report = {
             "run": self.name,
-            **describe(self.data),
+            **self.task.describe(self.data),
             **spending(self.privacy),
             "guarantee": self.guarantee,
             "sampling_rate": self.batches.rate,
@@ -97,7 +99,8 @@ class Experiment:
             "peak_memory_mb": peak_memory_mb(),
         }
         write_json(run.metrics, report)
-        show(console, report, run, self.steps)
+        table = self.task.table(results, f"{self.name}: {self.task.size(self.data)}")
+        show(console, table, self.task.verdict(results), report, run, self.steps)
         return report
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
@@ -121,18 +124,17 @@ class Experiment:
     def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
         callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]
         if self.settings.tree["trainer"]["enable_progress_bar"] is not False:
-            callbacks.append(TrainingProgress(self.steps, self.privacy, console))
+            callbacks.append(TrainingProgress(self.steps, self.task, self.privacy, console))
         return [*callbacks, save]  # saved last: a checkpoint holds what the others have done in this step
 
     def _facts(self) -> dict[str, Any]:
-        """The part of a checkpoint that makes it enough to recommend, and to evaluate on any data."""
+        """The part of a checkpoint that makes it enough to use the model, and to evaluate it on any data."""
         tree = self.settings.tree
-        sizes = {key: size for key, size in self.sizes.items() if key in parameters(type(self.model))}
         return {
             "run": self.name,
-            "model": {**tree["model"], "init_args": {**tree["model"]["init_args"], **sizes}},
+            "model": {**tree["model"], "init_args": {**tree["model"]["init_args"], **self.sizes}},
             "data": tree["data"],
-            "catalogue": list(self.data.catalogue_ids),
+            **self.task.belongings(self.data),
             "dataset": self.data.name,
             "stand_in": self.data.stand_in,
             "notice": self.data.notice,
@@ -151,6 +153,18 @@ class Experiment:
             "assumed_public": list(self.data.assumptions),
             **ledger,
         }
+
+
+def _sizes(model: type, data: Any) -> dict[str, Any]:
+    """The arguments of the model that the data decides; refused where the data knows nothing of the kind."""
+    wanted = [name for name in from_data(model) if name in parameters(model)]
+    missing = [name for name in wanted if name not in data.sizes]
+    if missing:
+        raise UserError(
+            f"model {path_of(model)} takes {' and '.join(missing)} from the data, which {path_of(type(data))} "
+            "does not have: give data and a model of the same kind"
+        )
+    return {name: data.sizes[name] for name in wanted}
 
 
 def start(settings: Settings, console: Console) -> None:

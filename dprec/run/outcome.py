@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from dprec.privacy.engine import Privacy
 from dprec.privacy.guarantee import round_up
-from dprec.run.console import in_lines, notice_box, results_table, verdict
-from dprec.run.evaluation import PROTOCOL
+from dprec.run.console import in_lines, notice_box
 from dprec.run.folder import RunFolder
 
 
@@ -35,26 +35,14 @@ def promise(privacy: Privacy | None, steps: int) -> str:
         return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
     return (
         f"private: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
-        f"noise multiplier {privacy.sigma:.3g}, {steps} steps"
+        f"noise multiplier {privacy.sigma:.3g}, {steps} steps; the unit is one {privacy.sampling.unit}"
     )
 
 
-def describe(data: Any) -> dict[str, Any]:
-    """What was trained on, and how it is ranked."""
-    return {
-        "dataset": data.name,
-        "stand_in": data.stand_in,
-        "notice": data.notice,
-        "protocol": PROTOCOL,
-        "users": data.users,
-        "items": data.items - 1,
-    }
-
-
-def show(console: Console, report: Mapping[str, Any], run: RunFolder, planned: int) -> None:
-    """The model beside popularity, what it cost in privacy and where everything lies."""
-    results_table(console, report, f"{report['run']}: {report['users']:,} users, {report['items']:,} items")
-    lines = [verdict(report)]
+def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any], run: RunFolder, planned: int) -> None:
+    """The model beside what it has to beat, what it cost in privacy and where everything lies."""
+    console.print(table)
+    lines = [verdict]
     if report["steps"] < planned:
         lines.append(f"stopped after {report['steps']} of {planned} planned steps")
     if report["epsilon"] is not None:

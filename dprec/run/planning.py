@@ -10,13 +10,18 @@ import pytorch_lightning as pl
 from rich.console import Console
 from rich.table import Table
 
-from dprec.cli.classes import build
+from dprec.cli.classes import build, resolve
 from dprec.cli.parser import Settings
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
+from dprec.models import Learner
 from dprec.privacy.engine import Privacy
 from dprec.run.console import notice_box
+from dprec.run.tasks import task_of
 from dprec.run.trainer import total_steps
+
+# What a model is built with where nobody has counted: only what it releases before training is asked of it.
+SMALLEST: dict[str, Any] = {"items": 2, "max_length": 1, "numbers": 1, "vocabularies": [1]}
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class RunPlan:
 
     run: str
     users: int
-    items: int | None  # V, None where nobody counted
+    items: int | None  # V, None where nobody counted or the data has none
     batch_size: int
     sampling: str
     sampling_rate: float
@@ -37,6 +42,7 @@ class RunPlan:
     after: list[dict[str, float]]  # steps and ε after each tenth
     stand_in: bool = False
     notice: str | None = None  # where users and items were counted in stand-in data
+    unit: str = "user"  # what "users" are
 
     @classmethod
     def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
@@ -45,16 +51,18 @@ class RunPlan:
         if tree["privacy"] is None:
             raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
         privacy = build(Privacy, tree["privacy"], "privacy")
-        notice = None
+        notice, sizes = None, SMALLEST
         if users is None:
             data: Any = build(pl.LightningDataModule, tree["data"], "data")
             data.setup("fit")
-            batches, items = data.batches, data.items - 1
-            notice = data.notice
+            task = task_of(resolve(Learner, tree["model"]["class_path"], "model.class_path"))
+            batches, items = data.batches, task.describe(data).get("items")
+            notice, sizes = data.notice, data.sizes
         else:
             batches = _batches(tree["data"], users)
         steps = total_steps(settings, batches)
-        privacy.plan(batches, steps)
+        model: Learner = build(Learner, tree["model"], "model", sizes)
+        privacy.plan(batches, steps, model.releases)
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
         after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
         if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
@@ -77,6 +85,7 @@ class RunPlan:
             after=after,
             stand_in=notice is not None,
             notice=notice,
+            unit=batches.unit,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,8 +96,8 @@ class RunPlan:
         facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
         items = "" if self.items is None else f", {self.items:,} items"
         for name, value in (
-            ("data", f"{self.users:,} users{items}"),
-            ("batch", f"{self.batch_size:,} users, {self.sampling} sampling, q = {self.sampling_rate:.4f}"),
+            ("data", f"{self.users:,} {self.unit}s{items}"),
+            ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, q = {self.sampling_rate:.4f}"),
             ("steps", f"{self.steps:,}"),
             ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
             ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
@@ -109,4 +118,5 @@ def _batches(data: Mapping[str, Any], users: int) -> UserBatches:
     given = data["init_args"]
     if "sampling" not in given or "batch_size" not in given:
         raise UserError(f"--users: {data['class_path']} has no sampling and batch_size to plan with; leave --users out")
-    return user_batches(given["sampling"], users, given["batch_size"])
+    module = build(pl.LightningDataModule, data, "data")  # which reads no data yet
+    return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)

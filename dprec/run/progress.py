@@ -10,16 +10,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dprec.privacy.engine import Privacy
+from dprec.run.tasks import Task
 
 LEAST_SECONDS = 2.0  # between two looks at ε, which costs a composition of the whole ledger
 LINES = 10  # printed where there is no terminal
 
 
 class TrainingProgress(pl.Callback):
-    """Steps, ε spent of ε, the loss (not private), NDCG@10 of the last evaluation and the time left."""
+    """Steps, ε spent of ε, the loss (not private), the metric of the last evaluation and the time left."""
 
-    def __init__(self, steps: int, privacy: Privacy | None, console: Console) -> None:
+    def __init__(self, steps: int, task: Task, privacy: Privacy | None, console: Console) -> None:
         self.steps = steps
+        self.task = task
         self.privacy = privacy
         self.console = console
         self.bar: Progress | None = None
@@ -77,9 +79,10 @@ class TrainingProgress(pl.Callback):
         metrics = trainer.callback_metrics
         if "loss_not_private" in metrics:
             facts.append(f"loss {float(metrics['loss_not_private']):.3f} (not private)")
-        if "ndcg@10" in metrics:
-            held_out = "validation" if getattr(getattr(trainer, "datamodule", None), "validation", False) else "test"
-            facts.append(f"NDCG@10 {float(metrics['ndcg@10']):.4f} on {held_out} items")
+        name, written = self.task.watched
+        if name in metrics:
+            split = "validation" if getattr(getattr(trainer, "datamodule", None), "validation", False) else "test"
+            facts.append(f"{written} {float(metrics[name]):.4f} on {split} {self.task.held_out}")
         return "  ".join(facts)
 
     def _spent(self, privacy: Privacy, patience: float) -> str:

@@ -21,6 +21,8 @@ FREE = (
     "metrics",
     "data.path",
     "data.tokens",
+    "data.micro_batch",
+    "data.cache",
     "data.on_missing",
 )
 

@@ -14,7 +14,7 @@ import torch
 from dprec.data.batch import RankingBatch
 from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
-from dprec.models.base import Recommender
+from dprec.models import Recommender
 from dprec.run.checkpoints import restore_model
 from dprec.run.folder import checkpoint_of, read_checkpoint
 
@@ -31,8 +31,11 @@ class Recommendations:
     @classmethod
     def of_run(cls, run: str, count: int = 10, exclude_seen: bool = True) -> Recommendations:
         path = checkpoint_of(run)
-        model, catalogue = restore_model(read_checkpoint(path), path)
-        return cls(model, catalogue, count, exclude_seen)
+        checkpoint = read_checkpoint(path)
+        model = restore_model(checkpoint, path)
+        if not isinstance(model, Recommender):
+            raise UserError(f"{run} holds a {type(model).__name__}, which ranks no items: give a run of a recommender")
+        return cls(model, Catalogue(checkpoint["dprec"]["catalogue"]), count, exclude_seen)
 
     def answer(self, raw: Sequence[str], where: str) -> dict[str, Any]:
         """``history``, ``items`` and ``scores``; ``error`` instead where no item of the history is known."""

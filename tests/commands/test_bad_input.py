@@ -55,7 +55,7 @@ TABLE = [
     ("fit RECIPE --model Transformr", "did you mean Transformer?"),
     ("fit RECIPE --model nowhere.Model", "no module 'nowhere'"),
     ("fit RECIPE --model dprec.models.Transfomer", "did you mean Transformer?"),
-    ("fit RECIPE --model torch.nn.Linear", "not a Recommender"),
+    ("fit RECIPE --model torch.nn.Linear", "not a Learner"),
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),

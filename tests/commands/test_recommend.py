@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dprec.cli.command import print_json
+from dprec.data import Catalogue
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import restore_model
 from dprec.run.folder import checkpoint_of, read_checkpoint
@@ -33,7 +34,8 @@ def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
 
 def test_items_are_the_models_best_unseen_ones(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = answer(capsys, str(moved), "--history", "film3, film4 film5", "-k", "4")
-    model, catalogue = restore_model(read_checkpoint(moved), moved)
+    checkpoint = read_checkpoint(moved)
+    model, catalogue = restore_model(checkpoint, moved), Catalogue(checkpoint["dprec"]["catalogue"])
     ids = torch.tensor([[catalogue.index(raw) for raw in ("film3", "film4", "film5")]])
     with torch.no_grad():
         scores = model.encode(ids)[0, -1] @ model.item_table.T

@@ -120,7 +120,7 @@ def test_refuses_other_data(interrupted: Path, log: Path, capsys: pytest.Capture
     renamed = [line.replace("film7", "film77") for line in lines]
     (interrupted.parent / "other.txt").write_text("\n".join(renamed))
     assert fit(["--resume", "run", "--data.path", "other.txt"]) == 2
-    assert "catalogue was" in capsys.readouterr().err
+    assert "data.fingerprint was" in capsys.readouterr().err
 
 
 def test_data_may_have_moved(interrupted: Path, log: Path) -> None:

@@ -76,16 +76,16 @@ def test_it_learns_and_ranks_every_item() -> None:
     popular = module.popularity.expand(len(batch), -1)
     gain = {}
     for name, ranked in (("spectral", scores), ("popularity", popular)):
-        model.ranking.reset()
-        model.ranking.update(ranked, batch.target, batch.seen)
-        gain[name] = float(model.ranking.compute()["ndcg@10"])
+        model.metrics.reset()
+        model.metrics.update(ranked, batch.target, batch.seen)
+        gain[name] = float(model.metrics.compute()["ndcg@10"])
     assert gain["spectral"] > 1.5 * gain["popularity"]
 
 
 def test_scores_are_those_of_the_last_position() -> None:
     module = data()
     model = Spectral(module.items, top=8, rank=4, recent=3, max_length=9)
-    model.prepare(module.training, ExactSums())
+    model.prepare(module, ExactSums())
     history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
     found = model.scores(RankingBatch(history, torch.tensor([1, 1]), history))
     for row, length in enumerate((3, 1)):

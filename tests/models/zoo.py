@@ -8,11 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data import SequenceBatch
-from dprec.models import GRU, LSTM, DualEncoder, SequenceRecommender, Spectral, Transformer
+from dprec.data import ClickBatch, SequenceBatch
+from dprec.models import (
+    DLRM,
+    GRU,
+    LSTM,
+    PCTR,
+    DualEncoder,
+    Logistic,
+    SequenceRecommender,
+    Spectral,
+    Transformer,
+)
+from dprec.models.clicks import ClickModel
 from dprec_kernels import catalogue_softmax
 
 ITEMS, LENGTH = 23, 9
+NUMBERS, VOCABULARIES, BAG = 3, (11, 4, 2), 4
 
 
 class Zoo(SequenceRecommender):
@@ -182,6 +194,26 @@ def dual_encoder(**options: Any) -> DualEncoder:
     return DualEncoder(ITEMS, **settings)
 
 
+class BagsOfEverything(ClickModel):
+    """Bags that are means and bags that are sums, with padding and without, of one table more than once."""
+
+    def __init__(self) -> None:
+        super().__init__(NUMBERS, VOCABULARIES)
+        self.mean = nn.EmbeddingBag(VOCABULARIES[0] + 1, 5, padding_idx=0)  # torch's own default is the mean
+        self.sum = nn.EmbeddingBag(VOCABULARIES[0] + 1, 5, mode="sum")
+        self.single = nn.Embedding.from_pretrained(torch.randn(VOCABULARIES[0] + 1, 5), freeze=False)
+        self.out = nn.Linear(5, 1)
+
+    def logits(self, batch: ClickBatch) -> Tensor:
+        ids = batch.categories[:, 0] + 1
+        every = batch.categories.clamp(max=4).flatten(0, 1) + 1  # (B F, P): several bags of a user in one call
+        x = self.mean(ids) * self.sum(ids).tanh() + self.single(ids[:, 0])
+        x = x + F.embedding_bag(ids, self.single.weight, mode="mean", padding_idx=-2)
+        x = x + F.embedding_bag(every, self.mean.weight, mode="sum", padding_idx=0).view(len(batch), -1, 5).sum(1)
+        x = x + F.embedding_bag(torch.tensor([[1, 1, 3]]), self.sum.weight)  # ids of nobody
+        return self.out(x.tanh()).squeeze(1)
+
+
 def transformer(**options: Any) -> Transformer:
     settings = {
         "dim": 8,
@@ -228,6 +260,10 @@ MODELS = {
     "lstm-two-layers": lambda: recurrent(LSTM, layers=2),
     "bare-cells": BareCells,
     "stepwise": Stepwise,
+    "dlrm": lambda: DLRM(NUMBERS, VOCABULARIES, dim=3, bottom=[5], top=[6, 4], embedding_std=0.5),
+    "pctr": lambda: PCTR(NUMBERS, VOCABULARIES, hidden=[6, 5], pooling="mean", embedding_std=0.5),
+    "logistic": lambda: Logistic(NUMBERS, VOCABULARIES),
+    "bags": BagsOfEverything,
 }
 
 
@@ -244,5 +280,25 @@ def batch_of(users: int, length: int = LENGTH, seed: int = 0) -> SequenceBatch:
     return SequenceBatch(history, targets)
 
 
-def rows_of(batch: SequenceBatch, users: Any) -> SequenceBatch:
-    return SequenceBatch(batch.history[users], batch.targets[users])
+def clicks_of(records: int, seed: int = 0) -> ClickBatch:
+    """Bags of very different length, with repeats; record 1 has no ids at all."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(-2, 40, (records, NUMBERS), generator=generator).float()
+    drawn = [torch.randint(0, size, (records, BAG), generator=generator) for size in VOCABULARIES]
+    lengths = torch.randint(1, BAG + 1, (records, len(VOCABULARIES), 1), generator=generator)
+    categories = torch.stack(drawn, 1).masked_fill(torch.arange(BAG) >= lengths, -1)
+    if records > 1:
+        categories[1] = -1
+    return ClickBatch(numbers, categories, torch.randint(0, 2, (records,), generator=generator).float())
+
+
+BATCHES = dict.fromkeys(("dlrm", "pctr", "logistic", "bags"), clicks_of)
+
+
+def batch_for(name: str, users: int, seed: int = 0) -> Any:
+    """A batch that the model of this name takes."""
+    return BATCHES.get(name, batch_of)(users, seed=seed)
+
+
+def rows_of(batch: Any, users: Any) -> Any:
+    return type(batch)(*(tensor[users] for tensor in vars(batch).values()))

@@ -16,9 +16,13 @@ from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
 from dprec.privacy.tape import Tape
 from dprec_kernels import catalogue_softmax
 from tests import truth
-from tests.models.zoo import MODELS, batch_of, rows_of
+from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
 
 MODES = ("flat", "auto-v", "auto-s")
+
+
+def in_precision(batch: Any, dtype: torch.dtype) -> Any:
+    return type(batch)(*(t.to(dtype) if t.is_floating_point() else t for t in vars(batch).values()))
 
 
 def trainable(model: Any) -> dict[str, Any]:
@@ -40,7 +44,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_every_parameters_norm_is_that_of_torch_func(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    model, batch = MODELS[name]().to(dtype), batch_of(6)
+    model, batch = MODELS[name]().to(dtype), in_precision(batch_for(name, 6), dtype)
     parameters = trainable(model)
     with Tape(parameters, 6) as tape:
         tape.watch(batch)
@@ -59,7 +63,7 @@ def test_every_parameters_norm_is_that_of_torch_func(name: str, dtype: torch.dty
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torch.dtype, tolerance: float) -> None:
-    model, batch = MODELS[name]().to(dtype), batch_of(7)
+    model, batch = MODELS[name]().to(dtype), in_precision(batch_for(name, 7), dtype)
     clipping = Clipping(mode, 0.3)
     expected = {n: g for n, g in truth.user_gradients(model, batch).items() if n in trainable(model)}
     scale = clipping.scale(truth.norms(expected))
@@ -87,7 +91,7 @@ def test_no_users_leave_the_sum_at_zero() -> None:
     assert all((total == 0).all() for total in sums.values())
 
 
-@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products"])
+@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products", "bags"])
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=12, deadline=None)
 @given(
@@ -100,10 +104,11 @@ def test_one_user_moves_the_sum_by_at_most_the_bound(
     name: str, mode: Any, seed: int, users: int, loud: float, cut: int
 ) -> None:
     torch.manual_seed(seed)
-    model, batch, clipping = MODELS[name]().double(), batch_of(users, seed=seed), Clipping(mode, 0.7)
+    model, batch, clipping = MODELS[name]().double(), batch_for(name, users, seed), Clipping(mode, 0.7)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(loud)
+    batch = in_precision(batch, torch.float64)
     everyone = clipped_sums(model, [rows_of(batch, slice(i, i + cut)) for i in range(0, users, cut)], clipping)
     for user in range(users):
         rest = [i for i in range(users) if i != user]
@@ -115,7 +120,7 @@ def test_one_user_moves_the_sum_by_at_most_the_bound(
 @pytest.mark.parametrize("name", MODELS)
 def test_in_float32_a_users_share_keeps_the_bound(name: str, mode: Any) -> None:
     for seed in range(5):
-        model, batch = MODELS[name](), batch_of(1, seed=seed)
+        model, batch = MODELS[name](), batch_for(name, 1, seed)
         share = clipped_sums(model, [batch], Clipping(mode, 1.0))
         assert distance(share, {n: torch.zeros_like(g) for n, g in share.items()}) <= 1 + 1e-6
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PaddingRow, PrivateGradient, padding_rows
+from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.noise import GaussianNoise
-from tests.models.zoo import MODELS, batch_of, rows_of
+from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
 
 
 def gradient_of(model: Any, batch: Sequence[SequenceBatch], rule: PrivateGradient) -> dict[str, Tensor]:
@@ -61,14 +61,16 @@ def test_parameters_that_nobody_used_get_noise_too() -> None:
     assert (gradients["unused"] != 0).all()
 
 
-@pytest.mark.parametrize("name", ["transformer", "transformer-untied", "functional-tying"])
+@pytest.mark.parametrize("name", ["transformer", "transformer-untied", "functional-tying", "dlrm", "pctr"])
 def test_the_padding_row_gets_neither_gradient_nor_noise(name: str) -> None:
     model = MODELS[name]()
-    gradients = gradient_of(model, [batch_of(4)], rule(sigma=1.0, padding=padding_rows(model)))
+    gradients = gradient_of(model, [batch_for(name, 4)], rule(sigma=1.0, padding=padding_rows(model)))
     for padding in padding_rows(model):
         assert (gradients[padding.parameter][padding.row] == 0).all()
         assert (gradients[padding.parameter][1:] != 0).all()
-    assert PaddingRow("embedding.weight", 0) in padding_rows(model)
+    tables = [n for n, part in model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
+    declared = {padding.parameter for padding in padding_rows(model)}
+    assert {f"{table}.weight" for table in tables if "positions" not in table} == declared
 
 
 def test_a_half_precision_model_is_summed_and_noised_in_float32() -> None:

@@ -13,7 +13,7 @@ from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
 from dprec.privacy.probe import probe
 from dprec_kernels import catalogue_softmax
-from tests.models.zoo import MODELS, Zoo, batch_of, transformer
+from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, transformer
 
 
 class InBatchNegatives(Zoo):
@@ -80,9 +80,9 @@ class CountsUsers(Zoo):
         return super().losses(batch)
 
 
-def run(model: Any, users: int = 4) -> None:
+def run(model: Any, batch: Any = None) -> None:
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    probe(model, parameters, model.losses, batch_of(users))
+    probe(model, parameters, model.losses, batch_of(4) if batch is None else batch)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,24 @@ def test_users_that_touch_each_other_are_found(model: Any, message: str) -> None
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_keep_users_apart_pass(name: str) -> None:
-    run(MODELS[name]())
+    run(MODELS[name](), batch_for(name, 4))
+
+
+class AtAKink(Zoo):
+    """Where rounding decides which way a kink goes, and rounding depends on the shape of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(6))
+
+    def encode(self, history: Tensor) -> Tensor:
+        rounding = 1e-9 if len(history) > 1 else -1e-9
+        return self.mix(self.embedding(history)) + (self.gate + rounding).abs()
+
+
+def test_a_kink_is_no_mixing() -> None:
+    model = AtAKink()
+    probe(model, dict(model.named_parameters()), model.losses, batch_of(5))
 
 
 class RandomNegatives(Zoo):

@@ -14,7 +14,6 @@ from dp_accounting import pld
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.data.histories import Histories
 from dprec.errors import UserError
 from dprec.models import Spectral
 from dprec.privacy.budget import PrivacyBudget
@@ -92,9 +91,9 @@ class Asking(Spectral):
 
     prepared = 0
 
-    def prepare(self, histories: Histories, sums: ExactSums) -> None:
+    def prepare(self, data: Any, sums: ExactSums) -> None:
         type(self).prepared += 1
-        super().prepare(histories, sums)
+        super().prepare(data, sums)
 
 
 def spectral(**options: Any) -> Asking:

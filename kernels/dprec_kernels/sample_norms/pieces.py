@@ -60,6 +60,8 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     if ids.numel() == 0 or values.numel() == 0:
         return torch.zeros(users, dtype=torch.float64, device=ids.device)
     values = _wide(values.reshape(users * reads, -1))
+    if reads == 1:
+        return _square(values)
     rows, order = ids.sort(1)
     begins = torch.ones_like(rows, dtype=torch.bool)  # (B, N) in sorted order, as is all below
     torch.ne(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])

@@ -1,0 +1,232 @@
+"""Click records as a LightningDataModule: read, cut in time, sample, batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader
+
+from dprec.data.batch import ClickBatch
+from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
+from dprec.data.click_records import EvaluatedRecords, TrainingRecords
+from dprec.data.click_source import ClickDataset, open_clicks
+from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.source import OnMissing
+from dprec.errors import UserError
+
+# Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.
+VOCABULARIES = (
+    *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
+    *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
+)
+_FEWEST = 4  # buckets a scaled-down feature keeps, if it has them
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The log, and which of its records are for training, validation and test: consecutive, in time order."""
+
+    log: ClickLog
+    training: range
+    validation: range
+    test: range
+    name: str
+    notice: str | None
+
+
+class Clicks(pl.LightningDataModule):
+    """Click prediction on records in time order: the last days are held out. The unit of privacy is one record.
+
+    Values of the 26 categorical features are hashed into tables of declared sizes, so a value's bucket
+    depends on that value alone.
+
+    Args:
+        dataset: "criteo-kaggle" (one file of seven days), "criteo-days" (day_0, day_1, ...) or "synthetic".
+        path: the log, or the folder it lies in; `data/<dataset>` by default.
+        cache: folder for the converted log (156 bytes a record); beside the log by default.
+        on_missing: what to do where the log is not found: an error, or invented clicks under another name.
+        vocabularies: buckets of each categorical feature, bucket 0 (missing) included; as published by default.
+        table_scale: multiplies all vocabularies, such as 0.1 for a small model.
+        days: cut a log without marks of days into this many equal parts; 7 by default.
+        test_days: days held out at the end for the test.
+        validation: also hold out the day before them.
+        batch_size: records in a step: expected with Poisson sampling, exact with shuffling.
+        sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
+        sampling_seed: makes the draws of records repeatable, and the run not private.
+        micro_batch: records of a micro-batch at most; changes speed and memory, not results.
+        synthetic_records: records of the synthetic data, training and test together.
+
+    >>> data = Clicks(dataset="synthetic", synthetic_records=7000, table_scale=0.01, batch_size=100)
+    >>> data.setup()
+    >>> data.users, data.name, len(data.batches), len(data.periods()), len(next(iter(data.test_dataloader())))
+    (6000, 'synthetic', 60, 6, 1000)
+    """
+
+    def __init__(
+        self,
+        dataset: ClickDataset = "criteo-kaggle",
+        path: str | None = None,
+        cache: str | None = None,
+        on_missing: OnMissing = "error",
+        vocabularies: list[int] | None = None,
+        table_scale: float = 1.0,
+        days: int | None = None,
+        test_days: int = 1,
+        validation: bool = False,
+        batch_size: int = 4096,
+        sampling: Literal["poisson", "shuffle"] = "poisson",
+        sampling_seed: int | None = None,
+        micro_batch: int = 4096,
+        synthetic_records: int = 1_000_000,
+    ) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.path = path
+        self.cache = cache
+        self.on_missing = on_missing
+        self.vocabularies = _scaled(VOCABULARIES if vocabularies is None else vocabularies, table_scale)
+        self.days = days
+        self.test_days = test_days
+        self.validation = validation
+        self.batch_size = batch_size
+        self.sampling = sampling
+        self.sampling_seed = sampling_seed
+        self.micro_batch = micro_batch
+        self.synthetic_records = synthetic_records
+        self._loaded: Loaded | None = None
+        self._batches: UserBatches | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        self.load()
+
+    def load(self) -> Loaded:
+        """Open the log, converted first if need be, and cut it; the second call gives what the first one made."""
+        if self._loaded is None:
+            source = open_clicks(
+                self.dataset,
+                self.path,
+                self.cache,
+                self.on_missing,
+                self.vocabularies,
+                self.days,
+                self.synthetic_records,
+            )
+            days = source.log.days
+            last = len(days) - 1 - self.test_days  # the first day of the test
+            first = last - self.validation
+            if self.test_days < 1 or first < 1:
+                raise UserError(
+                    f"data.test_days is {self.test_days} of {len(days) - 1} days: hold out at least 1 and "
+                    f"leave at least {1 + self.validation} before them"
+                )
+            self._loaded = Loaded(
+                source.log,
+                range(days[0], days[first]),
+                range(days[first], days[last]),
+                range(days[last], days[-1]),
+                source.name,
+                source.notice,
+            )
+        return self._loaded
+
+    @property
+    def unit(self) -> str:
+        """What privacy protects: one record, drawn by itself."""
+        return "record"
+
+    @property
+    def users(self) -> int:
+        """N, the number of records that training draws from."""
+        return len(self.load().training)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a model needs to know of the data: how many counts, and the buckets of each feature."""
+        return {"numbers": NUMBERS, "vocabularies": self.vocabularies}
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
+        """What the data is called beside its numbers; a stand-in has a name of its own."""
+        return self.load().name
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether invented data stands in for the dataset that was asked for."""
+        return self.load().notice is not None
+
+    @property
+    def notice(self) -> str | None:
+        """The sentence to print wherever numbers of stand-in data appear."""
+        return self.load().notice
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What a guarantee takes as public although it comes from the data; the sizes of the tables do not."""
+        return [f"the number of records ({self.users:,})", "the moments that cut training from test"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Stays the same while a run may be resumed: names format, sizes and number of records, never their content."""
+        loaded = self.load()
+        facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    @property
+    def base_rate(self) -> float:
+        """Share of clicks among the training records. Private data."""
+        return self.load().log.clicks(self.load().training) / self.users
+
+    @property
+    def batches(self) -> UserBatches:
+        """The batch sampler of training: knows the rate that the accounting needs."""
+        if self._batches is None:
+            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
+        return self._batches
+
+    def periods(self, days: int = 1) -> list[range]:
+        """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
+        if days < 1:
+            raise UserError(f"a period of {days} days is empty: give at least 1")
+        loaded = self.load()
+        starts = [start for start in loaded.log.days if start < loaded.training.stop][::days]
+        return [range(*ends) for ends in zip(starts, [*starts[1:], loaded.training.stop], strict=True)]
+
+    def training(self, period: range | None = None) -> TrainingRecords:
+        """The training records of a period, numbered from 0; all of them by default."""
+        loaded = self.load()
+        return TrainingRecords(loaded.log, loaded.training if period is None else period, self.micro_batch)
+
+    def train_dataloader(self) -> DataLoader[list[ClickBatch]]:
+        """One logical batch a step: the micro-batches of the records drawn, an empty list for an empty draw."""
+        return DataLoader(self.training(), batch_sampler=self.batches, collate_fn=_as_is)
+
+    def val_dataloader(self) -> DataLoader[ClickBatch]:
+        """The validation day where there is one, the test days otherwise."""
+        loaded = self.load()
+        return self._evaluated(loaded.validation if self.validation else loaded.test)
+
+    def test_dataloader(self) -> DataLoader[ClickBatch]:
+        return self._evaluated(self.load().test)
+
+    def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
+        return DataLoader(EvaluatedRecords(self.load().log, records), batch_size=None, collate_fn=_as_is)
+
+
+def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
+    if len(vocabularies) != FEATURES or min(vocabularies) < 2:
+        raise UserError(
+            f"data.vocabularies has {len(vocabularies)} sizes, the smallest {min(vocabularies, default=0)}: "
+            f"give {FEATURES} sizes of at least 2, one of them bucket 0 for missing values"
+        )
+    if not scale > 0:
+        raise UserError(f"data.table_scale is {scale}: give a positive number")
+    return tuple(max(min(size, _FEWEST), round(size * scale)) for size in vocabularies)
+
+
+def _as_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,96 @@
+"""What every model of clicks is: a logit per record, trained and judged by how probable it finds the clicks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.data.batch import ClickBatch
+from dprec.metrics.clicks import ClickMetrics
+from dprec.models.learner import Learner, refuse_unless
+
+
+class ClickModel(Learner):
+    """Base of all models of clicks. A subclass gives `logits`; everything else follows.
+
+    Args:
+        numbers: counts of a record. Comes from the data.
+        vocabularies: ids of each categorical feature, which run from 0. Comes from the data.
+        options: those of `Learner`.
+    """
+
+    from_data: ClassVar = {"numbers": "it is how many counts a record has", "vocabularies": "set data.vocabularies"}
+
+    def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
+        super().__init__(**options)
+        refuse_unless(numbers >= 0, "numbers", numbers)
+        refuse_unless(all(size >= 1 for size in vocabularies), "vocabularies", vocabularies)
+        self.numbers = numbers
+        self.vocabularies = tuple(vocabularies)
+        self.metrics = ClickMetrics()
+
+    @abstractmethod
+    def logits(self, batch: ClickBatch) -> Tensor:
+        """Return the log-odds of a click (B,); entry i depends on record i alone."""
+
+    def losses(self, batch: ClickBatch) -> Tensor:
+        """Return each record's cross-entropy between its click and its logit."""
+        return F.binary_cross_entropy_with_logits(self.logits(batch), batch.clicked, reduction="none")
+
+    def measure(self, batch: ClickBatch) -> None:
+        self.metrics.update(self.logits(batch), batch.clicked)
+
+
+class FeatureTables(nn.Module):
+    """One table for each categorical feature; a record's ids of a feature are pooled to one vector.
+
+    Bags that are shorter than others are filled up with -1, which reads row 0: a row of zeros that no step moves.
+
+    >>> tables = FeatureTables([10, 5], dims=[3, 2])
+    >>> first, second = tables(torch.tensor([[[9, 9], [4, -1]]]))
+    >>> first.shape, second.shape, torch.allclose(first, 2 * tables.tables[0].weight[10])
+    (torch.Size([1, 3]), torch.Size([1, 2]), True)
+    """
+
+    def __init__(
+        self, vocabularies: Sequence[int], dims: Sequence[int], std: float = 0.1, pooling: str = "sum"
+    ) -> None:
+        super().__init__()
+        refuse_unless(pooling in ("sum", "mean"), "pooling", pooling)
+        refuse_unless(0 <= std < float("inf"), "embedding_std", std)
+        tables = [
+            nn.EmbeddingBag(1 + size, dim, mode=pooling, padding_idx=0)
+            for size, dim in zip(vocabularies, dims, strict=True)
+        ]
+        with torch.no_grad():
+            for table in tables:
+                table.weight.normal_(0.0, std)[0] = 0.0
+        self.tables = nn.ModuleList(tables)
+
+    def forward(self, categories: Tensor) -> list[Tensor]:
+        """Return (B, d_f) of each feature f, for ids (B, F, P)."""
+        rows = categories + 1
+        return [table(rows[:, feature]) for feature, table in enumerate(self.tables)]
+
+
+def log_counts(numbers: Tensor) -> Tensor:
+    """Return log(1 + n) of each count; the few below 0 that some logs have count as 0.
+
+    >>> log_counts(torch.tensor([-2.0, 0.0, 1.0]))
+    tensor([0.0000, 0.0000, 0.6931])
+    """
+    return numbers.clamp(min=0).log1p()
+
+
+def network(inputs: int, widths: Sequence[int], where: str) -> nn.Sequential:
+    """Return linear layers of these widths, each followed by a ReLU."""
+    refuse_unless(all(width >= 1 for width in widths), where, list(widths))
+    sizes = [inputs, *widths]
+    layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]
+    return nn.Sequential(*(part for layer in layers for part in layer))

@@ -1,0 +1,148 @@
+"""What every model is: one loss per user or record for training, and one optimizer step per batch of them.
+
+There is no privacy code in a model. A model is trained through its `gradient`, which by default is the plain
+one; the `Privacy` callback puts the private one in its place.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import Metric
+
+from dprec.errors import UserError
+from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.privacy.release import ExactSums, Release
+
+
+class Learner(pl.LightningModule):
+    """Base of all models. A subclass gives `losses` for training and `measure` for what it is judged by.
+
+    `from_data` names the arguments that the data decides, and says of each what to set instead.
+
+    Args:
+        learning_rate: the highest of the schedule.
+        weight_decay: L2 penalty, decoupled for adamw.
+        warmup: share of the steps over which the learning rate rises; it falls linearly to 0 over the rest.
+        optimizer: adam, adamw or sgd. Override `configure_optimizers` for anything else.
+    """
+
+    from_data: ClassVar[Mapping[str, str]] = {}
+    metrics: Metric  # of the held-out batches, under the names by which they are logged
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-5,
+        warmup: float = 0.2,
+        optimizer: Literal["adam", "adamw", "sgd"] = "adam",
+    ) -> None:
+        super().__init__()
+        for name, value, fits in (
+            ("learning_rate", learning_rate, 0 < learning_rate < float("inf")),
+            ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
+            ("warmup", warmup, 0 <= warmup <= 1),
+        ):
+            refuse_unless(fits, name, value)
+        self.automatic_optimization = False  # one step is one batch of users, however many micro-batches it has
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.warmup = warmup
+        self.optimizer = optimizer
+        self.gradient: GradientRule = MeanGradient()
+        self.sums = ExactSums()
+
+    @abstractmethod
+    def losses(self, batch: Any) -> Tensor:
+        """Return one loss per user or record (B,); entry u depends on row u of the batch alone."""
+
+    @abstractmethod
+    def measure(self, batch: Any) -> None:
+        """Enter one held-out batch into `metrics`."""
+
+    def training_step(self, batch: Sequence[Any], batch_idx: int) -> None:
+        """Take one optimizer step on one batch of users, given in micro-batches; none at all is a step too."""
+        parameters = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        loss = self.gradient(parameters, self.losses, batch)
+        optimizer: Any = self.optimizers()
+        optimizer.step()
+        schedule: Any = self.lr_schedulers()
+        if schedule is not None:
+            schedule.step()
+        if loss is not None:
+            self.log("loss_not_private", loss, prog_bar=True, batch_size=1)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The sums over all users that `prepare` will ask for, each once; planned before anything is looked at."""
+        return ()
+
+    def prepare(self, data: Any, sums: ExactSums) -> None:
+        """Fill the model from `sums` of a datamodule's training data before the first step of a run."""
+
+    def on_train_start(self) -> None:
+        """Make Lightning stop at the planned number of steps, wherever in an epoch that falls."""
+        self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
+        batches = getattr(self.trainer.train_dataloader, "batch_sampler", None)
+        if batches is not None and hasattr(batches, "step"):
+            batches.step = self.global_step  # a resumed run draws on, where draws are repeatable at all
+        if self.releases and self.global_step == 0:
+            data: Any = getattr(self.trainer, "datamodule", None)
+            if data is None:
+                raise UserError(f"{type(self).__name__} looks at all data before training: fit it with a datamodule")
+            self.prepare(data, self.sums)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        limit = self.trainer.max_steps
+        batches = getattr(getattr(self.trainer, "datamodule", None), "batches", None)
+        epochs = self.trainer.max_epochs
+        if epochs is None or epochs < 0:
+            if limit < 0:
+                raise UserError("the run has no end: give trainer.max_epochs or trainer.max_steps")
+            return limit
+        steps = batches.steps(epochs) if batches is not None else int(self.trainer.estimated_stepping_batches)
+        return min(limit, steps) if limit >= 0 else steps
+
+    def configure_optimizers(self) -> Any:
+        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+        if self.optimizer not in kinds:
+            raise UserError(f"model.optimizer is '{self.optimizer}'; use {', '.join(kinds)}")
+        # Fused: one pass over each table, without scratch of the table's size.
+        optimizer = kinds[self.optimizer](
+            self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        )
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
+
+    def _rate_factor(self, step: int) -> float:
+        total = self.total_steps
+        rising = round(self.warmup * total)
+        if step < rising:
+            return (step + 1) / rising
+        return max(0.0, (total - step) / max(1, total - rising))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.measure(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({name: value.float() for name, value in self.metrics.compute().items()})
+        self.metrics.reset()
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.measure(batch)
+
+    def on_test_epoch_end(self) -> None:
+        self.on_validation_epoch_end()
+
+
+def refuse_unless(fits: bool, name: str, value: object) -> None:
+    """Say in one line that an argument of a model makes no sense."""
+    if not fits:
+        raise UserError(f"model.{name} is {value}: that makes no model, give another")

@@ -1,0 +1,25 @@
+"""Logistic regression on clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.data.batch import ClickBatch
+from dprec.models.clicks import ClickModel, FeatureTables, log_counts
+
+
+class Logistic(ClickModel):
+    """Logistic regression: one weight for each id and each count's logarithm. What a network has to beat."""
+
+    def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
+        super().__init__(numbers, vocabularies, **options)
+        self.tables = FeatureTables(self.vocabularies, [1] * len(self.vocabularies), std=0.0)
+        self.counts = nn.Linear(numbers, 1)
+
+    def logits(self, batch: ClickBatch) -> Tensor:
+        weights = torch.cat(self.tables(batch.categories), dim=1)  # (B, F)
+        return weights.sum(1) + self.counts(log_counts(batch.numbers)).squeeze(1)

@@ -1,0 +1,44 @@
+"""The pCTR model of AdaFEST: every feature in a width of its own, then one network over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dprec.data.batch import ClickBatch
+from dprec.models.clicks import ClickModel, FeatureTables, log_counts, network
+
+
+class PCTR(ClickModel):
+    """Predicts a click by a network over the features' vectors, side by side with the counts' logarithms.
+
+    A feature of V ids gets a vector of width 2 V^¼, rounded down.
+
+    Args:
+        hidden: widths of the network's layers, without the last one, which is 1.
+        pooling: how a record's ids of one feature become one vector.
+        embedding_std: standard deviation of the tables' first values.
+    """
+
+    def __init__(
+        self,
+        numbers: int,
+        vocabularies: Sequence[int],
+        hidden: Sequence[int] = (598, 598, 598, 598),
+        pooling: Literal["sum", "mean"] = "sum",
+        embedding_std: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(numbers, vocabularies, **options)
+        widths = [int(2 * size**0.25) for size in self.vocabularies]
+        self.tables = FeatureTables(self.vocabularies, widths, embedding_std, pooling)
+        inputs = numbers + sum(widths)
+        self.network = network(inputs, hidden, "hidden")
+        self.output = nn.Linear(hidden[-1] if hidden else inputs, 1)
+
+    def logits(self, batch: ClickBatch) -> Tensor:
+        seen = torch.cat([log_counts(batch.numbers), *self.tables(batch.categories)], dim=1)  # (B, numbers + Σ_f d_f)
+        return self.output(self.network(seen)).squeeze(1)

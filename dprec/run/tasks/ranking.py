@@ -1,0 +1,129 @@
+"""Recommenders: the model and popularity, ranked over the full catalogue in one pass over the held-out items."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from dprec.cli.classes import build
+from dprec.errors import UserError
+from dprec.metrics.ranking import GAINS, RankingMetrics
+from dprec.models import Recommender
+from dprec.run.tasks.task import Task
+
+PROTOCOLS = {"": "seen items masked", "/all": "all items"}
+
+
+class Ranking(Task):
+    protocol = (
+        "leave-one-out, full ranking over the catalogue: metrics mask the items a user has already seen, "
+        "those named /all rank all items; of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
+    )
+    metrics = ("ndcg@10", "hit@10")
+    watched = ("ndcg@10", "NDCG@10")
+    held_out = "items"
+
+    def describe(self, data: Any) -> dict[str, Any]:
+        return super().describe(data) | {"items": data.items - 1}
+
+    def size(self, data: Any) -> str:
+        return f"{super().size(data)}, {data.items - 1:,} items"
+
+    def belongings(self, data: Any) -> dict[str, Any]:
+        return {"catalogue": list(data.catalogue_ids)}
+
+    def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
+        """Other data is read with the model's catalogue, so that its items have the ids of the model's."""
+        data = super().data_of(run, overrides)
+        if list(data.catalogue_ids) == run["catalogue"]:
+            return data
+        with tempfile.TemporaryDirectory() as folder:
+            items = Path(folder) / "catalogue.txt"
+            items.write_text("\n".join(run["catalogue"]), encoding="utf-8")
+            data = build(pl.LightningDataModule, run["data"], "data", {"catalogue": str(items)}, overrides)
+            data.setup("test")
+        if list(data.catalogue_ids) != run["catalogue"]:
+            raise UserError(
+                "the data has other items than the model, and takes no catalogue that would name the model's"
+            )
+        return data
+
+    def _measure(
+        self, model: Recommender, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
+    ) -> dict[str, float]:
+        """Both protocols for the model, and for popularity under ``popularity_`` names."""
+        cutoffs = sorted({_cutoff(metric) for metric in metrics})
+        baseline = popularity_scores(data.popularity).to(device)  # (items,)
+        ours = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
+        theirs = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
+        for batch in loader:
+            batch = batch.to(device)
+            scores = model.scores(batch)
+            for metric in ours:
+                metric.update(scores, batch.target, batch.seen)
+            for metric in theirs:
+                metric.update(baseline.expand(len(batch), -1), batch.target, batch.seen)
+        return _asked(ours, metrics, "") | _asked(theirs, metrics, "popularity_")
+
+    def table(self, results: Mapping[str, Any], title: str) -> Table:
+        """A metric a line, so that many metrics can be read."""
+        table = Table(title=title, title_justify="left", title_style="bold")
+        table.add_column("full ranking")
+        for meaning in PROTOCOLS.values():
+            table.add_column(meaning, justify="right")
+            table.add_column("popularity", justify="right", style="dim")
+        for name in _ranked(results):
+            pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for suffix in PROTOCOLS)
+            table.add_row(name.upper(), *(f"{value:.4f}" for pair in pairs for value in pair))
+        return table
+
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """By the first metric that was asked for."""
+        name = _ranked(results)[0]
+        ours, theirs = results[name], results[f"popularity_{name}"]
+        if theirs == 0:
+            return "popularity finds nothing on this data"
+        better = "" if ours > theirs else ": no better than it"
+        return f"{ours / theirs:.2f} times popularity in {name.upper()}{better}"
+
+    def _refuse_unknown(self, metric: str) -> None:
+        _cutoff(metric)
+
+
+def _ranked(results: Mapping[str, Any]) -> list[str]:
+    """The metrics that a report has, in its order."""
+    return [key for key in results if re.fullmatch(r"[a-z]+@\d+", key)]
+
+
+def popularity_scores(popularity: Tensor) -> Tensor:
+    """One score an item, highest for the most popular; equal counts are told apart, as a list one shows must.
+
+    Ties count against whoever makes them, so a baseline full of ties would look worse than it is.
+
+    >>> popularity_scores(torch.tensor([0.0, 5.0, 7.0, 5.0]))
+    tensor([0., 2., 3., 1.])
+    """
+    order = popularity[1:].argsort(descending=True, stable=True)  # (V,)
+    scores = torch.zeros(len(popularity))
+    scores[order + 1] = torch.arange(len(order), 0, -1, dtype=scores.dtype)
+    return scores
+
+
+def _asked(collected: Sequence[RankingMetrics], metrics: Sequence[str], prefix: str) -> dict[str, float]:
+    values = {name: float(value) for metric in collected for name, value in metric.compute().items()}
+    return {f"{prefix}{name}{which}": values[f"{name}{which}"] for which in PROTOCOLS for name in metrics}
+
+
+def _cutoff(metric: str) -> int:
+    found = re.fullmatch(rf"({'|'.join(GAINS)})@([1-9]\d*)", metric)
+    if found is None:
+        raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in GAINS)}, such as ndcg@10")
+    return int(found[2])

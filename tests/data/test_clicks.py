@@ -1,0 +1,191 @@
+"""Click records as a data module: cut in time, drawn, batched; and the files of days."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dprec.data import ClickBatch, Clicks
+from dprec.data.clicks import VOCABULARIES
+from dprec.errors import UserError
+
+SIZES = [3, 4, 5] + [9] * 23
+
+
+def rows(first, last):
+    """Record n says its number in the first count, and in its values."""
+    return "".join(f"{int(n % 4 == 0)}\t{n}" + "\t" * 12 + f"\t{n:08x}" * 26 + "\n" for n in range(first, last))
+
+
+@pytest.fixture
+def log(tmp_path):
+    (tmp_path / "train.txt").write_text(rows(0, 70))
+    return str(tmp_path)
+
+
+@pytest.fixture
+def days(tmp_path):
+    """Four days of 10, 20, 30 and 40 records."""
+    folder = tmp_path / "days"
+    folder.mkdir()
+    for day, (first, last) in enumerate([(0, 10), (10, 30), (30, 60), (60, 100)]):
+        (folder / f"day_{day}.gz").write_bytes(gzip.compress(rows(first, last).encode()))
+    return str(folder)
+
+
+def small(path, dataset="criteo-kaggle", **options):
+    return Clicks(**{"dataset": dataset, "path": path, "vocabularies": SIZES, "batch_size": 6, **options})
+
+
+def numbers(batches):
+    return [int(n) for batch in batches for n in batch.numbers[:, 0]]
+
+
+def test_a_log_without_marks_is_cut_into_equal_days(log):
+    data = small(log, validation=True)
+    data.setup()
+    assert (data.users, data.unit, data.name, data.stand_in) == (50, "record", "criteo-kaggle", False)
+    assert data.sizes == {"numbers": 13, "vocabularies": tuple(SIZES)}
+    assert numbers(data.val_dataloader()) == list(range(50, 60))
+    assert numbers(data.test_dataloader()) == list(range(60, 70))
+    assert numbers(small(log).val_dataloader()) == list(range(60, 70))
+    assert data.periods() == [range(start, start + 10) for start in range(0, 50, 10)]
+    assert data.periods(2) == [range(0, 20), range(20, 40), range(40, 50)]
+    assert data.load() is data.load()
+    assert small(log, days=2).users == 35
+
+
+def test_files_are_days(days):
+    data = small(days, "criteo-days", validation=True)
+    assert numbers(data.test_dataloader()) == list(range(60, 100))
+    assert numbers(data.val_dataloader()) == list(range(30, 60))
+    assert data.periods() == [range(0, 10), range(10, 30)]
+    assert data.base_rate == 8 / 30
+    batch = data.load().log.read(np.array([99, 5, 30, 10, 9]))
+    assert batch.numbers[:, 0].tolist() == [99, 5, 30, 10, 9]
+    assert batch.clicked.tolist() == [0, 0, 0, 0, 0]
+    with pytest.raises(UserError, match="leave data.days out"):
+        small(days, "criteo-days", days=3).setup()
+
+
+def test_what_a_batch_holds(log):
+    (batch,) = small(log).test_dataloader()
+    assert isinstance(batch, ClickBatch)
+    assert (batch.numbers.dtype, batch.categories.dtype, batch.clicked.dtype) == (
+        torch.float32,
+        torch.int64,
+        torch.float32,
+    )
+    assert batch.numbers.shape == (10, 13)
+    assert batch.categories.shape == (10, 26, 1)
+    assert (batch.categories.amax((0, 2)) < torch.tensor(SIZES)).all()
+    assert (batch.categories > 0).all()
+    assert (batch.numbers[:, 1:] == 0).all()
+    assert batch.clicked.tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+@pytest.mark.parametrize("micro_batch", [1, 4, 100])
+def test_training_serves_the_drawn_records(log, sampling, micro_batch):
+    data = small(log, sampling=sampling, sampling_seed=0, micro_batch=micro_batch)
+    drawn = small(log, sampling=sampling, sampling_seed=0).batches
+    served = list(data.train_dataloader())
+    assert len(served) == len(drawn) == 10
+    for batch, records in zip(served, drawn, strict=True):
+        assert numbers(batch) == records
+        assert all(0 < len(micro) <= micro_batch for micro in batch)
+
+
+def test_poisson_draws_cover_the_training_records_and_no_other(log):
+    data = small(log, sampling_seed=1, batch_size=20)
+    seen = {n for _ in range(10) for batch in data.train_dataloader() for n in numbers(batch)}
+    assert seen == set(range(60))
+    empty = small(log, sampling_seed=1, batch_size=1)
+    assert [] in list(empty.train_dataloader())
+
+
+def test_periods_are_trained_on_in_time_order(days):
+    data = small(days, "criteo-days")
+    periods = [data.training(period) for period in data.periods()]
+    assert [len(records) for records in periods] == [10, 20, 30]
+    served = [numbers(records.__getitems__(range(len(records)))) for records in periods]
+    assert served == [list(range(10)), list(range(10, 30)), list(range(30, 60))]
+
+
+def test_a_bucket_does_not_depend_on_other_records_nor_other_sizes(log, tmp_path):
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "train.txt").write_text(rows(60, 62))
+    alone = small(str(tmp_path / "alone"), days=2).load().log.read(np.array([0]))
+    together = small(log, vocabularies=[*SIZES[:-1], 500]).load().log.read(np.array([60]))
+    assert torch.equal(alone.categories[:, :25], together.categories[:, :25])
+
+
+def test_vocabularies_are_those_published_or_declared():
+    assert len(VOCABULARIES) == 26
+    assert sum(VOCABULARIES) == 338_782
+    assert Clicks(dataset="synthetic").sizes["vocabularies"] == VOCABULARIES
+    scaled = Clicks(dataset="synthetic", table_scale=0.01).vocabularies
+    assert (scaled[2], min(scaled), scaled[8]) == (827, 3, 3)
+    for wrong in ([5] * 25, [1] + [5] * 25, []):
+        with pytest.raises(UserError, match="26 sizes of at least 2"):
+            Clicks(vocabularies=wrong)
+    with pytest.raises(UserError, match="table_scale"):
+        Clicks(table_scale=0)
+
+
+def test_the_fingerprint_names_the_data_and_tells_nothing_of_it(log, tmp_path):
+    print_of = small(log).fingerprint
+    assert print_of == small(log, batch_size=3, micro_batch=1).fingerprint
+    assert print_of != small(log, validation=True).fingerprint
+    assert print_of != small(log, table_scale=2.0).fingerprint
+    (tmp_path / "train.txt").write_text(rows(100, 170))
+    assert small(log).fingerprint == print_of  # as many records, of other content
+    (tmp_path / "train.txt").write_text(rows(0, 77))
+    assert small(log).fingerprint != print_of
+
+
+def test_settings_are_plain(log):
+    data = small(log)
+    assert json.dumps(data.assumptions)
+    assert data.assumptions[0] == "the number of records (60)"
+    assert data.base_rate == 15 / 60
+
+
+def test_a_stand_in_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = Clicks(on_missing="stand-in", synthetic_records=700, table_scale=0.01, batch_size=10)
+    assert (data.name, data.stand_in, data.users) == ("criteo-kaggle-stand-in", True, 600)
+    assert data.notice.startswith("STAND-IN DATA: criteo-kaggle is not in data/criteo-kaggle")
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, "put train.txt or train.txt.gz there"),
+        ({"dataset": "criteo-days"}, "put day_0, day_1"),
+        ({"path": "nowhere", "on_missing": "stand-in"}, "criteo-kaggle is not in nowhere"),
+        ({"dataset": "netflix"}, "data.dataset is 'netflix'"),
+        ({"on_missing": "guess"}, "data.on_missing is 'guess'"),
+        ({"dataset": "synthetic", "path": "x"}, "data.path has no meaning"),
+        ({"dataset": "synthetic", "days": 0}, "data.days is 0"),
+        ({"dataset": "synthetic", "synthetic_records": 6}, "data.synthetic_records is 6"),
+        ({"dataset": "synthetic", "test_days": 7}, "data.test_days is 7 of 7 days"),
+        ({"dataset": "synthetic", "test_days": 6, "validation": True}, "at least 2 before them"),
+        ({"dataset": "synthetic", "test_days": 0}, "data.test_days is 0"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(tmp_path, monkeypatch, options, wanted):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        Clicks(**{"synthetic_records": 100, "table_scale": 0.01, **options}).setup()
+    assert wanted in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_micro_batches_and_periods_are_not_empty(log):
+    with pytest.raises(UserError, match="data.micro_batch is 0"):
+        small(log, micro_batch=0).train_dataloader()
+    with pytest.raises(UserError, match="a period of 0 days"):
+        small(log).periods(0)
