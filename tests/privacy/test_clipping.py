@@ -91,7 +91,9 @@ def test_no_users_leave_the_sum_at_zero() -> None:
     assert all((total == 0).all() for total in sums.values())
 
 
-@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products", "bags"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "functional-tying", "scales-and-products", "bags", "bare-cells", "spectral"]
+)
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=12, deadline=None)
 @given(
@@ -126,7 +128,9 @@ def test_in_float32_a_users_share_keeps_the_bound(name: str, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["transformer", "functional-tying", "scales-and-products", "broadcast-positions"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "functional-tying", "scales-and-products", "broadcast-positions", "gru", "lstm"]
+)
 def test_a_user_whose_gradient_is_not_finite_adds_exactly_nothing(name: str, broken: float) -> None:
     model, batch = MODELS[name]().double(), batch_of(5)
     plain = model.losses

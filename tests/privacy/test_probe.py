@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
+from dprec.models import GRU, LSTM
 from dprec.privacy.probe import probe
 from dprec_kernels import catalogue_softmax
-from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, transformer
+from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, recurrent, transformer
 
 
 class InBatchNegatives(Zoo):
@@ -99,6 +100,11 @@ def run(model: Any, batch: Any = None) -> None:
 def test_users_that_touch_each_other_are_found(model: Any, message: str) -> None:
     with pytest.raises((MixedUsers, UncoveredUse), match=message):
         run(model())
+
+
+def test_dropout_between_recurrent_layers_is_no_mixing() -> None:
+    run(recurrent(GRU, layers=2, dropout=0.5))
+    run(recurrent(LSTM, layers=2, dropout=0.5))
 
 
 @pytest.mark.parametrize("name", MODELS)
