@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dprec.evaluate import main as evaluate
 from dprec.data import Catalogue
+from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.run.checkpoints import restore_model
 from dprec.run.folder import read_checkpoint
