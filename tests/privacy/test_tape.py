@@ -54,7 +54,10 @@ REFUSED = {
         lambda m, x, ids: m.bag(ids.flatten(), torch.arange(0, USERS * LENGTH, LENGTH)).sum(1),
         r"bag.weight.*embedding_bag.*\(B, P\)",
     ),
-    "weighted bags": (lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1), "bag.weight.*embedding_bag.*multiply"),
+    "weighted bags": (
+        lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1),
+        "bag.weight.*embedding_bag.*multiply",
+    ),
     "bags weighted by a parameter": (
         lambda m, x, ids: F.embedding_bag(
             ids, torch.ones(9, 1), mode="sum", per_sample_weights=m.table.weight[:USERS, :1].expand(ids.shape)
