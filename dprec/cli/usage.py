@@ -4,7 +4,8 @@ FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
        python -m dprec.fit --resume RUN
 
-Trains a recommender, with differential privacy per user where the recipe has a privacy block.
+Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log, where the
+recipe has a privacy block.
 Later recipes layer over earlier ones; overrides come last and win.
 
 run
@@ -13,9 +14,10 @@ run
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
-  --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10)
+  --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10);
+                                 of clicks auc, log_loss, normalised_entropy
 
-data  (class dprec.data.Sequences; --data my_module.MyData for your own)
+data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; --data my_module.MyData for your own)
   --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
                                  amazon-games
   --data.path PATH               your log: .csv, .tsv, .parquet, .txt, .dat, also .gz
@@ -26,7 +28,7 @@ data  (class dprec.data.Sequences; --data my_module.MyData for your own)
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
 
-model  (class dprec.models.Transformer; --model my_module.MyModel for your own)
+model  (class dprec.models.Transformer; DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        highest of the schedule
   --model.weight_decay R         --model.optimizer adam|adamw|sgd
@@ -53,12 +55,13 @@ example:
 EVALUATE = """\
 usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation] [--metrics LIST] [--json]
 
-Ranks the held-out items of the data a run names, or of other data, with the run's model and with popularity.
+Measures a run's model on the held-out data of the run, or on other data: a ranking beside popularity's, or the
+probabilities of clicks beside the base rate.
 RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
   --split NAME         test (default) or validation
-  --metrics LIST       such as ndcg@5,recall@20; default those of the run
+  --metrics LIST       such as ndcg@5,recall@20; of clicks auc,log_loss,normalised_entropy; default those of the run
   --json               one JSON object instead of a table
 
 example:

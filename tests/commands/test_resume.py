@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from dprec.fit import main as fit
-from dprec.models.base import Recommender
+from dprec.models import Learner
 from dprec.run.folder import read_checkpoint
 from tests.commands.support import environment, strict
 
@@ -27,14 +27,14 @@ class Killed(Exception):
 
 
 def fit_and_die(at_step: int, args: list[str]) -> None:
-    step = Recommender.training_step
+    step = Learner.training_step
 
-    def die(self: Recommender, batch: list, batch_idx: int) -> None:
+    def die(self: Learner, batch: list, batch_idx: int) -> None:
         if self.trainer.global_step == at_step:
             raise Killed
         step(self, batch, batch_idx)
 
-    with mock.patch.object(Recommender, "training_step", die), pytest.raises(Killed):
+    with mock.patch.object(Learner, "training_step", die), pytest.raises(Killed):
         fit(args)
 
 
@@ -155,13 +155,13 @@ def test_a_finished_run_is_left_alone(trained: Path, capsys: pytest.CaptureFixtu
 
 def test_one_process_at_a_time(recipe: Path, interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """New or resumed, a run that is being trained is left to the one that trains it."""
-    step, answers = Recommender.training_step, []
+    step, answers = Learner.training_step, []
 
-    def resumed_at_once(self: Recommender, batch: list, batch_idx: int) -> None:
+    def resumed_at_once(self: Learner, batch: list, batch_idx: int) -> None:
         answers.append(fit(["--resume", Path(self.trainer.default_root_dir).name]))
         step(self, batch, batch_idx)
 
-    with mock.patch.object(Recommender, "training_step", resumed_at_once):
+    with mock.patch.object(Learner, "training_step", resumed_at_once):
         assert fit(["--resume", "run"]) == 0
         assert fit([str(recipe), "--out", "new", "--trainer.max_steps", "3"]) == 0
     assert answers == [2] * (20 + 3)

@@ -33,6 +33,9 @@ class Parts(nn.Module):
         self.convolution = nn.Conv1d(DIM, DIM, 1)
         self.renormalised = nn.Embedding(9, DIM, max_norm=1.0)
         self.by_frequency = nn.Embedding(9, DIM, scale_grad_by_freq=True)
+        self.bag = nn.EmbeddingBag(9, DIM, mode="sum")
+        self.highest = nn.EmbeddingBag(9, DIM, mode="max")
+        self.bag_by_frequency = nn.EmbeddingBag(9, DIM, scale_grad_by_freq=True)
 
 
 def run(use: Callable[[Parts, Tensor, Tensor], Tensor], users: int = USERS) -> Tape:
@@ -67,6 +70,23 @@ REFUSED = {
     "fused attention": (lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)), "attention.*multi_head"),
     "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
     "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
+    "bags by offsets": (
+        lambda m, x, ids: m.bag(ids.flatten(), torch.arange(0, USERS * LENGTH, LENGTH)).sum(1),
+        r"bag.weight.*embedding_bag.*\(B, P\)",
+    ),
+    "weighted bags": (
+        lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1),
+        "bag.weight.*embedding_bag.*multiply",
+    ),
+    "bags weighted by a parameter": (
+        lambda m, x, ids: F.embedding_bag(
+            ids, torch.ones(9, 1), mode="sum", per_sample_weights=m.table.weight[:USERS, :1].expand(ids.shape)
+        ).sum(1),
+        "table.weight.*embedding_bag.*multiply",
+    ),
+    "largest of a bag": (lambda m, x, ids: m.highest(ids).sum(1), "highest.weight.*embedding_bag.*sum or mean"),
+    "bags scaled by frequency": (lambda m, x, ids: m.bag_by_frequency(ids).sum(1), "bag_by_frequency.*mixes users"),
+    "another's bag": (lambda m, x, ids: m.bag(ids.roll(1, 0)).sum(1), "bag.weight.*embedding_bag.*roll"),
     "positions first": (lambda m, x, ids: m.mix(x.transpose(0, 1)).sum((0, 2)), "mix.*linear.*transpose"),
     "permuted": (lambda m, x, ids: m.mix(x.permute(1, 0, 2)).sum((0, 2)), "mix.*permute"),
     "packed tokens": (lambda m, x, ids: m.mix(x[ids > 3]).sum().expand(USERS), "mix.*__getitem__"),

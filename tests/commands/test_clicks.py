@@ -1,0 +1,157 @@
+"""A model of clicks, through every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
+
+from dprec.evaluate import main as evaluate
+from dprec.fit import main as fit
+from dprec.plan import main as plan
+from dprec.recommend import main as recommend
+from dprec.run.folder import read_checkpoint
+from tests.commands.support import strict
+from tests.commands.test_resume import fit_and_die
+
+RECORDS, STEPS, BATCH = 700, 6, 60
+TRAINING = RECORDS * 6 // 7  # the last of seven days is the test
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = {"dataset": "synthetic", "synthetic_records": RECORDS, "table_scale": 0.001, "batch_size": BATCH}
+    settings = {
+        "data": {"class_path": "dprec.data.Clicks", "init_args": data},
+        "model": {"class_path": "dprec.models.PCTR", "init_args": {"hidden": [8], "weight_decay": 0.0}},
+        "privacy": {"epsilon": 4},
+        "trainer": {"max_steps": STEPS, "accelerator": "cpu", "enable_progress_bar": True},
+    }
+    path = tmp_path_factory.mktemp("recipes") / "ads.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "ads"
+    assert fit([str(clicks), "--out", str(out)]) == 0
+    return out
+
+
+def test_metrics_json(run: Path) -> None:
+    report = strict(run / "metrics.json")
+    assert (report["unit"], report["records"], report["steps"]) == ("record", TRAINING, STEPS)
+    assert "users" not in report
+    assert "items" not in report
+    assert report["sampling_rate"] == BATCH / TRAINING
+    assert 0 < report["auc"] < 1
+    assert report["base_rate_auc"] == 0.5
+    assert report["base_rate_normalised_entropy"] == pytest.approx(1, abs=0.1)
+    ratio = report["normalised_entropy"] / report["base_rate_normalised_entropy"]
+    assert report["log_loss"] / report["base_rate_log_loss"] == pytest.approx(ratio)
+    assert "log_loss" in report["protocol"]
+
+
+def test_the_guarantee_is_per_record_and_its_epsilon_that_of_dp_accounting(run: Path) -> None:
+    report = strict(run / "metrics.json")
+    sentence = report["guarantee"]
+    assert "-differential privacy per record, where" in sentence
+    assert "adding or removing one record (" in sentence
+    assert "not covered: people with several records" in sentence
+    assert "user" not in sentence
+    step = PoissonSampledDpEvent(BATCH / TRAINING, GaussianDpEvent(report["noise_multiplier"]))
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4).compose(step, STEPS)
+    assert report["delta"] == 1 / TRAINING
+    assert report["epsilon"] == pytest.approx(accountant.get_epsilon(1 / TRAINING), abs=1e-2)
+
+
+def test_shuffled_records_have_a_sentence_of_their_own(clicks: Path, here: Path) -> None:
+    assert fit([str(clicks), "--data.sampling", "shuffle", "--trainer.max_steps", "1", "--out", "run"]) == 0
+    sentence = strict(here / "run/metrics.json")["guarantee"]
+    assert "leaving the place of one record empty" in sentence
+    assert f"shuffled batches of {BATCH} records" in sentence
+
+
+def test_what_is_shown(clicks: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit([str(clicks), "--privacy", "null", "--trainer.max_epochs", "2", "--data.validation", "true"]) == 0
+    shown = capsys.readouterr().out
+    assert "on validation records" in shown
+    assert "AUC 0." in shown
+    assert "ads: 500 records" in shown
+    assert "base rate" in shown
+    assert "opularity" not in shown
+
+
+@pytest.mark.parametrize("model", ["DLRM", "Logistic"])
+def test_the_other_models_train_privately(model: str, clicks: Path, here: Path) -> None:
+    (here / "own.yaml").write_text(f"model: {{class_path: dprec.models.{model}}}\n")
+    assert fit([str(clicks), "own.yaml", "--trainer.max_steps", "2", "--out", "run"]) == 0
+    assert strict(here / "run/metrics.json")["epsilon"] <= 4
+
+
+def test_the_padding_row_is_never_trained(run: Path) -> None:
+    weights = read_checkpoint(run / "checkpoints/last.ckpt")["state_dict"]
+    tables = [value for name, value in weights.items() if name.startswith("tables.")]
+    assert len(tables) == 26
+    assert all((table[0] == 0).all() and (table[1:] != 0).all() for table in tables)
+
+
+def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = strict(run / "metrics.json")
+    capsys.readouterr()
+    assert evaluate([str(run), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    for name in ("auc", "log_loss", "normalised_entropy", "base_rate_log_loss", "guarantee", "records", "protocol"):
+        assert again[name] == pytest.approx(report[name]), name
+    assert evaluate([str(run), "--metrics", "auc"]) == 0
+    assert "AUC" in (shown := capsys.readouterr().out)
+    assert "log loss" not in shown
+
+
+def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path, run: Path, here: Path) -> None:
+    fit_and_die(4, [str(clicks), "--out", "run", "--checkpoint_every", "2"])
+    assert fit(["--resume", "run"]) == 0
+    assert strict(here / "run/privacy.json")["events"] == strict(run / "privacy.json")["events"]
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "says"),
+    [
+        (recommend, "RUN --history 1", "PCTR, which ranks no items"),
+        (evaluate, "RUN --metrics ndcg@10", "unknown metric 'ndcg@10': give auc"),
+        (evaluate, "RUN --split validation", "no validation records are held out"),
+        (fit, "RECIPE --model dprec.models.Transformer", "takes items and max_length from the data"),
+        (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
+        (fit, "RECIPE --model.vocabularies [3]", "model.vocabularies comes from the data; set data.vocabularies"),
+        (fit, "RECIPE --model.dim 3", "unknown key 'model.dim'"),
+        (fit, "RECIPE --model dprec.models.Learner", "nothing is known by which to judge"),
+        (fit, "RECIPE --data.batch_size 6000", f"the data has {TRAINING} records"),
+        (fit, "--resume PARTS --data.synthetic_records 1400", "data.synthetic_records"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    command: object, line: str, says: str, clicks: Path, run: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "PARTS" in line:
+        fit_and_die(4, [str(clicks), "--out", "parts", "--checkpoint_every", "2"])
+    capsys.readouterr()
+    places = {"RECIPE": str(clicks), "RUN": str(run), "PARTS": "parts"}
+    assert command([places.get(word, word) for word in line.split()]) == 2  # type: ignore[operator]
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert says in said
+
+
+def test_a_plan_counts_records(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for counted in ([], ["--users", str(TRAINING)]):
+        assert plan([str(clicks), *counted, "--json"]) == 0
+        planned = json.loads(capsys.readouterr().out)
+        assert (planned["users"], planned["unit"], planned["items"]) == (TRAINING, "record", None)
+    assert plan([str(clicks)]) == 0
+    assert "600 records" in capsys.readouterr().out
