@@ -61,7 +61,7 @@ RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
   --split NAME         test (default) or validation
-  --metrics LIST       such as ndcg@5,recall@20; of clicks auc,log_loss,normalised_entropy; default those of the run
+  --metrics LIST       such as ndcg@5,recall@20, or auc,log_loss of clicks; default those of the run
   --json               one JSON object instead of a table
 
 example:
