@@ -4,8 +4,8 @@ FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
        python -m dprec.fit --resume RUN
 
-Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log, where the
-recipe has a privacy block.
+Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log,
+where the recipe has a privacy block.
 Later recipes layer over earlier ones; overrides come last and win.
 
 run
@@ -28,7 +28,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; --data my_
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
 
-model  (class dprec.models.Transformer; DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
+model  (class dprec.models.Transformer; GRU, LSTM, DualEncoder, Spectral; DLRM, PCTR, Logistic for clicks;
+        --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        highest of the schedule
   --model.weight_decay R         --model.optimizer adam|adamw|sgd
@@ -55,8 +56,8 @@ example:
 EVALUATE = """\
 usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation] [--metrics LIST] [--json]
 
-Measures a run's model on the held-out data of the run, or on other data: a ranking beside popularity's, or the
-probabilities of clicks beside the base rate.
+Measures a run's model on the held-out data of the run, or on other data: a ranking beside popularity's, or
+the probabilities of clicks beside the base rate.
 RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
