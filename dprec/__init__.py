@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dprec.data import Sequences
-    from dprec.models import GRU, LSTM, DualEncoder, Recommender, SequenceRecommender, Spectral, Transformer
+    from dprec.models import GRU, LSTM, DPFormer, DualEncoder, Recommender, SequenceRecommender, Spectral, Transformer
     from dprec.privacy import Privacy
 
 __version__ = "0.1.0"
 __all__ = [
     "GRU",
     "LSTM",
+    "DPFormer",
     "DualEncoder",
     "Privacy",
     "Recommender",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DPFormer": "dprec.models",
     "DualEncoder": "dprec.models",
     "GRU": "dprec.models",
     "LSTM": "dprec.models",

@@ -65,6 +65,7 @@ class Recommender(pl.LightningModule):
         self.optimizer = optimizer
         self.gradient: GradientRule = MeanGradient()
         self.sums = ExactSums()
+        self.noise_to_batch = 0.0  # standard deviation of the noise in each entry of a step's gradient
         self.ranking = RankingMetrics(k=10)
 
     @abstractmethod
