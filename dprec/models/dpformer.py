@@ -88,7 +88,7 @@ class DPFormer(Transformer):
         if not self.weight_error or not len(self.blocks):
             return super().encode(history)
         x = self.embed(history)
-        variance: Tensor | None = reattention.embedding(self.item_error[history], self.weight_error)  # (B, T)
+        variance: Tensor | None = reattention.of_embedding(self.item_error[history], self.weight_error)  # (B, T)
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -121,7 +121,7 @@ class _Tracked:
 
     def normalise(self, norm: nn.LayerNorm, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if variance is not None:
-            variance = reattention.layer_norm(x.detach(), variance, norm.weight.detach(), self.error, norm.eps)
+            variance = reattention.through_layer_norm(x, variance, norm.weight.detach(), self.error, norm.eps)
         return norm(x), variance
 
     def attend(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -135,7 +135,7 @@ class _Tracked:
         if self.last:
             return attention.output(mixed), None
         values = self.linear(attention.value, x, variance)
-        mixed_variance = reattention.attention(query.detach(), key.detach(), values, scale)
+        mixed_variance = reattention.through_attention(query, key, values, scale)
         return attention.output(mixed), self.linear(attention.output, mixed, mixed_variance)
 
     def feed(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -144,13 +144,13 @@ class _Tracked:
             return self.block.network(x), None
         hidden = first(x)
         active = dropout(activation(hidden))
-        rule = reattention.relu if isinstance(activation, nn.ReLU) else reattention.gelu
-        active_variance = rule(hidden.detach(), self.linear(first, x, variance))
+        rule = reattention.through_relu if isinstance(activation, nn.ReLU) else reattention.through_gelu
+        active_variance = rule(hidden, self.linear(first, x, variance))
         return second(active), self.linear(second, active, active_variance)
 
     def linear(self, layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
         assert isinstance(layer, nn.Linear)
-        return reattention.linear(x.detach(), variance, layer.weight.detach(), self.error)
+        return reattention.through_linear(x, variance, layer.weight.detach(), self.error)
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:

@@ -38,26 +38,28 @@ def sampled(outcomes: Tensor) -> float:
 def test_the_sum_of_two_tables() -> None:
     item, position = torch.tensor(0.7), torch.tensor(0.1)
     draws = noise(3, std=item) + noise(3, std=position)
-    assert float(reattention.embedding(item, position)) == pytest.approx(sampled(draws), rel=0.02)
+    assert float(reattention.of_embedding(item, position)) == pytest.approx(sampled(draws), rel=0.02)
 
 
 def test_a_linear_layer() -> None:
     x, weight = torch.randn(4), torch.randn(3, 4)
     inputs, weights = x + noise(4, std=VARIANCE.sqrt()), weight + noise(3, 4, std=ERROR)
     draws = (weights @ inputs.unsqueeze(-1)).squeeze(-1) + noise(3, std=ERROR)
-    assert float(reattention.linear(x, VARIANCE, weight, ERROR)) == pytest.approx(sampled(draws), rel=0.02)
+    assert float(reattention.through_linear(x, VARIANCE, weight, ERROR)) == pytest.approx(sampled(draws), rel=0.02)
 
 
 def test_a_layer_norm_with_its_statistics_held() -> None:
     x, gain = 2 * torch.randn(5), torch.rand(5) + 0.5
     held = (x + noise(5, std=VARIANCE.sqrt()) - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
     draws = (gain + noise(5, std=ERROR)) * held + noise(5, std=ERROR)
-    found = reattention.layer_norm(x, VARIANCE, gain, ERROR, 1e-5)
+    found = reattention.through_layer_norm(x, VARIANCE, gain, ERROR, 1e-5)
     assert float(found) == pytest.approx(sampled(draws), rel=0.02)
 
 
 @pytest.mark.parametrize("std", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize(("rule", "activation"), [(reattention.relu, F.relu), (reattention.gelu, F.gelu)])
+@pytest.mark.parametrize(
+    ("rule", "activation"), [(reattention.through_relu, F.relu), (reattention.through_gelu, F.gelu)]
+)
 @pytest.mark.parametrize("mean", [[0.0], [-0.5, 0.02, 0.9]])
 def test_an_activation(rule: Any, activation: Any, mean: list[float], std: float) -> None:
     centre = torch.tensor(mean)
@@ -66,18 +68,18 @@ def test_an_activation(rule: Any, activation: Any, mean: list[float], std: float
     assert float(found) == pytest.approx(sampled(draws), rel=0.02)
 
 
-@pytest.mark.parametrize("rule", [reattention.relu, reattention.gelu])
+@pytest.mark.parametrize("rule", [reattention.through_relu, reattention.through_gelu])
 def test_an_activation_of_what_is_certain_and_of_what_is_hardly_known(rule: Any) -> None:
     mean = torch.tensor([[[-20.0, 0.0, 20.0]]])
     assert rule(mean, torch.zeros(1, 1)) < 1e-30
-    at_zero = 0.3408 if rule is reattention.relu else 0.25
+    at_zero = 0.3408 if rule is reattention.through_relu else 0.25
     assert rule(mean, torch.full((1, 1), 1e-8)).item() == pytest.approx(1e-8 * (at_zero + 1) / 3, rel=0.01)
     assert 0 < rule(mean, torch.full((1, 1), 1e12)).item() < 1e12
 
 
 @pytest.mark.parametrize(
     ("rule", "printed"),
-    [(reattention.relu, [3.40e-5, 0.0034, 0.3408]), (reattention.gelu, [2.49e-5, 0.0025, 0.3467])],
+    [(reattention.through_relu, [3.40e-5, 0.0034, 0.3408]), (reattention.through_gelu, [2.49e-5, 0.0025, 0.3467])],
 )
 def test_the_papers_table_3(rule: Any, printed: list[float]) -> None:
     for std, variance in zip((0.01, 0.1, 1.0), printed, strict=True):
@@ -88,10 +90,10 @@ def test_the_papers_table_3(rule: Any, printed: list[float]) -> None:
 def test_stripes_do_not_show(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
     hidden, variance = torch.randn(2, 9, 6), torch.rand(2, 9)
     query, key = torch.randn(2, 2, 9, 4), torch.randn(2, 2, 9, 4)
-    whole = reattention.relu(hidden, variance), reattention.attention(query, key, variance, 0.5)
+    whole = reattention.through_relu(hidden, variance), reattention.through_attention(query, key, variance, 0.5)
     monkeypatch.setattr(reattention, "HELD", positions * 12)
     monkeypatch.setattr(reattention, "STRIPE", positions)
-    striped = reattention.relu(hidden, variance), reattention.attention(query, key, variance, 0.5)
+    striped = reattention.through_relu(hidden, variance), reattention.through_attention(query, key, variance, 0.5)
     for one, other in zip(whole, striped, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 
@@ -104,7 +106,7 @@ def causal(logits: Tensor) -> Tensor:
 def test_what_attention_leaves_of_the_values_errors() -> None:
     query, key, variance = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 4, 3), torch.rand(1, 4)
     weights = causal(query @ key.mT / math.sqrt(3))[0]
-    found = reattention.attention(query, key, variance, 1 / math.sqrt(3))[0]
+    found = reattention.through_attention(query, key, variance, 1 / math.sqrt(3))[0]
     for place in range(4):
         draws = torch.cat([noise(4, std=variance[0].sqrt()) @ weights[head, place, :, None] for head in (0, 1)], 1)
         assert found[place].item() == pytest.approx(sampled(draws), rel=0.02)
@@ -142,8 +144,8 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
 
     def through(layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
         if isinstance(layer, nn.LayerNorm):
-            return reattention.layer_norm(x, variance, layer.weight, error, layer.eps)
-        return reattention.linear(x, variance, layer.weight, error)
+            return reattention.through_layer_norm(x, variance, layer.weight, error, layer.eps)
+        return reattention.through_linear(x, variance, layer.weight, error)
 
     for block in model.blocks:
         part, (first, activation, _, second) = block.attention, block.network
@@ -162,7 +164,7 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
                 last = part.output
             else:
                 hidden, last = first(read), second
-                rule = reattention.relu if isinstance(activation, nn.ReLU) else reattention.gelu
+                rule = reattention.through_relu if isinstance(activation, nn.ReLU) else reattention.through_gelu
                 inner, inner_variance = activation(hidden), rule(hidden, through(first, read, known))
             x, variance = x + last(inner), variance + through(last, inner, inner_variance)
             if not block.norm_first:
