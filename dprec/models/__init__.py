@@ -3,6 +3,7 @@
 from dprec.models.base import Recommender, SequenceRecommender
 from dprec.models.clicks import ClickModel
 from dprec.models.dlrm import DLRM
+from dprec.models.dpformer import DPFormer
 from dprec.models.dual_encoder import DualEncoder
 from dprec.models.learner import Learner
 from dprec.models.logistic import Logistic
@@ -17,6 +18,7 @@ __all__ = [
     "LSTM",
     "PCTR",
     "ClickModel",
+    "DPFormer",
     "DualEncoder",
     "Learner",
     "Logistic",

@@ -19,6 +19,20 @@ def item_counts(histories: Histories) -> Iterator[Portion]:
         yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
 
 
+def item_presence(histories: Histories) -> Iterator[Portion]:
+    """`item_counts` with a 1 for the user in entry 0, which no item has.
+
+    Once every user is scaled to norm 1, entry i over entry 0 is a share of users, of which each has one weight.
+    """
+    for met in item_counts(histories):
+        users = np.unique(met.users)
+        yield Portion(
+            np.concatenate([met.users, users]),
+            np.concatenate([met.keys, np.zeros_like(users)]),
+            np.concatenate([met.values, np.ones(len(users))]),
+        )
+
+
 def pair_weights(
     histories: Histories, place: np.ndarray, weight: np.ndarray, window: int, decay: float
 ) -> Iterator[Portion]:

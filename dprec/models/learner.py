@@ -57,6 +57,7 @@ class Learner(pl.LightningModule):
         self.optimizer = optimizer
         self.gradient: GradientRule = MeanGradient()
         self.sums = ExactSums()
+        self.noise_to_batch = 0.0  # standard deviation of the noise in each entry of a step's gradient
 
     @abstractmethod
     def losses(self, batch: Any) -> Tensor:

@@ -64,11 +64,15 @@ class Transformer(SequenceRecommender):
         return self.embedding.weight if self.output is None else self.output.weight
 
     def encode(self, history: Tensor) -> Tensor:
-        places = torch.arange(history.shape[1], device=history.device)
-        x = self.dropout(self.embedding(history) + self.positions(places))  # (B, T, d)
+        x = self.embed(history)
         for block in self.blocks:
             x = block(x)
         return self.last_norm(x)
+
+    def embed(self, history: Tensor) -> Tensor:
+        """Return what the first block reads (B, T, d)."""
+        places = torch.arange(history.shape[1], device=history.device)
+        return self.dropout(self.embedding(history) + self.positions(places))
 
 
 class Block(nn.Module):
@@ -103,11 +107,17 @@ class CausalAttention(nn.Module):
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (self._split(part(x)) for part in (self.query, self.key, self.value))  # (B, heads, T, d/heads)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0
-        )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return self.output(self.mix(*self.project(x)))
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (B, heads, T, d/heads)."""
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        return q, k, v
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+        """Return each position's mean of the values, the heads side by side (B, T, heads * width of v)."""
+        dropped = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped, scale=scale)
+        return mixed.transpose(1, 2).flatten(2)

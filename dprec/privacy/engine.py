@@ -176,6 +176,7 @@ class Privacy(pl.Callback):
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         if releases:
             pl_module.sums = NoisySums(self._releases, self.noise, self.ledger.record)
+        pl_module.noise_to_batch = self.sigma * self.clipping.max_norm / self.sampling.expected_batch
         pl_module.gradient = PrivateGradient(
             self.clipping,
             self.sigma,

@@ -14,6 +14,7 @@ from dprec.models import (
     GRU,
     LSTM,
     PCTR,
+    DPFormer,
     DualEncoder,
     Logistic,
     SequenceRecommender,
@@ -225,6 +226,15 @@ def transformer(**options: Any) -> Transformer:
     return Transformer(ITEMS, **settings)
 
 
+def dpformer(**options: Any) -> DPFormer:
+    """Its errors at random: some items well known, some hardly."""
+    settings = {"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5, "feedforward": 12} | options
+    model = DPFormer(ITEMS, **settings)
+    model.weight_error.fill_(0.05)
+    model.item_error.copy_(2 * torch.rand(ITEMS))
+    return model
+
+
 def spectral() -> Spectral:
     """Described at random: what the vectors are does not matter to a gradient."""
     model = Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH)
@@ -239,6 +249,8 @@ MODELS = {
     "transformer-untied": lambda: transformer(tied=False),
     "transformer-halved-untied": lambda: transformer(tied=False, dim=4),
     "transformer-negatives": lambda: transformer(negatives=5),
+    "dpformer": dpformer,
+    "dpformer-post-gelu": lambda: dpformer(norm="post", activation="gelu", heads=2),
     "dual-encoder": dual_encoder,
     "dual-encoder-tied": lambda: dual_encoder(tied=True, context=3, negatives=1),
     "dual-encoder-all-items": lambda: dual_encoder(negatives=None),

@@ -1,0 +1,188 @@
+"""How the noise of private training travels through a Transformer, and what it does to attention scores.
+
+Every activation has an error of mean zero, taken to be Gaussian with one variance for all coordinates of a
+position. The functions say what a layer makes of that variance; all of them work on plain numbers, without
+gradient. Errors of different sources count as independent, dropout is left out, and an activation is its own mean.
+
+An error of variance v in a key adds a multiple of v to the logarithm of its expected score: the less is known of
+an item, the more attention it draws. `corrected` takes that off.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+STRIPE = 64  # queries whose attention weights are held at a time
+CERTAIN = 8.0  # standard deviations beyond which the sign of a Gaussian is certain in float32
+HELD = 1 << 16  # numbers of one kind that a rule over coordinates holds at a time
+EIGHT = 8  # the width of heads that fused attention on a GPU wants a multiple of
+# Gauss-Hermite nodes above 0, and weights, for the standard Gaussian; the node at 0 has what is left to 1.
+NODES = (
+    (1.154405394739968, 0.240123178605013),
+    (2.366759410734541, 0.030757123967587),
+    (3.750439717725743, 0.000548268855972),
+)
+
+Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor, Tensor])
+
+
+def _one_operation(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Let whoever watches torch's functions, as private training does, see one in place of the many inside."""
+
+    def operation(*args: Tensor | float) -> Result:
+        if has_torch_function(args):
+            result: Result = handle_torch_function(whole, args, *args)
+            return result
+        return function(*args)
+
+    whole: Callable[..., Result] = functools.wraps(function)(operation)
+    return whole
+
+
+@_one_operation
+@torch.no_grad()
+def of_embedding(item_error: Tensor, position_error: Tensor) -> Tensor:
+    """Variance of item plus position: σ_E² + σ_P²."""
+    return item_error.square() + position_error.square()
+
+
+@_one_operation
+@torch.no_grad()
+def through_linear(mean: Tensor, variance: Tensor, weight: Tensor, weight_error: Tensor) -> Tensor:
+    """Variance of W x + b, mean over the outputs: v ‖W‖² / outputs + σ² (‖x‖² + d v) + σ².
+
+    Args:
+        mean: x (…, d).
+        variance: v of each coordinate of x (…).
+        weight: W (outputs, d).
+        weight_error: standard deviation σ of the error in each entry of W and b ().
+    """
+    size = _square_norm(mean) + mean.shape[-1] * variance
+    return variance * (weight.square().sum() / len(weight)) + weight_error.square() * (size + 1)
+
+
+@_one_operation
+@torch.no_grad()
+def through_layer_norm(mean: Tensor, variance: Tensor, gain: Tensor, weight_error: Tensor, eps: float) -> Tensor:
+    """Variance of g z + b with z = (x - m) / s, mean over coordinates: u mean(g²) + σ² (mean(z²) + u) + σ², u = v / s².
+
+    The statistics m and s are taken as constants: they are means over all coordinates, whose errors cancel.
+    """
+    spread = _square_norm(mean - mean.mean(-1, keepdim=True)) / mean.shape[-1]
+    scale = spread + eps
+    unit = variance / scale
+    return unit * gain.square().mean() + weight_error.square() * (spread / scale + unit + 1)
+
+
+@_one_operation
+@torch.no_grad()
+def through_relu(mean: Tensor, variance: Tensor) -> Tensor:
+    """Variance of max(0, X), mean over coordinates, for X ~ N(mean, variance): exact.
+
+    With γ = mean / √v and m = γ Φ(γ) + φ(γ) it is v (Φ(γ) + m (γ - m)).
+
+    >>> through_relu(torch.zeros(1, 1, 1), torch.ones(1, 1))  # 1/2 - 1/(2π)
+    tensor([[0.3408]])
+    """
+    return _by_stripe(_relu, mean, variance)
+
+
+@_one_operation
+@torch.no_grad()
+def through_gelu(mean: Tensor, variance: Tensor) -> Tensor:
+    """Variance of X Φ(X), mean over coordinates, for X ~ N(mean, variance): by Gauss-Hermite quadrature.
+
+    Within 1 % for a standard deviation up to 1, 10 % beyond.
+
+    >>> through_gelu(torch.zeros(1, 1, 1), torch.full((1, 1), 0.01))
+    tensor([[0.0025]])
+    """
+    return _by_stripe(_gelu, mean, variance)
+
+
+def _relu(mean: Tensor, variance: Tensor) -> Tensor:
+    # Beyond certainty, squares would drown what is left.
+    ratio = (mean / _std(variance)).clamp_(-CERTAIN, CERTAIN)
+    below = (ratio * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    expected = ratio.square().mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi)).addcmul_(ratio, below)
+    return variance * below.addcmul_(expected, ratio.sub_(expected)).mean(-1)
+
+
+def _gelu(mean: Tensor, variance: Tensor) -> Tensor:
+    std, centre = _std(variance), F.gelu(mean)
+    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+    for node, weight in NODES:
+        for place in (node, -node):
+            away = F.gelu(mean + place * std).sub_(centre)  # of the size of the error, so that little cancels
+            first.add_(away, alpha=weight)
+            second.addcmul_(away, away, value=weight)
+    return second.addcmul_(first, first, value=-1).mean(-1)
+
+
+def _by_stripe(rule: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
+    """Apply a rule to (B, T, d) and (B, T), so few positions at a time that what it holds stays in the cache."""
+    positions = max(1, HELD // (mean.shape[0] * mean.shape[2]))
+    parts = zip(mean.split(positions, 1), variance.split(positions, 1), strict=True)
+    return torch.cat([rule(*part) for part in parts], 1)
+
+
+@_one_operation
+@torch.no_grad()
+def through_attention(query: Tensor, key: Tensor, variance: Tensor, scale: float) -> Tensor:
+    """Variance of Σ_s a(t, s) V(s), mean over heads: Σ_s a(t, s)² v(s), with the causal weights a as they are.
+
+    Args:
+        query: (B, heads, T, w).
+        key: (B, heads, T, w).
+        variance: v of each coordinate of a value (B, T).
+        scale: of the logits, as for the attention itself.
+    """
+    length, query = query.shape[2], query * scale
+    future = torch.ones(STRIPE, STRIPE, dtype=torch.bool, device=query.device).triu(1)
+    stripes = []
+    for start in range(0, length, STRIPE):
+        stop = min(start + STRIPE, length)
+        logits = query[:, :, start:stop] @ key[:, :, :stop].mT  # (B, heads, stripe, stop)
+        logits[..., start:].masked_fill_(future[: stop - start, : stop - start], -math.inf)
+        weights = logits.softmax(-1).square_()
+        stripes.append((weights @ variance[:, None, :stop, None]).squeeze(-1).mean(1))
+    return torch.cat(stripes, 1)
+
+
+@_one_operation
+def corrected(query: Tensor, key: Tensor, value: Tensor, key_variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Widen queries, keys and values (B, heads, T, d) so that q·k / √d becomes q·k / √d - ‖q‖² v / 2d.
+
+    Given q and a key with variance v in each coordinate, q·k / √d has the variance ‖q‖² v / d: half of it is what
+    the error adds to the logarithm of the expected score. It has rank one over (query, key): one more column of
+    both holds it, and attention needs no mask. Columns of zeros fill the width up to what fused kernels want; of
+    the attention's output, computed with scale 1 / √d, the first d columns count. No gradient runs through v or ‖q‖².
+
+    Args:
+        key_variance: v (B, T).
+    """
+    width = query.shape[-1]
+    zeros = -(width + 1) % EIGHT if query.is_cuda else 0
+    size = query.detach().square().sum(-1, keepdim=True)
+    lift = (key_variance * (-0.5 / math.sqrt(width)))[:, None, :, None].expand(-1, query.shape[1], -1, -1)
+    return (
+        torch.cat((query, F.pad(size, (0, zeros))), -1),
+        torch.cat((key, F.pad(lift.to(key.dtype), (0, zeros))), -1),
+        F.pad(value, (0, 1 + zeros)),
+    )
+
+
+def _square_norm(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1).square()  # in one pass, without squares of all entries
+
+
+def _std(variance: Tensor) -> Tensor:
+    return variance.sqrt().clamp(min=torch.finfo(variance.dtype).tiny ** 0.5).unsqueeze(-1)
