@@ -4,8 +4,8 @@ FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
        python -m dprec.fit --resume RUN
 
-Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log, where the
-recipe has a privacy block.
+Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log,
+where the recipe has a privacy block.
 Later recipes layer over earlier ones; overrides come last and win.
 
 run
@@ -25,7 +25,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; --data my_
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
 
-model  (class dprec.models.Transformer; DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
+model  (class dprec.models.Transformer; for clicks .DLRM, .PCTR, .Logistic; --model my_module.MyModel)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        highest of the schedule
   --model.weight_decay R         --model.optimizer adam|adamw|sgd
