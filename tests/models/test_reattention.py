@@ -244,9 +244,9 @@ def test_presence_is_a_weighted_share_of_users() -> None:
 class Asking(DPFormer):
     prepared = 0
 
-    def prepare(self, histories: Histories, sums: ExactSums) -> None:
+    def prepare(self, data: Any, sums: ExactSums) -> None:
         type(self).prepared += 1
-        super().prepare(histories, sums)
+        super().prepare(data, sums)
 
 
 def small(module: Sequences, **options: Any) -> Asking:
@@ -280,7 +280,7 @@ def test_errors_follow_from_the_counts() -> None:
     module = data(synthetic_users=500)
     model = small(module)
     model.noise_to_batch = 0.01
-    model.prepare(module.training, ExactSums())
+    model.prepare(module, ExactSums())
     users = [set(module.training.of(user).tolist()) for user in range(module.training.users)]
     weight = [1 / math.sqrt(1 + len(met)) for met in users]
     for item in (1, 7, module.items - 1):
@@ -302,7 +302,7 @@ def test_uniform_frequencies_look_at_nothing() -> None:
 def test_without_privacy_there_is_no_error() -> None:
     module = data()
     model = small(module)
-    model.prepare(module.training, ExactSums())
+    model.prepare(module, ExactSums())
     assert not model.item_error.any()
     assert not model.weight_error
 
