@@ -80,12 +80,13 @@ class FeatureTables(nn.Module):
 
 
 def log_counts(numbers: Tensor) -> Tensor:
-    """Return log(1 + n) of each count; the few below 0 that some logs have count as 0.
+    """Return log(1 + n) / 10 of each count; the few below 0 that some logs have count as 0.
 
     >>> log_counts(torch.tensor([-2.0, 0.0, 1.0]))
-    tensor([0.0000, 0.0000, 0.6931])
+    tensor([0.0000, 0.0000, 0.0693])
     """
-    return numbers.clamp(min=0).log1p()
+    # Undivided, counts would make up most of a record's gradient, and clipping would cut the rest down with them.
+    return numbers.clamp(min=0).log1p() / 10
 
 
 def network(inputs: int, widths: Sequence[int], where: str) -> nn.Sequential:

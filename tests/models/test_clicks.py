@@ -32,7 +32,7 @@ def written_out(tables: FeatureTables, categories: torch.Tensor, mean: bool = Fa
 
 def test_dlrm_compares_every_pair() -> None:
     model, batch = MODELS["dlrm"](), clicks_of(5)
-    counts = model.bottom(torch.log1p(batch.numbers.clamp(min=0)))
+    counts = model.bottom(torch.log1p(batch.numbers.clamp(min=0)) / 10)
     for record, vectors in enumerate(written_out(model.tables, batch.categories)):
         all_of_them = [counts[record], *vectors]
         pairs = [all_of_them[i] @ all_of_them[j] for i in range(len(all_of_them)) for j in range(i)]
@@ -44,7 +44,7 @@ def test_pctr_sees_all_features_side_by_side() -> None:
     model, batch = MODELS["pctr"](), clicks_of(5)
     assert [table.weight.shape for table in model.tables.tables] == [(12, 3), (5, 2), (3, 2)]  # int(2 V^¼)
     for record, vectors in enumerate(written_out(model.tables, batch.categories, mean=True)):
-        seen = torch.cat([torch.log1p(batch.numbers[record].clamp(min=0)), *vectors])
+        seen = torch.cat([torch.log1p(batch.numbers[record].clamp(min=0)) / 10, *vectors])
         assert torch.allclose(model.logits(batch)[record], model.output(model.network(seen))[0], atol=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_logistic_regression_is_linear_and_starts_undecided() -> None:
         for table in model.tables.tables:
             table.weight[1:].normal_()
     logits = [sum(v[0] for v in vectors) for vectors in written_out(model.tables, batch.categories)]
-    expected = torch.stack(logits) + model.counts(torch.log1p(batch.numbers.clamp(min=0)))[:, 0]
+    expected = torch.stack(logits) + model.counts(torch.log1p(batch.numbers.clamp(min=0)) / 10)[:, 0]
     assert torch.allclose(model.logits(batch), expected, atol=1e-6)
 
 
