@@ -47,9 +47,9 @@ def bench(argv: list[str], console: Console) -> None:
         benchmark.ready_to_draw()
     with console.status("starting") as status:
         rows = benchmark.run("quick" in line.switches, status.update)
-    console.print(benchmark.table(rows))
     if json_file:
         report.write_json(rows, Path(json_file))
+    console.print(benchmark.table(rows))
     if picture:
         benchmark.picture(rows, Path(picture))
 

@@ -57,6 +57,8 @@ def summary(rows: Sequence[Row], shape: str) -> str:
     here = [row for row in rows if row["shape"] == shape]
     ours = next(row for row in here if row["system"] == DprecPrivate.name)
     line = f"{shape} ({ours['items']:,} items; {ours['batch']} users, {ours['tokens']:,} tokens a step): dprec private "
+    if ours["ratio"] is None:
+        return f"{shape}: dprec private has no number: {ours['why_not']}"
     line += f"takes {ours['ratio']:.2f} × the time of dprec non-private"
     peers = [row for row in here if row["private"] and row is not ours and row["ms_per_step"] is not None]
     for row in sorted(peers, key=lambda row: row["ms_per_step"]):

@@ -172,7 +172,8 @@ class CatalogueRows:
                 )
 
     def terms(self) -> Tensor:
-        return 2**0.5 * (self.weight.abs() * self.hidden.norm(dim=2)).sum(1)
+        each = self.weight.abs() * self.hidden.norm(dim=2)
+        return 2**0.5 * each.masked_fill(self.target == self.padding, 0.0).sum(1)
 
     def forget(self, users: Tensor) -> None:
         for group in self.groups:

@@ -232,6 +232,25 @@ def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
     assert distance(share, padded) < 1e-4
 
 
+def test_much_padding_does_not_pass_for_rounding() -> None:
+    """What a model says at padded positions is no part of anybody's gradient, however much of it there is."""
+
+    def share(width: int) -> Tensor:
+        history, targets = torch.zeros(2, 1, width, dtype=torch.int64)
+        history[0, 0], targets[0, 0] = 3, 5
+        weight = torch.nn.Parameter(0.1 * torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))
+
+        def losses(batch: SequenceBatch) -> Tensor:
+            loud = torch.where(batch.history[..., None] == 0, 50.0, weight[batch.history])
+            return catalogue_softmax(loud, weight, batch.targets).sum(1)
+
+        sums = {"weight": torch.zeros(9, 4)}
+        add_clipped(sums, {"weight": weight}, losses, SequenceBatch(history, targets), Clipping("auto-v"))
+        return sums["weight"]
+
+    assert torch.allclose(share(1), share(2000), atol=1e-6)
+
+
 def test_the_scale_of_each_mode() -> None:
     norm = torch.tensor([0.0, 0.5, 2.0, float("inf"), float("nan")], dtype=torch.float64)
     assert torch.allclose(Clipping("flat", 1.0).scale(norm), torch.tensor([1, 1, 0.5, 0, 0]).double(), atol=2e-6)
