@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Recommender,
         SequenceRecommender,
         Spectral,
+        SpectralFormer,
         Transformer,
     )
     from dprec.privacy import Privacy
@@ -38,6 +39,7 @@ __all__ = [
     "SequenceRecommender",
     "Sequences",
     "Spectral",
+    "SpectralFormer",
     "Transformer",
 ]
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.models.transformer import Block
+from dprec.models.causal_network import CausalNetwork
 
 
 class PlainModel(nn.Module):
@@ -50,19 +50,19 @@ class PlainModel(nn.Module):
 
 class PlainTransformer(PlainModel):
     def build(self, length: int, dim: int) -> None:
-        self.positions = nn.Embedding(length, dim)
-        nn.init.normal_(self.positions.weight, std=0.02)
-        self.blocks = nn.ModuleList(Block(dim, 1, 4 * dim, 0.0, "pre", "relu") for _ in range(2))
-        self.last_norm = nn.LayerNorm(dim)
+        self.network = _PlacedByRow(dim, length, heads=1, blocks=2, feedforward=None, dropout=0.0)
 
     def encode(self, x: Tensor) -> Tensor:
+        encoded: Tensor = self.network(x)
+        return encoded
+
+
+class _PlacedByRow(CausalNetwork):
+    def placed(self, x: Tensor) -> Tensor:
         # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
         places = torch.arange(x.shape[1]).repeat(len(x), 1)
-        x = x + self.positions(places)  # (B, T, d)
-        for block in self.blocks:
-            x = block(x)
-        normed: Tensor = self.last_norm(x)
-        return normed
+        placed: Tensor = x + self.positions(places)  # (B, T, d)
+        return placed
 
 
 class PlainGRU(PlainModel):

@@ -10,6 +10,7 @@ from dprec.models.logistic import Logistic
 from dprec.models.pctr import PCTR
 from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral
+from dprec.models.spectral_former import SpectralFormer
 from dprec.models.transformer import Transformer
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "Recommender",
     "SequenceRecommender",
     "Spectral",
+    "SpectralFormer",
     "Transformer",
 ]

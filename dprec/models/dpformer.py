@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dprec.data.histories import Histories
-from dprec.models import reattention
 from dprec.models.cooccurrence import item_presence
 from dprec.models.learner import refuse_unless
-from dprec.models.transformer import Block, CausalAttention, Transformer
+from dprec.models.reattentive import ReAttentiveNetwork
+from dprec.models.transformer import Transformer
 from dprec.privacy.release import ExactSums, Release
 
 
@@ -41,6 +41,9 @@ class DPFormer(Transformer):
         error_scale: factor of all errors; 0 turns Re-Attention off.
     """
 
+    kind_of_network = ReAttentiveNetwork
+    network: ReAttentiveNetwork
+
     def __init__(
         self,
         items: int,
@@ -57,10 +60,7 @@ class DPFormer(Transformer):
         self.presence = Release("item frequencies", frequency_share)
         self.error_scale = error_scale
         self.item_error: Tensor
-        self.weight_error: Tensor
-        # Kept with the weights, so that a checkpoint is evaluated as it was trained.
         self.register_buffer("item_error", torch.zeros(items))
-        self.register_buffer("weight_error", torch.zeros(()))
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -81,78 +81,11 @@ class DPFormer(Transformer):
 
     def _set_errors(self, shares: np.ndarray) -> None:
         error = self.error_scale * self.noise_to_batch
-        self.weight_error.fill_(error)
+        self.network.weight_error.fill_(error)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
 
     def encode(self, history: Tensor) -> Tensor:
-        if not self.weight_error or not len(self.blocks):
-            return super().encode(history)
-        x = self.embed(history)
-        variance: Tensor | None = reattention.of_embedding(self.item_error[history], self.weight_error)  # (B, T)
-        last = len(self.blocks) - 1
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            x, variance = _Tracked(block, self.weight_error, number == last)(x, variance)
-        return self.last_norm(x)
-
-
-class _Tracked:
-    """A block that also says what becomes of the variance of what it reads.
-
-    After the last block's keys nobody asks for a variance any more: it is None from there.
-    """
-
-    def __init__(self, block: Block, weight_error: Tensor, last: bool) -> None:
-        self.block = block
-        self.error = weight_error
-        self.last = last
-
-    def __call__(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        dropout = self.block.dropout
-        for sublayer, norm in zip((self.attend, self.feed), self.block.norms, strict=True):
-            assert isinstance(norm, nn.LayerNorm)
-            if self.block.norm_first:
-                change, added = sublayer(*self.normalise(norm, x, variance))
-                x, variance = x + dropout(change), _sum(variance, added)
-            else:
-                change, added = sublayer(x, variance)
-                x, variance = self.normalise(norm, x + dropout(change), _sum(variance, added))
-        return x, variance
-
-    def normalise(self, norm: nn.LayerNorm, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        if variance is not None:
-            variance = reattention.through_layer_norm(x, variance, norm.weight.detach(), self.error, norm.eps)
-        return norm(x), variance
-
-    def attend(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        assert variance is not None
-        attention: CausalAttention = self.block.attention
-        query, key, value = attention.project(x)
-        width = query.shape[-1]
-        scale = width**-0.5
-        query, key, value = reattention.corrected(query, key, value, self.linear(attention.key, x, variance))
-        mixed = attention.mix(query, key, value, scale).unflatten(-1, (attention.heads, -1))[..., :width].flatten(2)
-        if self.last:
-            return attention.output(mixed), None
-        values = self.linear(attention.value, x, variance)
-        mixed_variance = reattention.through_attention(query, key, values, scale)
-        return attention.output(mixed), self.linear(attention.output, mixed, mixed_variance)
-
-    def feed(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        first, activation, dropout, second = self.block.network
-        if variance is None:
-            return self.block.network(x), None
-        hidden = first(x)
-        active = dropout(activation(hidden))
-        rule = reattention.through_relu if isinstance(activation, nn.ReLU) else reattention.through_gelu
-        active_variance = rule(hidden, self.linear(first, x, variance))
-        return second(active), self.linear(second, active, active_variance)
-
-    def linear(self, layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
-        assert isinstance(layer, nn.Linear)
-        return reattention.through_linear(x, variance, layer.weight.detach(), self.error)
-
-
-def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return None if first is None or second is None else first + second
+        error = self.item_error[history] if bool(self.network.weight_error) else None
+        encoded: Tensor = self.network(self.embedding(history), error)
+        return encoded

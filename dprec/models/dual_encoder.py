@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dprec.models.base import SequenceRecommender
+from dprec.models.causal_network import CausalNetwork
 from dprec.models.learner import refuse_unless
-from dprec.models.transformer import Block
 
 
 class DualEncoder(SequenceRecommender):
@@ -53,7 +53,7 @@ class DualEncoder(SequenceRecommender):
         self.tower: nn.Module = (
             BagTower(dim, context, width, dropout)
             if tower == "bag"
-            else TransformerTower(dim, self.max_length, blocks, heads, width, dropout)
+            else CausalNetwork(dim, self.max_length, heads, blocks, width, dropout)
         )
 
     def encode(self, history: Tensor) -> Tensor:
@@ -85,21 +85,3 @@ class BagTower(nn.Module):
             bags = bags - gone
         bags = bags / held.unsqueeze(-1)
         return bags + self.network(bags)
-
-
-class TransformerTower(nn.Module):
-    """Causal Transformer blocks over the context, with positions."""
-
-    def __init__(self, dim: int, length: int, blocks: int, heads: int, feedforward: int, dropout: float) -> None:
-        super().__init__()
-        self.positions = nn.Embedding(length, dim)
-        nn.init.normal_(self.positions.weight, std=0.02)
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(
-            *(Block(dim, heads, feedforward, dropout, norm="pre", activation="relu") for _ in range(blocks))
-        )
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.shape[1], device=x.device)
-        return self.norm(self.blocks(self.dropout(x + self.positions(places))))

@@ -1,35 +1,23 @@
-"""A recommender from two looks at the data and few parameters: what private recommenders have to beat.
-
-Noise hurts a sum of many users least when it has few entries and every user says much. So: one noisy sum says
-which items are popular, one says which of these are met together; its leading eigenvectors describe the items
-from then on. What is left to train is how the last items of a history are weighed, how their descriptions
-mix, and a bias: thousands of numbers instead of millions.
-"""
+"""A recommender from two looks at the data and few parameters: what private recommenders have to beat."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from dprec.data.batch import RankingBatch, SequenceBatch
-from dprec.data.histories import Histories
 from dprec.models.base import Recommender
-from dprec.models.cooccurrence import item_counts, pair_weights
-from dprec.models.learner import refuse_unless
+from dprec.models.spectral_items import SpectralItems
 from dprec.privacy.release import ExactSums, Release
-
-MIX = 3.0  # scale of the scores before anything is trained
-FILLS = 4  # rounds of finding vectors and the diagonal in turns
-FLOOR = 1.0  # users' worth of popularity that every item has
 
 
 class Spectral(Recommender):
     """Scores the most popular items by a trained mix of spectral item vectors of the recent history.
+
+    What is trained is how the last items of a history are weighed, how their descriptions mix, and a bias: thousands of
+    numbers instead of millions.
 
     Args:
         top: how many of the most popular items it describes and recommends; the others follow by popularity.
@@ -56,107 +44,23 @@ class Spectral(Recommender):
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        for name, value, fits in (
-            ("top", top, top >= 2),
-            ("rank", rank, rank >= 1),
-            ("window", window, window >= 1),
-            ("decay", decay, 0 < decay <= 1),
-            ("damping", damping, 0 <= damping <= 1),
-            ("recent", recent, recent >= 1),
-            ("frequency_share", frequency_share, 0 < frequency_share < 1),
-            ("pair_share", pair_share, 0 < pair_share < 1 - frequency_share),
-        ):
-            refuse_unless(fits, name, value)
-        self.top = min(top, items - 1)
-        self.rank = min(rank, self.top)
-        self.window, self.decay, self.damping = window, decay, damping
-        self.frequencies = Release("item frequencies", frequency_share)
-        self.pairs = Release("items met together", pair_share)
-        self.popularity: Tensor
-        self.place: Tensor
-        self.vectors: Tensor
-        self.register_buffer("popularity", torch.zeros(items))  # as released
-        self.register_buffer("place", torch.full((items,), self.top))  # among the chosen; `top` for the others
-        self.register_buffer("vectors", torch.zeros(self.top + 1, self.rank))  # the last row for the others
-        self.mix = nn.Parameter(MIX * torch.eye(self.rank))
-        self.weights = nn.Parameter(0.85 ** torch.arange(recent).float())
-        self.bias = nn.Parameter(torch.zeros(self.top))
+        self.described = SpectralItems(items, top, rank, window, decay, damping, recent, frequency_share, pair_share)
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        return self.frequencies, self.pairs
+        return self.described.releases
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        """Choose the items and describe them, from sums over all users."""
-        histories: Histories = data.training
-        counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
-        counts[0] = -np.inf
-        chosen = np.sort(np.argpartition(-counts, self.top - 1)[: self.top])
-        place = np.full(self.items, self.top)
-        place[chosen] = np.arange(self.top)
-        popularity = np.maximum(counts[chosen], max(FLOOR, sums.std(self.frequencies)))
-        pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
-        upper = sums(self.pairs, self.top**2, histories.users, pairs).reshape(self.top, self.top)
-        vectors = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs))
-        counts[0] = 0.0
-        self.popularity.copy_(torch.from_numpy(counts))
-        self.place.copy_(torch.from_numpy(place))
-        self.vectors[:-1] = torch.from_numpy(vectors)
-        with torch.no_grad():
-            self.bias.copy_(torch.from_numpy(np.log(popularity / popularity.sum())))
+        self.described.prepare(data.training, sums)
+
+    def encode(self, history: Tensor) -> Tensor:
+        """Return what each position (B, T) has seen so far, itself included: (B, T, r)."""
+        return self.described.recent(history, self.described(history))
 
     def losses(self, batch: SequenceBatch) -> Tensor:
-        """Return each user's mean cross-entropy over the chosen items, at positions a chosen item follows."""
-        wanted = self.place[batch.targets]  # (B, T)
-        loss = F.cross_entropy(
-            self._logits(batch.history).flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=self.top
-        )
-        return loss.view(wanted.shape).sum(1) / (wanted != self.top).sum(1).clamp(min=1)
+        return self.described.loss(self.encode(batch.history), batch.targets)
 
     def scores(self, batch: RankingBatch) -> Tensor:
         last = (batch.history != 0).sum(1).clamp(min=1) - 1
-        recent = last.unsqueeze(1) - torch.arange(len(self.weights) - 1, -1, -1, device=last.device)
-        history = batch.history.gather(1, recent.clamp(min=0)).masked_fill(recent < 0, 0)
-        known = self._logits(history)[:, -1]
-        # Others come after all that are described, the most popular first.
-        tail = self.popularity - self.popularity.max() - 1
-        scores = known.amin(1, keepdim=True) + tail.expand(len(known), -1)
-        return scores.scatter(1, self.chosen.expand(len(known), -1), known)
-
-    @property
-    def chosen(self) -> Tensor:
-        """The ids of the items it describes (top,)."""
-        return (self.place != self.top).nonzero().squeeze(1)
-
-    def _logits(self, history: Tensor) -> Tensor:
-        """Scores of the chosen items after each position (B, T, top)."""
-        places = self.place[history]  # (B, T)
-        known = (places != self.top).float()
-        described = F.embedding(places, self.vectors)  # (B, T, r)
-        length, ages = history.shape[1], range(len(self.weights))
-        past = torch.stack([F.pad(described, (0, 0, age, 0))[:, :length] for age in ages], 3)  # (B, T, r, recent)
-        weight = torch.stack([F.pad(known, (age, 0))[:, :length] * 0.85**age for age in ages], 2).sum(2, keepdim=True)
-        hidden = (past @ self.weights) / (weight + 1e-6).sqrt()
-        return F.linear(hidden @ self.mix, self.vectors[:-1], self.bias)
-
-
-def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> np.ndarray:
-    """Return vectors (n, rank) of mean length 1 whose products are the strictly upper-triangular sums, denoised.
-
-    Noise of this standard deviation has eigenvalues up to 2 · noise · √n; what does not rise above is dropped,
-    what does is shrunk to its likely size. The sums do not say what an item's product with itself is: that follows
-    from the vectors, found anew with it a few times.
-
-    >>> spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise=0.0).shape
-    (4, 2)
-    """
-    products = upper + upper.T
-    for _ in range(FILLS):
-        values, vectors = np.linalg.eigh(products)
-        positive = np.maximum(values, 0.0)
-        shrunk = np.sqrt(np.maximum(positive**2 - 4 * noise**2 * len(values), 0.0))
-        leading = np.argsort(-shrunk)[:rank]
-        described = vectors[:, leading] * np.sqrt(shrunk[leading])
-        np.fill_diagonal(products, np.square(described).sum(1))
-    mean = np.linalg.norm(described, axis=1).mean()
-    return described / mean if mean > 0 and math.isfinite(mean) else described
+        encoded = self.encode(batch.history)
+        return self.described.scores(encoded[torch.arange(len(last), device=last.device), last])

@@ -138,8 +138,8 @@ def test_widened_attention_is_corrected_attention_and_its_gradient(width: int) -
 
 def explicit(model: DPFormer, history: Tensor) -> Tensor:
     """What `encode` should return, with attention as matrices, block by block."""
-    error, heads = model.weight_error, model.blocks[0].attention.heads
-    x = model.embedding(history) + model.positions.weight[: history.shape[1]]
+    error, heads = model.network.weight_error, model.network.blocks[0].attention.heads
+    x = model.embedding(history) + model.network.positions.weight[: history.shape[1]]
     variance = model.item_error[history] ** 2 + error**2
 
     def through(layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
             return reattention.through_layer_norm(x, variance, layer.weight, error, layer.eps)
         return reattention.through_linear(x, variance, layer.weight, error)
 
-    for block in model.blocks:
+    for block in model.network.blocks:
         part, (first, activation, _, second) = block.attention, block.network
         for number, norm in enumerate(block.norms):
             read, known = (norm(x), through(norm, x, variance)) if block.norm_first else (x, variance)
@@ -169,7 +169,7 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
             x, variance = x + last(inner), variance + through(last, inner, inner_variance)
             if not block.norm_first:
                 x, variance = norm(x), through(norm, x, variance)
-    return model.last_norm(x)
+    return model.network.last_norm(x)
 
 
 MANNERS = [{}, {"norm": "post", "activation": "gelu", "heads": 2}, {"heads": 4, "blocks": 3}, {"blocks": 1}]
@@ -192,7 +192,7 @@ def test_the_whole_model_is_its_rules_in_order(manner: dict[str, Any]) -> None:
 def test_without_errors_it_is_the_transformer_bit_for_bit(manner: dict[str, Any], training: bool) -> None:
     plain, model = (make(dropout=0.3, **manner).train(training) for make in (transformer, dpformer))
     model.load_state_dict(plain.state_dict(), strict=False)
-    model.weight_error.zero_()
+    model.network.weight_error.zero_()
     model.item_error.zero_()
     batch, found = batch_of(5), []
     for one in (plain, model):
@@ -262,7 +262,7 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
     first, model = privacy(), small(module, error_scale=3.0)
     fit(first, module, model, max_steps=3).save_checkpoint(half)
     error = 3.0 * 4.0 * 0.5 / BATCH
-    assert model.weight_error.item() == pytest.approx(error)
+    assert model.network.weight_error.item() == pytest.approx(error)
     assert model.item_error[0] == 0
     assert (model.item_error[1:] >= error * (1 - 1e-6)).all()
     assert len(model.item_error.unique()) > 2
@@ -272,7 +272,7 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
     fit(again, module, resumed, half, max_steps=6)
     assert Asking.prepared == 1
     assert torch.equal(resumed.item_error, model.item_error)
-    assert torch.equal(resumed.weight_error, model.weight_error)
+    assert torch.equal(resumed.network.weight_error, model.network.weight_error)
     assert [*again.ledger.events.values()] == [1, 6]
 
 
@@ -295,7 +295,7 @@ def test_uniform_frequencies_look_at_nothing() -> None:
     fit(privacy, module, model)
     assert Asking.prepared == 0
     assert [event.what for event in privacy.ledger.events] == ["training"]
-    assert model.weight_error.item() == pytest.approx(1.5 / BATCH)
+    assert model.network.weight_error.item() == pytest.approx(1.5 / BATCH)
     assert torch.allclose(model.item_error[1:], torch.tensor(1.5 / BATCH / (9 / (module.items - 1))))
 
 
@@ -304,7 +304,7 @@ def test_without_privacy_there_is_no_error() -> None:
     model = small(module)
     model.prepare(module, ExactSums())
     assert not model.item_error.any()
-    assert not model.weight_error
+    assert not model.network.weight_error
 
 
 @pytest.mark.parametrize("wrong", [{"frequencies": "guess"}, {"frequency_share": 1.0}, {"error_scale": -1.0}])

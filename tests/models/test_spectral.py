@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 
 from dprec.data import RankingBatch
 from dprec.data.histories import Histories
-from dprec.models import Spectral, cooccurrence
+from dprec.models import Spectral, SpectralFormer, cooccurrence
+from dprec.models.causal_network import CausalNetwork
 from dprec.models.cooccurrence import item_counts, pair_weights
-from dprec.models.spectral import spectral_vectors
+from dprec.models.spectral_items import spectral_vectors
 from dprec.privacy.release import ExactSums, unit_sum
 from tests.privacy.test_engine import data, trainer
 
@@ -54,18 +56,57 @@ def test_vectors_describe_what_noise_leaves() -> None:
     n, truth = 200, rng.standard_normal((200, 3)) * np.array([3.0, 2.0, 0.02])
     exact = truth @ truth.T
     noisy = np.triu(exact + 0.5 * rng.standard_normal((n, n)), 1)
-    found = spectral_vectors(noisy, rank=8, noise=0.5)
+    found, _ = spectral_vectors(noisy, rank=8, noise=0.5)
     assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == 2  # the third is below the noise
     products = found @ found.T
     away = ~np.eye(n, dtype=bool)
     assert np.corrcoef(products[away], exact[away])[0, 1] > 0.99
 
 
+def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
+    rng = np.random.default_rng(1)
+    n, noise = 300, 0.1
+    truth = np.linalg.qr(rng.standard_normal((n, 3)))[0] * np.sqrt([90.0, 60.0, 40.0])
+    exact = truth @ truth.T
+    before, none = spectral_vectors(np.triu(exact, 1), rank=3, noise=0.0)
+    after, error = spectral_vectors(np.triu(exact + noise * rng.standard_normal((n, n)), 1), rank=3, noise=noise)
+    after *= np.sign((before * after).sum(0))
+    assert none == 0
+    assert np.sqrt(np.square(after - before).mean()) == pytest.approx(error, rel=0.1)
+
+
+def test_the_former_starts_as_the_spectral_recommender() -> None:
+    module = data()
+    options: dict[str, Any] = {"top": 8, "rank": 4, "recent": 3, "max_length": 9}
+    former, plain = SpectralFormer(module.items, **options), Spectral(module.items, **options)
+    former.noise_to_batch = 0.01
+    for model in (former, plain):
+        model.prepare(module, ExactSums())
+    history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
+    batch = RankingBatch(history, torch.tensor([1, 1]), history)
+    assert torch.equal(former.scores(batch), plain.scores(batch))
+    assert former.network.weight_error == pytest.approx(0.01)
+    assert former.vector_error[-1] == pytest.approx(0.5)  # rank 4
+
+
+def test_the_former_knows_no_errors_without_noise_or_with_scale_0() -> None:
+    module = data()
+    for scale, noise in ((1.0, 0.0), (0.0, 0.01)):
+        model = SpectralFormer(module.items, top=8, rank=4, max_length=9, error_scale=scale)
+        model.noise_to_batch = noise
+        model.prepare(module, ExactSums())
+        torch.nn.init.ones_(model.network.last_norm.weight)
+        history = torch.tensor([[3, 4, 5]])
+        items = model.described(history)
+        plain = CausalNetwork.forward(model.network, items)
+        assert torch.equal(model.encode(history), model.described.recent(history, items) + plain)
+
+
 def test_it_learns_and_ranks_every_item() -> None:
     module = data(synthetic_users=800, synthetic_items=60, batch_size=200, max_length=30)
     model = Spectral(module.items, top=30, rank=8, recent=6, learning_rate=0.03, max_length=30)
     trainer(None, max_steps=40).fit(model, module)
-    chosen = set(model.chosen.tolist())
+    chosen = set(model.described.chosen.tolist())
     best = set(module.popularity.argsort(descending=True)[:30].tolist())
     assert len(chosen & best) >= 27  # users of long histories count for less
     batch = next(iter(module.test_dataloader()))
@@ -89,5 +130,6 @@ def test_scores_are_those_of_the_last_position() -> None:
     history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
     found = model.scores(RankingBatch(history, torch.tensor([1, 1]), history))
     for row, length in enumerate((3, 1)):
-        exact = model._logits(history[row : row + 1, :length])[0, -1]
-        assert torch.allclose(found[row, model.chosen], exact, atol=1e-6)
+        encoded = model.encode(history[row : row + 1, :length])[0, -1]
+        exact = model.described.vectors[:-1] @ encoded + model.described.bias
+        assert torch.allclose(found[row, model.described.chosen], exact, atol=1e-6)

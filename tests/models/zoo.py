@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,13 @@ from dprec.models import (
     Logistic,
     SequenceRecommender,
     Spectral,
+    SpectralFormer,
     Transformer,
 )
 from dprec.models.clicks import ClickModel
 from dprec_kernels import catalogue_softmax
 
+SomeSpectral = TypeVar("SomeSpectral", bound=Spectral)
 ITEMS, LENGTH = 23, 9
 NUMBERS, VOCABULARIES, BAG = 3, (11, 4, 2), 4
 
@@ -230,16 +232,29 @@ def dpformer(**options: Any) -> DPFormer:
     """Its errors at random: some items well known, some hardly."""
     settings = {"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5, "feedforward": 12} | options
     model = DPFormer(ITEMS, **settings)
-    model.weight_error.fill_(0.05)
+    model.network.weight_error.fill_(0.05)
     model.item_error.copy_(2 * torch.rand(ITEMS))
     return model
 
 
 def spectral() -> Spectral:
-    """Described at random: what the vectors are does not matter to a gradient."""
-    model = Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH)
-    model.place[torch.randperm(ITEMS - 1)[:12] + 1] = torch.arange(12)
-    model.vectors[:-1] = torch.randn(12, 5)
+    return described(Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH))
+
+
+def spectral_former() -> SpectralFormer:
+    """In the middle of training: the network says something, and everything has an error."""
+    model = described(SpectralFormer(ITEMS, top=12, rank=6, recent=3, blocks=2, heads=2, max_length=LENGTH))
+    torch.nn.init.normal_(model.network.last_norm.weight)
+    model.network.weight_error.fill_(0.05)
+    model.vector_error.uniform_(0.1, 0.5)
+    return model
+
+
+def described(model: SomeSpectral) -> SomeSpectral:
+    """Describe items at random: what the vectors are does not matter to a gradient."""
+    items = model.described
+    items.place[torch.randperm(ITEMS - 1)[:12] + 1] = torch.arange(12)
+    items.vectors[:-1] = torch.randn(12, items.rank)
     return model
 
 
@@ -266,6 +281,7 @@ MODELS = {
     "uneven-use": UnevenUse,
     "flattened-tokens": FlattenedTokens,
     "spectral": spectral,
+    "spectral-former": spectral_former,
     "gru": lambda: recurrent(GRU),
     "lstm": lambda: recurrent(LSTM),
     "gru-two-layers": lambda: recurrent(GRU, layers=2),

@@ -128,7 +128,7 @@ def test_a_resumed_run_does_not_look_again(tmp_path: Path) -> None:
     assert again.steps == 6
     assert Asking.prepared == 1
     assert [*again.ledger.events.values()] == [1, 1, 6]
-    assert model.vectors.abs().sum() > 0
+    assert model.described.vectors.abs().sum() > 0
     with pytest.raises(UserError, match="cannot resume: releases was"):
         fit(privacy(), recommender=spectral(pair_share=0.5), ckpt=half, max_steps=6)
 

@@ -1,0 +1,73 @@
+"""A Transformer that starts as the spectral recommender: DPFormer without an item table to train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.models.causal_network import Activation
+from dprec.models.learner import refuse_unless
+from dprec.models.reattentive import ReAttentiveNetwork
+from dprec.models.spectral import Spectral
+from dprec.privacy.release import ExactSums
+
+
+class SpectralFormer(Spectral):
+    """The spectral recommender, plus what a causal Transformer makes of the same item vectors.
+
+    An item table is most of a Transformer's parameters and gets most of the noise. Here the items are described by a
+    release, once, and the network trains on top. Its last layer norm starts at 0, so that training starts from the
+    spectral ranking instead of from nothing.
+
+    Re-Attention knows the errors of the vectors: those the release's noise leaves, and for items it does not
+    describe, that nothing is known. The error of all other weights is that of one gradient step.
+
+    Args:
+        rank: width of items and hidden vectors; `heads` divides it.
+        heads: attention heads.
+        blocks: number of Transformer blocks.
+        feedforward: hidden width of each block's two-layer network; None means 4 * rank.
+        dropout: share of activations dropped in training.
+        activation: relu or gelu.
+        error_scale: factor of all errors; 0 turns Re-Attention off.
+        options: those of `Spectral`.
+    """
+
+    def __init__(
+        self,
+        items: int,
+        rank: int = 64,
+        heads: int = 1,
+        blocks: int = 2,
+        feedforward: int | None = None,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        error_scale: float = 1.0,
+        frequency_share: float = 0.03,
+        pair_share: float = 0.7,
+        **options: Any,
+    ) -> None:
+        super().__init__(items, rank=rank, frequency_share=frequency_share, pair_share=pair_share, **options)
+        refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale)
+        self.error_scale = error_scale
+        self.network = ReAttentiveNetwork(
+            self.described.rank, self.max_length, heads, blocks, feedforward, dropout, "pre", activation
+        )
+        assert isinstance(self.network.last_norm, nn.LayerNorm)
+        nn.init.zeros_(self.network.last_norm.weight)
+        self.vector_error: Tensor
+        self.register_buffer("vector_error", torch.zeros(self.described.top + 1))
+
+    def prepare(self, data: Any, sums: ExactSums) -> None:
+        super().prepare(data, sums)
+        self.network.weight_error.fill_(self.error_scale * self.noise_to_batch)
+        self.vector_error.fill_(self.error_scale * float(self.described.error))
+        if self.noise_to_batch:
+            self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # a vector has length 1 on average
+
+    def encode(self, history: Tensor) -> Tensor:
+        items = self.described(history)
+        error = self.vector_error[self.described.place[history]] if bool(self.network.weight_error) else None
+        return self.described.recent(history, items) + self.network(items, error)
