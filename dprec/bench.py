@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from rich.console import Console
 
@@ -13,18 +14,27 @@ from dprec.cli.arguments import CommandLine
 
 BENCH = """\
 usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
+       python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs FOLDER] [--document FILE]
 
 Measures on this machine what dprec claims, side by side with its peers, and prints one table.
 
   phantom          training private against non-private, Opacus and fastDP: time and memory of a step
   recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
+  dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
 
   --json FILE      the same rows as a list of objects
   --picture FILE   the comparison as a picture; needs matplotlib
   --quick          tiny sizes: shows that everything runs, measures nothing
 
-example:
+  --runs FOLDER    where the runs of dpformer-tables are; default runs/dpformer-tables
+  --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
+                   any --key value of dprec.fit goes along; stopped runs are continued
+  --seeds N        runs of each cell; default 1
+  --document FILE  write the tables as a page, and its pictures beside it; needs matplotlib
+
+examples:
   python -m dprec.bench phantom --json phantom.json --picture phantom.png
+  python -m dprec.bench dpformer-tables --cells movielens_spectral@5 --seeds 3
 """
 
 
@@ -37,12 +47,22 @@ def bench(argv: list[str], console: Console) -> None:
     if "help" in line.switches or not argv:
         print(BENCH)
         return
-    json_file, picture = line.take("json"), line.take("picture")
-    line.refuse_overrides()
     # Only now, so that help does not wait for torch.
-    from dprec.benchmarks import find, report
+    from dprec.benchmarks import find
 
     benchmark = find(line.only("benchmark"))
+    if hasattr(benchmark, "bench"):
+        benchmark.bench(line, console)
+    else:
+        compare(benchmark, line, console)
+
+
+def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
+    """Measure systems side by side, and leave the rows where they are asked for."""
+    from dprec.benchmarks import report
+
+    json_file, picture = line.take("json"), line.take("picture")
+    line.refuse_overrides()
     if picture:
         benchmark.ready_to_draw()
     with console.status("starting") as status:

@@ -1,4 +1,8 @@
-"""What is measured, by name: a module here gives `run(quick, say)`, `table(rows)` and `picture(rows)`."""
+"""What is measured, by name.
+
+The module of a comparison gives `run(quick, say)`, `table(rows)`, `picture(rows, file)` and `ready_to_draw()`; one of
+another kind gives `bench(line, console)`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,11 @@ from types import ModuleType
 
 from dprec.errors import UserError
 
-BENCHMARKS = {"phantom": "dprec.benchmarks.phantom", "recurrent": "dprec.benchmarks.recurrent"}
+BENCHMARKS = {
+    "dpformer-tables": "dprec.benchmarks.dpformer_tables",
+    "phantom": "dprec.benchmarks.phantom",
+    "recurrent": "dprec.benchmarks.recurrent",
+}
 
 
 def find(name: str) -> ModuleType:

@@ -46,11 +46,16 @@ def panels(rows: Sequence[Row], file: Path) -> None:
     for panel in (left, right):
         panel.spines[["top", "right", "left"]].set_visible(False)
         panel.tick_params(axis="y", length=0)
+    save(plt, drawn, file)
+
+
+def save(plt: Any, drawn: Any, file: Path) -> None:
+    """Write a figure and let go of it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         drawn.savefig(file, dpi=160)
     except (OSError, ValueError) as error:
-        raise UserError(f"--picture {file} cannot be written: {error}") from error
+        raise UserError(f"the picture {file} cannot be written: {error}") from error
     finally:
         plt.close(drawn)
 

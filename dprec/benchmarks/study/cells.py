@@ -1,0 +1,77 @@
+"""What is compared: a recipe at an ε, and the paper's figures for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dprec.errors import UserError
+
+DATA = {"movielens": "MovieLens-1M", "games": "Amazon Games"}
+MODELS = {
+    "spectral_former": "SpectralFormer",
+    "spectral_former_plain": "SpectralFormer, no Re-Attention",
+    "spectral": "Spectral",
+    "dpformer": "DPFormer",
+    "transformer": "Transformer",
+    "transformer_untied": "Transformer, untied",
+    "gru": "GRU",
+    "lstm": "LSTM",
+}
+VARIANTS = {"spectral_former_plain": ("spectral_former", ("--model.error_scale", "0"))}
+EPSILONS = (5.0, 8.0, 10.0)
+NUMBER = r"\d+(?:\.\d+)?"
+# (model, data) -> NDCG@10 and HIT@10 in % at each ε, from tables 1 and 2 of the DPFormer paper.
+PAPER = {
+    ("dpformer", "movielens"): ((5.88, 11.13), (7.70, 14.31), (8.42, 15.40)),
+    ("transformer", "movielens"): ((4.57, 8.69), (7.05, 13.17), (7.99, 14.82)),
+    ("transformer_untied", "movielens"): ((2.33, 4.47), (2.56, 5.11), (2.74, 5.39)),
+    ("gru", "movielens"): ((2.26, 4.58), (2.40, 4.75), (2.81, 5.53)),
+    ("lstm", "movielens"): ((2.65, 5.08), (2.76, 5.41), (2.95, 5.55)),
+    ("dpformer", "games"): ((1.64, 3.01), (1.98, 3.70), (1.99, 3.73)),
+    ("transformer", "games"): ((1.37, 2.47), (1.54, 2.77), (1.57, 2.83)),
+    ("transformer_untied", "games"): ((1.16, 2.36), (1.20, 2.38), (1.40, 2.47)),
+    ("gru", "games"): ((1.13, 2.46), (1.33, 2.22), (1.47, 2.48)),
+    ("lstm", "games"): ((1.19, 2.46), (1.23, 2.46), (1.34, 2.51)),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recipe at one ε, as it stands or at another learning rate and batch size."""
+
+    data: str
+    model: str
+    epsilon: float
+    tuned: tuple[float, float] | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Cell:
+        """
+        >>> Cell.read("movielens_dpformer@5")
+        Cell(data='movielens', model='dpformer', epsilon=5.0, tuned=None)
+        >>> Cell.read("games_transformer_untied@8:0.003:1024").tuned
+        (0.003, 1024.0)
+        """
+        found = re.fullmatch(rf"({'|'.join(DATA)})_({'|'.join(MODELS)})@({NUMBER})(?::({NUMBER}):({NUMBER}))?", text)
+        if found is None:
+            raise UserError(
+                f"--cells {text}: write DATA_MODEL@EPSILON or DATA_MODEL@EPSILON:LEARNING_RATE:BATCH_SIZE, "
+                f"with {' or '.join(DATA)} and one of {', '.join(MODELS)}"
+            )
+        data, model, epsilon, rate, batch = found.groups()
+        return cls(data, model, float(epsilon), (float(rate), float(batch)) if rate else None)
+
+    @property
+    def recipe(self) -> list[str]:
+        """What to train: the recipe and what differs from it."""
+        name, differs = VARIANTS.get(self.model, (self.model, ()))
+        settings = [f"recipes/{self.data}_{name}.yaml", *differs, "--privacy.epsilon", f"{self.epsilon:g}"]
+        if self.tuned:
+            settings += ["--model.learning_rate", f"{self.tuned[0]:g}", "--data.batch_size", f"{self.tuned[1]:g}"]
+        return settings
+
+    def folder(self, runs: Path, seed: int) -> Path:
+        tuned = ":{:g}:{:g}".format(*self.tuned) if self.tuned else ""
+        return runs / f"{self.data}_{self.model}@{self.epsilon:g}{tuned}" / f"seed-{seed}"

@@ -1,0 +1,98 @@
+"""Pictures after the paper's figures 2, 6 and 7, drawn from the runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dprec.benchmarks.figure import DPREC, PRIVATE, pyplot, save
+from dprec.benchmarks.report import Row
+from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, PAPER
+from dprec.benchmarks.study.tables import belongs
+
+BARS = ("spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
+CURVES = {"spectral_former": DPREC, "spectral_former_plain": PRIVATE}
+
+
+def bars(rows: Sequence[Row], file: Path) -> None:
+    """NDCG@10 of each model at each ε, the paper's as a line across the bar."""
+    plt = pyplot()
+    drawn, panels = plt.subplots(1, len(DATA), figsize=(11, 3.6), layout="constrained")
+    for panel, (data, name) in zip(panels, DATA.items(), strict=True):
+        for place, model in enumerate(BARS):
+            for number, epsilon in enumerate(EPSILONS):
+                at = place + 0.27 * (number - 1)
+                found = [100 * r["ndcg@10"] for r in rows if belongs(r, data, model, epsilon)]
+                if found:
+                    colour = DPREC if model == "spectral_former" else PRIVATE
+                    panel.bar(at, statistics.mean(found), width=0.25, color=colour, alpha=0.5 + 0.25 * number)
+                if (model, data) in PAPER:
+                    panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
+        panel.set_xticks(range(len(BARS)), [MODELS[m].replace(", ", ",\n") for m in BARS], fontsize=8)
+        panel.set_title(name, loc="left", fontsize=11, fontweight="bold")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("NDCG@10 (%) at ε = 5, 8, 10; line: the paper")
+    save(plt, drawn, file)
+
+
+def curves(rows: Sequence[Row], file: Path) -> None:
+    """NDCG@10 during training with and without Re-Attention: mean and range over seeds."""
+    plt = pyplot()
+    drawn, panels = plt.subplots(1, len(DATA) * 2, figsize=(12, 3), layout="constrained")
+    panes = [(data, epsilon) for data in DATA for epsilon in (EPSILONS[0], EPSILONS[-1])]
+    for panel, (data, epsilon) in zip(panels, panes, strict=True):
+        for model, colour in CURVES.items():
+            steps, many = _together([r["curve"] for r in rows if belongs(r, data, model, epsilon)])
+            if steps:
+                label = "Re-Attention" if model == "spectral_former" else "without"
+                panel.plot(steps, [statistics.mean(values) for values in many], color=colour, label=label)
+                panel.fill_between(steps, *zip(*((min(v), max(v)) for v in many), strict=True), color=colour, alpha=0.2)
+        panel.set_title(f"{DATA[data]}, ε = {epsilon:g}", loc="left", fontsize=10, fontweight="bold")
+        panel.set_xlabel("step")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("NDCG@10 (%)")
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(frameon=False, fontsize=8)
+    save(plt, drawn, file)
+
+
+def tuning(rows: Sequence[Row], file: Path) -> None:
+    """NDCG@10 over learning rate and batch size, for every data set that has such runs."""
+    plt = pyplot()
+    drawn, panels = plt.subplots(1, len(DATA), figsize=(8, 3.2), layout="constrained")
+    for panel, (data, name) in zip(panels, DATA.items(), strict=True):
+        found: dict[tuple[float, float], list[float]] = {}
+        for row in rows:
+            if row["data"] == data and row["tuned"]:
+                found.setdefault(row["tuned"], []).append(100 * row["ndcg@10"])
+        rates, sizes = sorted({rate for rate, _ in found}), sorted({size for _, size in found})
+        values = [[statistics.mean(found[r, s]) if (r, s) in found else float("nan") for s in sizes] for r in rates]
+        panel.set_title(name, loc="left", fontsize=10, fontweight="bold")
+        if not found:
+            panel.axis("off")
+            continue
+        _heat(panel, values, rates, sizes)
+    save(plt, drawn, file)
+
+
+def _heat(panel: Any, values: Sequence[Sequence[float]], rates: Sequence[float], sizes: Sequence[float]) -> None:
+    panel.imshow(values, cmap="Oranges", aspect="auto")
+    panel.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
+    panel.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    panel.set_xlabel("users a step")
+    panel.set_ylabel("learning rate")
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if value == value:
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9)
+
+
+def _together(curves: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[list[float]]]:
+    """Return the steps that all curves have, and their values in % there."""
+    maps = [dict(curve) for curve in curves if curve]
+    if not maps:
+        return [], []
+    steps = sorted(set.intersection(*(set(one) for one in maps)))
+    return steps, [[100 * one[step] for one in maps] for step in steps]
