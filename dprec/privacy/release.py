@@ -6,7 +6,7 @@ Whatever a user adds is scaled to norm 1 here, not by who asks, so that one Gaus
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class ExactSums:
 class NoisySums(ExactSums):
     """Answers each release once, with Gaussian noise, after its event went on record."""
 
-    def __init__(self, events: dict[Release, Event], noise: GaussianNoise, record: Callable[[Event], None]) -> None:
+    def __init__(self, events: Mapping[Release, Event], noise: GaussianNoise, record: Callable[[Event], None]) -> None:
         self._events = dict(events)
         self._noise = noise
         self._record = record
