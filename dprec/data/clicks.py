@@ -6,16 +6,15 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
 from dprec.data.batch import ClickBatch
 from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_source import ClickDataset, open_clicks
-from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.module import Law, SampledData, as_is
 from dprec.data.source import OnMissing
 from dprec.errors import UserError
 
@@ -39,7 +38,7 @@ class Loaded:
     notice: str | None
 
 
-class Clicks(pl.LightningDataModule):
+class Clicks(SampledData):
     """Click prediction on records in time order: the last days are held out. The unit of privacy is one record.
 
     Values of the 26 categorical features are hashed into tables of declared sizes, so a value's bucket
@@ -67,6 +66,8 @@ class Clicks(pl.LightningDataModule):
     (6000, 'synthetic', 60, 6, 1000)
     """
 
+    unit = "record"
+
     def __init__(
         self,
         dataset: ClickDataset = "criteo-kaggle",
@@ -79,12 +80,12 @@ class Clicks(pl.LightningDataModule):
         test_days: int = 1,
         validation: bool = False,
         batch_size: int = 4096,
-        sampling: Literal["poisson", "shuffle"] = "poisson",
+        sampling: Law = "poisson",
         sampling_seed: int | None = None,
         micro_batch: int = 4096,
         synthetic_records: int = 1_000_000,
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
         self.cache = cache
@@ -93,16 +94,9 @@ class Clicks(pl.LightningDataModule):
         self.days = days
         self.test_days = test_days
         self.validation = validation
-        self.batch_size = batch_size
-        self.sampling = sampling
-        self.sampling_seed = sampling_seed
         self.micro_batch = micro_batch
         self.synthetic_records = synthetic_records
         self._loaded: Loaded | None = None
-        self._batches: UserBatches | None = None
-
-    def setup(self, stage: str | None = None) -> None:
-        self.load()
 
     def load(self) -> Loaded:
         """Open the log, converted first if need be, and cut it; the second call gives what the first one made."""
@@ -116,7 +110,7 @@ class Clicks(pl.LightningDataModule):
                 self.days,
                 self.synthetic_records,
             )
-            days = source.log.days
+            days = source.found.days
             last = len(days) - 1 - self.test_days  # the first day of the test
             first = last - self.validation
             if self.test_days < 1 or first < 1:
@@ -125,7 +119,7 @@ class Clicks(pl.LightningDataModule):
                     f"leave at least {1 + self.validation} before them"
                 )
             self._loaded = Loaded(
-                source.log,
+                source.found,
                 range(days[0], days[first]),
                 range(days[first], days[last]),
                 range(days[last], days[-1]),
@@ -133,11 +127,6 @@ class Clicks(pl.LightningDataModule):
                 source.notice,
             )
         return self._loaded
-
-    @property
-    def unit(self) -> str:
-        """What privacy protects: one record, drawn by itself."""
-        return "record"
 
     @property
     def users(self) -> int:
@@ -150,23 +139,8 @@ class Clicks(pl.LightningDataModule):
         return {"numbers": NUMBERS, "vocabularies": self.vocabularies}
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
-        """What the data is called beside its numbers; a stand-in has a name of its own."""
-        return self.load().name
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether invented data stands in for the dataset that was asked for."""
-        return self.load().notice is not None
-
-    @property
-    def notice(self) -> str | None:
-        """The sentence to print wherever numbers of stand-in data appear."""
-        return self.load().notice
-
-    @property
     def assumptions(self) -> list[str]:
-        """What a guarantee takes as public although it comes from the data; the sizes of the tables do not."""
+        # The sizes of the tables are no part of it: they come from the recipe.
         return [f"the number of records ({self.users:,})", "the moments that cut training from test"]
 
     @property
@@ -180,13 +154,6 @@ class Clicks(pl.LightningDataModule):
     def base_rate(self) -> float:
         """Share of clicks among the training records. Private data."""
         return self.load().log.clicks(self.load().training) / self.users
-
-    @property
-    def batches(self) -> UserBatches:
-        """The batch sampler of training: knows the rate that the accounting needs."""
-        if self._batches is None:
-            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
-        return self._batches
 
     def periods(self, days: int = 1) -> list[range]:
         """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
@@ -203,7 +170,7 @@ class Clicks(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[list[ClickBatch]]:
         """One logical batch a step: the micro-batches of the records drawn, an empty list for an empty draw."""
-        return DataLoader(self.training(), batch_sampler=self.batches, collate_fn=_as_is)
+        return DataLoader(self.training(), batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:
         """The validation day where there is one, the test days otherwise."""
@@ -214,7 +181,7 @@ class Clicks(pl.LightningDataModule):
         return self._evaluated(self.load().test)
 
     def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
-        return DataLoader(EvaluatedRecords(self.load().log, records), batch_size=None, collate_fn=_as_is)
+        return DataLoader(EvaluatedRecords(self.load().log, records), batch_size=None, collate_fn=as_is)
 
 
 def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
@@ -226,7 +193,3 @@ def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
     if not scale > 0:
         raise UserError(f"data.table_scale is {scale}: give a positive number")
     return tuple(max(min(size, _FEWEST), round(size * scale)) for size in vocabularies)
-
-
-def _as_is(batch: Any) -> Any:
-    return batch

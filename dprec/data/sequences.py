@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -17,8 +16,8 @@ from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
 from dprec.data.interactions import Format, read_interactions
+from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
-from dprec.data.poisson import UserBatches, user_batches
 from dprec.data.source import Dataset, OnMissing, open_source
 from dprec.data.synthetic import synthetic_interactions
 from dprec.errors import UserError
@@ -32,11 +31,12 @@ class Loaded:
     catalogue: Catalogue
     split: LeaveOneOut
     training: Histories
+    items_filtered: bool  # by the events found with them
     name: str
     notice: str | None
 
 
-class Sequences(pl.LightningDataModule):
+class Sequences(SampledData):
     """Next-item prediction on users' histories, each user's last event held out for the test.
 
     Args:
@@ -64,6 +64,8 @@ class Sequences(pl.LightningDataModule):
     (50, 'synthetic', 5, 50)
     """
 
+    unit = "user"  # with their whole history
+
     def __init__(
         self,
         dataset: Dataset = "movielens-1m",
@@ -78,13 +80,13 @@ class Sequences(pl.LightningDataModule):
         validation: bool = False,
         max_length: int = 200,
         batch_size: int = 1024,
-        sampling: Literal["poisson", "shuffle"] = "poisson",
+        sampling: Law = "poisson",
         sampling_seed: int | None = None,
         tokens: int = 16_384,
         synthetic_users: int = 20_000,
         synthetic_items: int = 300,
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
         self.format = format
@@ -96,22 +98,14 @@ class Sequences(pl.LightningDataModule):
         self.min_events = min_events
         self.validation = validation
         self.max_length = max_length
-        self.batch_size = batch_size
-        self.sampling = sampling
-        self.sampling_seed = sampling_seed
         self.tokens = tokens
         self.synthetic_users = synthetic_users
         self.synthetic_items = synthetic_items
         self._loaded: Loaded | None = None
-        self._batches: UserBatches | None = None
-
-    def setup(self, stage: str | None = None) -> None:
-        self.load()
 
     def load(self) -> Loaded:
-        """Read and split the data; the second call gives what the first one made."""
         if self._loaded is None:
-            public = None if self.catalogue_path is None else Catalogue.read(self.catalogue_path)
+            given = None if self.catalogue_path is None else Catalogue.read(self.catalogue_path)
             source = open_source(
                 self.dataset,
                 self.path,
@@ -119,25 +113,21 @@ class Sequences(pl.LightningDataModule):
                 read=self._read,
                 invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
             )
-            if source.notice is not None and public is None:
-                public = Catalogue(source.events.item_ids)  # a stand-in is as large as it was asked to be
-            histories, catalogue = build_histories(source.events, self.min_events, public)
+            if source.notice is not None and given is None:
+                given = Catalogue(source.found.item_ids)  # a stand-in is as large as it was asked to be
+            histories, catalogue = build_histories(source.found, self.min_events, given)
             if len(catalogue) < 2:
                 raise UserError(
                     f"the catalogue has {len(catalogue)} item, so there is nothing to rank: "
                     "check data.item_column and data.catalogue, or lower data.min_events"
                 )
             split = LeaveOneOut(histories, self.validation)
-            self._loaded = Loaded(histories, catalogue, split, split.training(), source.name, source.notice)
+            filtered = given is None and self.min_events > 1
+            self._loaded = Loaded(histories, catalogue, split, split.training(), filtered, source.name, source.notice)
         return self._loaded
 
     def _read(self, log: Path) -> Interactions:
         return read_interactions(log, self.format, self.user_column, self.item_column, self.time_column)
-
-    @property
-    def unit(self) -> str:
-        """What privacy protects: one user with their whole history, drawn as one."""
-        return "user"
 
     @property
     def users(self) -> int:
@@ -169,27 +159,11 @@ class Sequences(pl.LightningDataModule):
         return self.load().catalogue.fingerprint
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
-        """What the data is called beside its numbers; a stand-in has a name of its own."""
-        return self.load().name
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether invented data stands in for the dataset that was asked for."""
-        return self.load().notice is not None
-
-    @property
-    def notice(self) -> str | None:
-        """The sentence to print wherever numbers of stand-in data appear."""
-        return self.load().notice
-
-    @property
     def assumptions(self) -> list[str]:
-        """What a guarantee takes as public although it stands in the data or comes from it."""
         assumed = [f"the number of users ({self.users:,})"]
         if self.catalogue_path is None:
             assumed.append("the item catalogue, taken from the items found in the data")
-            if self.min_events > 1:
+            if self.load().items_filtered:
                 assumed.append(f"the outcome of the minimum-events filter ({self.min_events}) on the items")
         else:
             assumed.append(f"the item catalogue, read from {self.catalogue_path}")
@@ -205,17 +179,10 @@ class Sequences(pl.LightningDataModule):
         """How often each item stands in the training events: (items,), 0 for padding. Private data."""
         return torch.from_numpy(np.bincount(self.training.items, minlength=self.items)).float()
 
-    @property
-    def batches(self) -> UserBatches:
-        """The batch sampler of training: knows the rate that the accounting needs."""
-        if self._batches is None:
-            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
-        return self._batches
-
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
         users = TrainingUsers(self.training, self.max_length, self.tokens)
-        return DataLoader(users, batch_sampler=self.batches, collate_fn=_as_is)
+        return DataLoader(users, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The validation split where there is one, the test split otherwise."""
@@ -228,8 +195,4 @@ class Sequences(pl.LightningDataModule):
         """Every held-out user of a split once, in batches of similar length."""
         loaded = self.load()
         users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items)
-        return DataLoader(users, batch_size=None, collate_fn=_as_is)
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
+        return DataLoader(users, batch_size=None, collate_fn=as_is)

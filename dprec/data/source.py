@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar, get_args
 
 from rich.console import Console
 
@@ -27,13 +27,31 @@ OnMissing = Literal["error", "stand-in"]
 _LONG = 2**25  # bytes of a log that takes more than a moment to read
 
 
-@dataclass(frozen=True)
-class Source:
-    """Events, what to call them, and the sentence to print where they are not what was asked for."""
+T = TypeVar("T")
 
-    events: Interactions
+
+@dataclass(frozen=True)
+class Source(Generic[T]):
+    """What was found, what to call it, and the sentence to print where it is not what was asked for."""
+
+    found: T
     name: str
     notice: str | None = None
+
+
+def stand_in(
+    dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], T], invented: str
+) -> Source[T]:
+    """What `on_missing` decides on where a dataset is not there: an error, or invented data under another name."""
+    if on_missing == "error":
+        raise UserError(f"{problem}: {wanted}")
+    consequence = f"this run uses invented {invented}, and its numbers say nothing about {dataset}"
+    return Source(invent(), f"{dataset}-stand-in", f"STAND-IN DATA: {problem}; {consequence}.")
+
+
+def refuse_unknown(on_missing: str) -> None:
+    if on_missing not in get_args(OnMissing):
+        raise UserError(f"data.on_missing is '{on_missing}': give {' or '.join(get_args(OnMissing))}")
 
 
 def open_source(
@@ -42,14 +60,13 @@ def open_source(
     on_missing: OnMissing,
     read: Callable[[Path], Interactions],
     invent: Callable[[], Interactions],
-) -> Source:
+) -> Source[Interactions]:
     """Find the events of a dataset; `read` reads a log, `invent` makes synthetic events.
 
     A MovieLens release that is not in its default folder is downloaded. Where that fails, `on_missing`
     decides between an error and invented events under another name. A `path` that was given must hold it.
     """
-    if on_missing not in ("error", "stand-in"):
-        raise UserError(f"data.on_missing is '{on_missing}': give error or stand-in")
+    refuse_unknown(on_missing)
     if dataset == "synthetic":
         if path is not None:
             raise UserError("data.path has no meaning for synthetic data: set data.dataset to file")
@@ -84,13 +101,13 @@ def open_source(
             release = movielens.RELEASES[dataset]
             problem = f"{dataset} is not in {folder} and could not be downloaded ({reason})"
             wanted = f"unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
-            return _missing(dataset, problem, wanted, on_missing, invent)
+            return stand_in(dataset, problem, wanted, on_missing, invent, "histories")
     return Source(_read(found, read), dataset)
 
 
 def _games(
     path: str | None, on_missing: OnMissing, read: Callable[[Path], Interactions], invent: Callable[[], Interactions]
-) -> Source:
+) -> Source[Interactions]:
     folder = Path(path) if path is not None else Path("data") / amazon.GAMES
     if path is not None and not folder.is_dir():
         return Source(_read(folder, read), _name_of(folder))
@@ -98,16 +115,8 @@ def _games(
     if found is not None:
         return Source(_read(found, read), amazon.GAMES)
     problem = f"{amazon.GAMES} is not in {folder} and cannot be downloaded"
-    return _missing(amazon.GAMES, problem, f"put there {amazon.WANTED}", "error" if path else on_missing, invent)
-
-
-def _missing(
-    dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], Interactions]
-) -> Source:
-    if on_missing == "error":
-        raise UserError(f"{problem}: {wanted}")
-    notice = f"STAND-IN DATA: {problem}; this run uses invented histories, and its numbers say nothing about {dataset}."
-    return Source(invent(), f"{dataset}-stand-in", notice)
+    wanted = f"put there {amazon.WANTED}"
+    return stand_in(amazon.GAMES, problem, wanted, "error" if path else on_missing, invent, "histories")
 
 
 def _name_of(path: Path) -> str:

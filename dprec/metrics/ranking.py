@@ -5,7 +5,6 @@ With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both are
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,61 +95,10 @@ def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
             )
 
 
-class _MeanOverUsers(Metric):
-    """A sum and a count: several processes give the mean over all users, not the mean of their means."""
-
-    is_differentiable = False
-    full_state_update = False
-
-    def __init__(self, k: int = 10, **options: Any) -> None:
-        super().__init__(**options)
-        self.k = k
-        self.total: Tensor
-        self.users: Tensor
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, scores: Tensor, target: Tensor, seen: Tensor | None = None) -> None:
-        ranks = target_ranks(scores, target, seen)
-        self.total += self._gain(ranks).sum()
-        self.users += len(ranks)
-
-    @abstractmethod
-    def _gain(self, ranks: Tensor) -> Tensor:
-        """What each user's rank is worth."""
-
-    def compute(self) -> Tensor:
-        return self.total / self.users
-
-
-class NDCG(_MeanOverUsers):
-    """Mean NDCG@k of one held-out item per user.
-
-    >>> metric = NDCG(k=10)
-    >>> metric.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]))
-    >>> metric.compute()
-    tensor(0.5000, dtype=torch.float64)
-    """
-
-    def _gain(self, ranks: Tensor) -> Tensor:
-        return ndcg_at(ranks, self.k)
-
-
-class HIT(_MeanOverUsers):
-    """Share of users whose held-out item is among the first k.
-
-    >>> metric = HIT(k=1)
-    >>> metric.update(torch.tensor([[0.0, 0.9], [0.0, 0.1]]), torch.tensor([1, 1]))
-    >>> metric.compute()
-    tensor(1., dtype=torch.float64)
-    """
-
-    def _gain(self, ranks: Tensor) -> Tensor:
-        return hit_at(ranks, self.k)
-
-
 class RankingMetrics(Metric):
-    """Metrics at k under both protocols in one pass: seen items masked, and all items (`/all`).
+    """Means over users at k under both protocols in one pass: seen items masked, and all items (`/all`).
+
+    The states are sums and a count: several processes give the mean over all users, not the mean of their means.
 
     >>> metrics = RankingMetrics(k=10)
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))

@@ -41,6 +41,7 @@ class Recurrent(SequenceRecommender):
 class GRU(Recurrent):
     """A recommender of gated recurrent units.
 
+    >>> import torch
     >>> GRU(items=101, dim=8).encode(torch.tensor([[5, 7, 0]])).shape
     torch.Size([1, 3, 8])
     """

@@ -15,15 +15,10 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # noise multipliers outside this protect no
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """What may be spent at most, per person (`unit`).
-
-    >>> PrivacyBudget(epsilon=5, delta=1 / 6040).unit
-    'user'
-    """
+    """What may be spent at most on whatever privacy protects as a whole."""
 
     epsilon: float
     delta: float
-    unit: str = "user"
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:

@@ -12,15 +12,17 @@ import torch
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
-from dprec.privacy.budget import PrivacyBudget, calibrate, steps_allowed
+from dprec.privacy.budget import PrivacyBudget
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.guarantee import guarantee
-from dprec.privacy.ledger import Event, Ledger
+from dprec.privacy.ledger import Ledger
 from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.plan import Plan
 from dprec.privacy.probe import probe
-from dprec.privacy.release import NoisySums, Release, release_events
+from dprec.privacy.release import NoisySums, Release
 from dprec.privacy.sampling import Sampler, Sampling
+from dprec.privacy.switches import refuse_switches, switches_of
 
 
 class Privacy(pl.Callback):
@@ -64,33 +66,31 @@ class Privacy(pl.Callback):
             "noise_multiplier": noise_multiplier,
             **asdict(self.clipping),
         }
-        self._delta = delta
-        self._sigma = noise_multiplier
-        self._sampling: Sampling | None = None
-        self._releases: dict[Release, Event] = {}
+        self._plan: Plan | None = None
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
         self._probed = False
         self._first = True  # no step was taken in this process yet
 
     @property
+    def planned(self) -> Plan:
+        """What the run will spend."""
+        if self._plan is None:
+            raise UserError("the run is not planned yet, so δ and the noise are not known: call plan() first")
+        return self._plan
+
+    @property
     def delta(self) -> float:
-        if self._delta is None:
-            raise UserError("privacy.delta is 1 / users, and the users are not counted yet: call plan() first")
-        return self._delta
+        return self.planned.delta
 
     @property
     def sigma(self) -> float:
         """The noise multiplier in force."""
-        if self._sigma is None:
-            raise UserError("the noise is calibrated to the run, which is not planned yet: call plan() first")
-        return self._sigma
+        return self.planned.sigma
 
     @property
     def sampling(self) -> Sampling:
-        if self._sampling is None:
-            raise UserError("the sampling is not known yet: call plan() first")
-        return self._sampling
+        return self.planned.sampling
 
     @property
     def spent(self) -> float:
@@ -109,65 +109,32 @@ class Privacy(pl.Callback):
 
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
-        sampling = Sampling.of(sampler)
-        if self._sampling == sampling and self._sigma is not None and tuple(self._releases) == tuple(releases):
+        sampling, old = Sampling.of(sampler), self._plan
+        if old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases)):
             return
-        if self._sampling is not None and self.steps == 0:
-            self._delta, self._sigma = self._given["delta"], self._given["noise_multiplier"]
-        self._sampling = sampling
-        if self._delta is None:
-            self._delta = 1 / max(2, sampling.users)
-        if releases and self.epsilon is None:
-            raise UserError(
-                f"the model releases {releases[0].what} for a share of privacy.epsilon: give privacy.epsilon"
-            )
-        if releases:
-            assert self.epsilon is not None
-            self._releases = release_events(PrivacyBudget(self.epsilon, self._delta), releases)
-        else:
-            self._releases = {}
-        events = sampling.events(steps)
-        if self._sigma is None:
-            assert self.epsilon is not None
-            budget = PrivacyBudget(self.epsilon, self._delta)
-            self._sigma = calibrate(budget, sampling.event, events, self._with_releases(Ledger()))
+        delta, sigma = self._given["delta"], self._given["noise_multiplier"]
+        if old is not None and self.steps:  # noise that was drawn is not planned anew
+            delta, sigma = old.delta, old.sigma
+        self._plan = Plan.of(sampling, steps, self.epsilon, delta, sigma, releases)
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, as planned, with what the model releases before them."""
-        ledger = self._with_releases(Ledger())
-        ledger.record(self.sampling.event(self.sigma), self.sampling.events(steps))
-        return ledger.epsilon(self.delta)
-
-    def _with_releases(self, ledger: Ledger) -> Ledger:
-        """The ledger as it is once every planned release is on record."""
-        for event in self._releases.values():
-            if event not in ledger.events:
-                ledger = ledger.after(event, 1)
-        return ledger
+        return self.planned.epsilon_after(steps)
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
         """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
-        return guarantee(
-            self.spent,
-            self.delta,
-            self.sampling,
-            self.sigma,
-            self.clipping,
-            self.steps,
-            self.repeatable,
-            assumptions,
-            [event for event in self._releases.values() if event in self.ledger.events],
-        )
+        return guarantee(self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        _refuse_what_breaks_it(trainer, pl_module)
+        refuse_switches(switches_of(trainer))
+        _refuse_model(pl_module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         total: int = pl_module.total_steps
         releases = tuple(getattr(pl_module, "releases", ()))
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
         self._probed, self._first = False, True
-        self._allowed = self._steps_left(total - self.steps)
+        self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise UserError(
                 f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
@@ -175,7 +142,7 @@ class Privacy(pl.Callback):
             )
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         if releases:
-            pl_module.sums = NoisySums(self._releases, self.noise, self.ledger.record)
+            pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
         pl_module.noise_to_batch = self.sigma * self.clipping.max_norm / self.sampling.expected_batch
         pl_module.gradient = PrivateGradient(
             self.clipping,
@@ -218,18 +185,18 @@ class Privacy(pl.Callback):
         self._resumed = old
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
-        self._delta, self._sigma = old["delta"], old["sigma"]
-        self._sampling = self._sampling or Sampling.from_settings(old)
+        sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
+        releases = {} if self._plan is None else self._plan.releases
+        self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases)
         trained = sum(count for event, count in self.ledger.events.items() if event.what == "training")
-        if trained < self._sampling.events(self.steps):
+        if trained < sampling.events(self.steps):
             raise UserError(f"the checkpoint's ledger does not hold its {self.steps} steps: it is not whole")
 
     def _settings(self) -> dict[str, Any]:
         """What the guarantee depends on: a resumed run must not change any of it."""
         given = {f"given_{name}": value for name, value in self._given.items()}
-        own: dict[str, Any] = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
-        own["releases"] = [[release.what, release.share] for release in self._releases]
-        return given | own | self.sampling.settings()
+        own = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
+        return given | own | self.planned.settings()
 
     def _refuse_change(self, old: dict[str, Any], now: dict[str, Any]) -> None:
         for name, value in now.items():
@@ -242,23 +209,11 @@ class Privacy(pl.Callback):
         if self._resumed is None and trainer.global_step:
             raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
         if self._resumed is not None:
-            releases = [[release.what, release.share] for release in self._releases]
-            self._refuse_change(self._resumed, {**self.sampling.settings(), "releases": releases})
+            self._refuse_change(self._resumed, self.planned.settings())
         if self.steps != trainer.global_step:
             raise UserError(
                 f"the model has taken {trainer.global_step} steps, its ledger {self.steps}: it is not whole"
             )
-
-    def _steps_left(self, planned: int) -> int:
-        if self.epsilon is None or planned <= 0:
-            return max(0, planned)
-        budget = PrivacyBudget(self.epsilon, self.delta)
-        event, ledger = self.sampling.event(self.sigma), self._with_releases(self.ledger)
-        events = self.sampling.events(planned, self.steps)
-        if budget.allows(ledger.after(event, events)):
-            return planned
-        paid = steps_allowed(budget, ledger, event, events)
-        return min(planned, self.sampling.steps_of(paid, self.steps))
 
     def _record(self) -> None:
         """Enter the coming release in the ledger. The entry comes first: a crash may over-count, never under-count."""
@@ -273,22 +228,7 @@ class Privacy(pl.Callback):
         self.steps += 1
 
 
-def _refuse_what_breaks_it(trainer: pl.Trainer, model: pl.LightningModule) -> None:
-    """Lightning options that change which users a step sees, or what is released, behind the accounting's back."""
-    reasons = {
-        "devices": trainer.world_size > 1 and "one noise source and one sampler are accounted: use trainer.devices=1",
-        "accumulate_grad_batches": trainer.accumulate_grad_batches != 1
-        and "a step is one batch: raise data.batch_size",
-        "gradient_clip_val": trainer.gradient_clip_val is not None
-        and "gradients are clipped per user: use privacy.max_norm",
-        "precision": str(trainer.precision).startswith("16") and "loss scaling skips steps: use 32-true or bf16-mixed",
-        "overfit_batches": bool(getattr(trainer, "overfit_batches", 0)) and "it repeats batches: leave it out",
-        "limit_train_batches": trainer.limit_train_batches not in (1.0, None)
-        and "it cuts passes short: use trainer.max_steps",
-    }
-    for option, reason in reasons.items():
-        if reason:
-            raise UserError(f"trainer.{option} cannot be used with privacy: {reason}")
+def _refuse_model(model: pl.LightningModule) -> None:
     if not hasattr(model, "gradient") or not hasattr(model, "losses"):
         raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
     mixed = getattr(model, "mixes_users", None)

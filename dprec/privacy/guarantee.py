@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dprec.privacy.clipping import Clipping
-from dprec.privacy.ledger import Event
-from dprec.privacy.sampling import Sampling
+from dprec.privacy.ledger import Ledger
+from dprec.privacy.plan import Plan
 
 NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal anybody's data"
 
@@ -38,15 +38,7 @@ UNITS = {
 
 
 def guarantee(
-    epsilon: float,
-    delta: float,
-    sampling: Sampling,
-    noise_multiplier: float,
-    clipping: Clipping,
-    steps: int,
-    repeatable: bool,
-    assumptions: Sequence[str],
-    releases: Sequence[Event] = (),
+    plan: Plan, ledger: Ledger, clipping: Clipping, steps: int, repeatable: bool, assumptions: Sequence[str] = ()
 ) -> str:
     """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered."""
     if repeatable:
@@ -54,8 +46,9 @@ def guarantee(
             "not private: the noise or the batches follow from a fixed seed (privacy.noise_seed or "
             "data.sampling_seed), and whoever knows the seed can remove the noise"
         )
+    epsilon, sampling = ledger.epsilon(plan.delta), plan.sampling
     if math.isinf(epsilon):
-        return f"not private: noise multiplier {noise_multiplier:g} gives no finite epsilon"
+        return f"not private: noise multiplier {plan.sigma:g} gives no finite epsilon"
     unit, units = UNITS[sampling.unit], f"{sampling.unit}s"
     neighbours = (
         f"{unit.present} (with the number of {units}, and so the rate, held fixed)"
@@ -67,12 +60,16 @@ def guarantee(
         if sampling.kind == "poisson"
         else f"shuffled batches of {sampling.expected_batch} {units}, without amplification by sampling"
     )
-    before = "".join(f"a Gaussian release of {e.what} with multiplier {e.noise_multiplier:.6g}, " for e in releases)
+    before = "".join(
+        f"a Gaussian release of {event.what} with multiplier {event.noise_multiplier:.6g}, "
+        for event in plan.releases.values()
+        if event in ledger.events
+    )
     public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"
     return (
-        f"({round_up(epsilon)}, {round_up(delta)})-differential privacy per {sampling.unit}, "
+        f"({round_up(epsilon)}, {round_up(plan.delta)})-differential privacy per {sampling.unit}, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
-        f"{before}{steps} steps of Gaussian noise with multiplier {noise_multiplier:.6g} on per-{sampling.unit} "
+        f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
         f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
         f"assumed public: {public}; not covered: {unit.not_covered}, "
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"

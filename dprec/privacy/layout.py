@@ -154,8 +154,8 @@ def _index_moves_rows(index: Any, lead: Tensor) -> bool:
 def operation_name(function: Callable[..., Any]) -> str:
     """Return the name a reader knows the operation by.
 
-    >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__), operation_name(F.linear)
-    ('__getitem__', 'T', 'linear')
+    >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__)
+    ('__getitem__', 'T')
     """
     owner = getattr(function, "__self__", None)
     if getattr(function, "__name__", "") == "__get__" and owner is not None:

@@ -6,7 +6,7 @@ Whatever a user adds is scaled to norm 1 here, not by who asks, so that one Gaus
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class ExactSums:
 class NoisySums(ExactSums):
     """Answers each release once, with Gaussian noise, after its event went on record."""
 
-    def __init__(self, events: dict[Release, Event], noise: GaussianNoise, record: object) -> None:
+    def __init__(self, events: Mapping[Release, Event], noise: GaussianNoise, record: Callable[[Event], None]) -> None:
         self._events = dict(events)
         self._noise = noise
         self._record = record
@@ -78,7 +78,7 @@ class NoisySums(ExactSums):
         if release in self._asked:
             raise UserError(f"the release of {release.what} is paid for once: ask once, keep the answer")
         self._asked.add(release)
-        self._record(self._events[release])  # type: ignore[operator]  # first: a crash may over-count, never under-count
+        self._record(self._events[release])  # first: a crash may over-count, never under-count
         total = unit_sum(size, users, portions)
         self._noise.at(AHEAD + len(self._asked)).add_(torch.from_numpy(total), self.std(release))
         return total
@@ -106,8 +106,8 @@ def release_events(budget: PrivacyBudget, releases: Iterable[Release]) -> dict[R
 def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
     """Return Σ_u v_u / ‖v_u‖; users whose vector is zero or not finite add nothing.
 
-    >>> unit_sum(3, 2, [Portion(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, -2.0]))]).tolist()
-    [0.6, -0.19999999999999996, 0.0]
+    >>> unit_sum(3, 2, [Portion(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, -2.0]))]).round(9)
+    array([ 0.6, -0.2,  0. ])
     """
     total, seen = np.zeros(size), np.zeros(users, dtype=bool)
     for portion in portions:

@@ -6,43 +6,33 @@ keeps the use's input, and the backward pass hands it the gradient of the use's 
 a parameter gradient. A weight used twice, under whatever name, simply has two contributions.
 
 What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `softplus(scale)`) is an
-*expression*: it keeps its graph back to the parameters and behaves like a parameter itself.
+*expression* (`dprec.privacy.expression`): it keeps its graph back to the parameters and behaves like one itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import UncoveredUse
 from dprec.privacy import layout
-from dprec.privacy.contribution import Aligned, Contribution, Dense, Outer, Pulled, Rows, SharedRows
+from dprec.privacy.contribution import Contribution
+from dprec.privacy.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.privacy.layout import Layout, layout_of, operation_name
 from dprec.privacy.rules import HINTS, RULES
-
-_EXPRESSION = "_dprec_expression"
-
-
-@dataclass(frozen=True)
-class Expression:
-    """How a tensor follows from parameters alone."""
-
-    parameters: tuple[nn.Parameter, ...]
-    transpose: bool = False  # it is the transpose of the one parameter
-    ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
+from dprec.privacy.tap import tap
 
 
 class Tape(TorchFunctionMode):
     """Records `users` users' contributions to `parameters` during one `losses(batch)` and its backward pass.
 
+    >>> import torch
     >>> layer = nn.Linear(2, 1)
     >>> batch = {"x": torch.randn(5, 2)}
     >>> with Tape(dict(layer.named_parameters()), users=5) as tape:
@@ -101,7 +91,7 @@ class Tape(TorchFunctionMode):
             )
 
     def trainable(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and (id(value) in self._names or hasattr(value, _EXPRESSION))
+        return isinstance(value, Tensor) and (id(value) in self._names or expression_of(value) is not None)
 
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
         """Return how many rows of `tensor` belong to each user, or refuse to guess."""
@@ -114,12 +104,11 @@ class Tape(TorchFunctionMode):
         return known.rows
 
     def name_of(self, value: Tensor) -> str:
-        expression: Expression | None = getattr(value, _EXPRESSION, None)
-        return self._names[id(expression.parameters[0] if expression else value)]
+        return self._names[id(sources_of(value)[0])]
 
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which an expression reads its parameter, if that is what it does."""
-        expression: Expression | None = getattr(value, _EXPRESSION, None)
+        expression = expression_of(value)
         return None if expression is None or expression.transpose else expression.ids
 
     def record(
@@ -135,7 +124,7 @@ class Tape(TorchFunctionMode):
         """
         uses = [(used, make) for used, make in uses if self.trainable(used)]
         versions = [(tensor, tensor._version) for tensor in kept]
-        names = [self._names[id(p)] for used, _ in uses for p in self._parameters_of(used)]
+        names = [self._names[id(p)] for used, _ in uses for p in sources_of(used)]
         self._expected.update(names)
 
         def receive(gradient: Tensor) -> None:
@@ -145,21 +134,16 @@ class Tape(TorchFunctionMode):
                     "write the change out of place"
                 )
             for used, make in uses:
-                for name, contribution in self._attribute(used, make(gradient)):
-                    self.contributions.setdefault(name, []).append(contribution)
+                for parameter, contribution in attributed(used, make(gradient), self.users):
+                    self.contributions.setdefault(self._names[id(parameter)], []).append(contribution)
             self._expected.subtract(names)
             for name in dict.fromkeys(names):
                 if not self._expected[name]:
                     self.contributions[name] = self._complete(name, self.contributions[name])
 
-        tapped: Tensor = _Tap.apply(output, _anchor(output), receive)
+        tapped = tap(output, receive)
         layout.mark(tapped, Layout(rows))
         return tapped
-
-    def express(self, result: Any, expression: Expression) -> Any:
-        if isinstance(result, Tensor) and result.requires_grad:
-            setattr(result, _EXPRESSION, expression)
-        return result
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -191,7 +175,7 @@ class Tape(TorchFunctionMode):
 
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)
-        sources = {id(p): p for value in used for p in self._parameters_of(value)}
+        sources = {id(p): p for value in used for p in sources_of(value)}
         ids = self.ids_of(used[0])
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")
@@ -199,32 +183,8 @@ class Tape(TorchFunctionMode):
             and (id(used[0]) in self._names or ids is not None)
         )
         for leaf in tree_leaves(result):
-            self.express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose else None))
+            express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose else None))
         return result
-
-    def _parameters_of(self, value: Tensor) -> tuple[nn.Parameter, ...]:
-        expression: Expression | None = getattr(value, _EXPRESSION, None)
-        return expression.parameters if expression else (value,)  # type: ignore[return-value]
-
-    def _attribute(self, used: Tensor, contribution: Contribution) -> list[tuple[str, Contribution]]:
-        expression: Expression | None = getattr(used, _EXPRESSION, None)
-        if expression is None:
-            return [(self._names[id(used)], contribution)]
-        name, ids = self._names[id(expression.parameters[0])], expression.ids
-        if isinstance(contribution, Outer) and (ids is None or ids.dim() == 1):
-            outer = contribution.transposed() if expression.transpose else contribution
-            if ids is not None:
-                return [(name, SharedRows(ids, outer.left, outer.right))]
-            if expression.transpose:
-                return [(name, outer)]
-        if ids is not None and not expression.transpose and isinstance(contribution, Dense):
-            own = ids.flatten().expand(self.users, -1)
-            return [(name, Rows(own, contribution.values.flatten(1, ids.dim())))]
-        if ids is not None and not expression.transpose and isinstance(contribution, Aligned):
-            own = ids.reshape(self.users, -1)
-            rest = contribution.values.shape[ids.dim() :]
-            return [(name, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
-        return [(self._names[id(p)], Pulled(contribution, used, p)) for p in expression.parameters]
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
@@ -232,36 +192,6 @@ def batch_tensors(batch: Any) -> list[Tensor]:
     if is_dataclass(batch) and not isinstance(batch, type):
         batch = [getattr(batch, field.name) for field in fields(batch)]
     return layout.tensors_in(batch)
-
-
-class _Tap(torch.autograd.Function):
-    """The identity, whose backward pass shows the gradient to the tape."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, value: Tensor, anchor: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
-        ctx.receive = receive  # type: ignore[attr-defined]
-        # What is returned must not be a view, or torch refuses to change it in place (ReLU(inplace=True)).
-        if 0 in value.stride():
-            return value.view_as(value)  # a parameter's copies, which nothing changes in place
-        if value._is_view():
-            return value.clone()
-        ctx.mark_dirty(value)  # type: ignore[attr-defined]
-        return value
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        receive, ctx.receive = ctx.receive, _refuse_twice  # type: ignore[attr-defined]  # frees what the rules kept
-        receive(gradient)
-        return gradient, None, None
-
-
-def _refuse_twice(gradient: Tensor) -> None:
-    raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
-
-
-def _anchor(like: Tensor) -> Tensor:
-    # Requires grad, so that a use is seen even where nothing before it does.
-    return torch.zeros((), device=like.device, requires_grad=True)
 
 
 def _blame(known: Layout | None) -> str:

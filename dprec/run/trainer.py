@@ -12,32 +12,20 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
+from dprec.privacy.switches import refuse_switches
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
 
-# Values a run can have. The Privacy callback refuses more where it is used.
-ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "devices": ((1, "1", "auto"), "a run trains on one device"),
-    "num_nodes": ((1,), "a run trains on one machine"),
-    "fast_dev_run": ((False,), "set trainer.max_steps to 1 instead"),
-    "barebones": ((False,), "the run would not be saved"),
-    "accumulate_grad_batches": (
-        (1,),
-        "a step is one batch; set data.batch_size, and data.tokens to bound memory",
-    ),
-    "limit_train_batches": ((None, 1.0), "set trainer.max_steps"),
-    "gradient_clip_val": ((None,), "set privacy.max_norm, which bounds each user's gradient"),
-}
-
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
-    """One line for a switch that would make the run something else than it says."""
-    for key, (allowed, reason) in ALLOWED.items():
-        value = trainer[key]
-        if not any(value == choice and type(value) is type(choice) for choice in allowed):
-            raise UserError(f"trainer.{key} cannot be {value}: {reason}")
-    if str(trainer["precision"]).startswith(("16", "transformer-engine")):
-        raise UserError(f"trainer.precision cannot be {trainer['precision']}: use 32-true or bf16-mixed")
+    """One line for a switch that would make the run something else than it says, with privacy or without."""
+    refuse_switches(trainer)
+    for key, reason in (
+        ("fast_dev_run", "set trainer.max_steps to 1 instead"),
+        ("barebones", "the run would not be saved"),
+    ):
+        if trainer[key] is not False:
+            raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
 
 
 def total_steps(settings: Settings, batches: Any) -> int:

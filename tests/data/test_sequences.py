@@ -109,6 +109,14 @@ def test_what_is_assumed_public(log, tmp_path):
     assert public.popularity[-1] == 0
 
 
+def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=30, synthetic_items=50)
+    assert data.stand_in
+    assert data.items == 51
+    assert not any("filter" in line for line in data.assumptions)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.privacy.contribution import Contribution, Rows
+from dprec.privacy.expression import Expression, express
 from dprec.privacy.layout import layout_of, mark
 from dprec.privacy.rules.rule import Rules, at_least_float32
 
@@ -91,15 +92,13 @@ def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: An
 
 
 def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
-    from dprec.privacy.tape import Expression
-
     if layout_of(ids) is None:
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
         rows_read = F.embedding(ids, weight, padding) if weight.dim() == 2 else weight[ids]
         # Padding gets no gradient, which only the computation itself knows.
         simple = padding is None or not bool((ids == padding).any())
-        return tape.express(rows_read, Expression((weight,), ids=ids if simple else None))
+        return express(rows_read, Expression((weight,), ids=ids if simple else None))
     rows = tape.rows(ids, "embedding", weight)
     own = ids.reshape(tape.users, -1)
 
