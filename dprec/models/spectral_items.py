@@ -27,16 +27,7 @@ FLOOR = 1.0  # users' worth of popularity that every item has
 class SpectralItems(nn.Module):
     """The most popular items, their vectors, and what is trained to rank them by the items of a history.
 
-    Args:
-        items: number of item ids, the padding included.
-        top: how many of the most popular items it describes and recommends; the others follow by popularity.
-        rank: most eigenvectors that describe an item.
-        window: how far apart two items of a history still count as met together.
-        decay: by which a pair counts less with each step apart.
-        damping: power of an item's popularity that its pairs are divided by.
-        recent: how many of the last items are weighed.
-        frequency_share: part of the privacy budget for the items' popularity.
-        pair_share: part for the items met together. Training has the rest.
+    The arguments are those of `Spectral`.
     """
 
     def __init__(
