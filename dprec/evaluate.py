@@ -23,16 +23,13 @@ def evaluate(argv: list[str], console: Console) -> None:
         return
     import torch
 
-    from dprec.run.checkpoints import restore_model
+    from dprec.run.checkpoints import load_run
     from dprec.run.console import in_lines, notice_box
-    from dprec.run.folder import checkpoint_of, read_checkpoint
     from dprec.run.tasks import task_of
 
     split = line.take("split") or "test"
     asked = line.take("metrics")
-    path = checkpoint_of(line.only("RUN"))
-    checkpoint = read_checkpoint(path)
-    model = restore_model(checkpoint, path)
+    checkpoint, model = load_run(line.only("RUN"))
     task = task_of(type(model))
     metrics = task.asked(asked or checkpoint["dprec"]["metrics"])
     data = task.data_of(checkpoint["dprec"], line.overrides)

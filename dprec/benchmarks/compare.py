@@ -18,6 +18,15 @@ from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import CannotRun, System
 
 GB16 = 16 * 1024.0  # MB
+COLUMNS = {
+    "system": "system",
+    "dim": "d",
+    "ms_per_step": "ms/step",
+    "ratio": "ratio",
+    "ratio_spread": "middle half",
+    "peak_mb": "peak MB",
+    "max_batch_16gb": "in 16 GB",
+}
 
 
 @dataclass(frozen=True)

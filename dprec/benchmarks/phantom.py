@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.architectures import TRANSFORMER
-from dprec.benchmarks.compare import Comparison, one_thread
+from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
 from dprec.benchmarks.memory import MemoryMeter
 from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone, PlainPyTorch
 from dprec.benchmarks.report import Row
@@ -36,15 +36,6 @@ SMALL = (
     Shape("Amazon Games", 500, users=12, tokens=24, median=3, spread=0.8, shortest=1, longest=6),
 )
 
-COLUMNS = {
-    "system": "system",
-    "dim": "d",
-    "ms_per_step": "ms/step",
-    "ratio": "ratio",
-    "ratio_spread": "middle half",
-    "peak_mb": "peak MB",
-    "max_batch_16gb": "in 16 GB",
-}
 CURVE_COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
 
 

@@ -14,10 +14,9 @@ from rich.console import Group
 from rich.table import Table
 
 from dprec.benchmarks import figure, report
-from dprec.benchmarks.compare import Comparison, one_thread
+from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
 from dprec.benchmarks.memory import MemoryMeter
 from dprec.benchmarks.peers import RECURRENT
-from dprec.benchmarks.phantom import COLUMNS
 from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import DprecPlain, DprecPrivate, System

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,9 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from dprec.cli.classes import build
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.run.folder import FORMAT, RunFolder, replace_file, write_json
+from dprec.run.folder import RunFolder, checkpoint_of, replace_file, write_json
+
+FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -101,8 +104,28 @@ class SaveRun(pl.Callback):
         self._generator = ours.get("generator")
 
 
-def restore_model(checkpoint: Mapping[str, Any], path: Path) -> Learner:
-    """The trained model, ready to use; no data is needed."""
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch.load raises whatever a damaged pickle or zip happens to trip over.
+        reason = textwrap.shorten(str(error), 80, placeholder=" ...")
+        raise UserError(f"{path} cannot be read as a checkpoint, it is damaged or something else: {reason}") from None
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
+        raise UserError(f"{path} is a checkpoint, but not one of dprec: give one that dprec.fit wrote")
+    found = checkpoint["dprec"].get("format")
+    if found != FORMAT:
+        raise UserError(
+            f"{path} has checkpoint format {found}, this version reads {FORMAT}: use the dprec that wrote it"
+        )
+    return checkpoint
+
+
+def load_run(run: str) -> tuple[dict[str, Any], Learner]:
+    """The checkpoint of a run, named by its folder or as a file, and the trained model in it; no data is needed."""
+    path = checkpoint_of(run)
+    checkpoint = read_checkpoint(path)
     ours = checkpoint["dprec"]
     model: Learner = build(Learner, ours["model"], "model")
     try:
@@ -110,4 +133,4 @@ def restore_model(checkpoint: Mapping[str, Any], path: Path) -> Learner:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path} does not fit {ours['model']['class_path']}, has its code changed? {reason}") from None
-    return model.eval()
+    return checkpoint, model.eval()

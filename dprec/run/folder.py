@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dprec.errors import UserError
-
-FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -128,22 +123,4 @@ def checkpoint_of(run: str) -> Path:
     if not checkpoint.is_file():
         missing = checkpoint.relative_to(path)
         raise UserError(f"{run} holds no {missing}: it is no run, or it stopped before its first checkpoint")
-    return checkpoint
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch.load raises whatever a damaged pickle or zip happens to trip over.
-        reason = textwrap.shorten(str(error), 80, placeholder=" ...")
-        raise UserError(f"{path} cannot be read as a checkpoint, it is damaged or something else: {reason}") from None
-    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
-        raise UserError(f"{path} is a checkpoint, but not one of dprec: give one that dprec.fit wrote")
-    found = checkpoint["dprec"].get("format")
-    if found != FORMAT:
-        raise UserError(
-            f"{path} has checkpoint format {found}, this version reads {FORMAT}: use the dprec that wrote it"
-        )
     return checkpoint

@@ -1,4 +1,4 @@
-"""What a run leaves behind in writing: metrics.json, privacy.json and the table at its end."""
+"""What a run says of itself: a promise before its first step, what it spent, and the table at its end."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from typing import Any
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings, parse
 from dprec.errors import UserError
-from dprec.run.folder import RunFolder, read_checkpoint
+from dprec.run.checkpoints import read_checkpoint
+from dprec.run.folder import RunFolder
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
 # Where the data lies and how it is cut into micro-batches changes neither the guarantee nor the result.

@@ -15,8 +15,7 @@ from dprec.data.batch import RankingBatch
 from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
-from dprec.run.checkpoints import restore_model
-from dprec.run.folder import checkpoint_of, read_checkpoint
+from dprec.run.checkpoints import load_run
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,7 @@ class Recommendations:
 
     @classmethod
     def of_run(cls, run: str, count: int = 10, exclude_seen: bool = True) -> Recommendations:
-        path = checkpoint_of(run)
-        checkpoint = read_checkpoint(path)
-        model = restore_model(checkpoint, path)
+        checkpoint, model = load_run(run)
         if not isinstance(model, Recommender):
             raise UserError(f"{run} holds a {type(model).__name__}, which ranks no items: give a run of a recommender")
         return cls(model, Catalogue(checkpoint["dprec"]["catalogue"]), count, exclude_seen)

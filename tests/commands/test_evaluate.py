@@ -9,8 +9,7 @@ import torch
 from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.run.checkpoints import restore_model
-from dprec.run.folder import read_checkpoint
+from dprec.run.checkpoints import load_run
 from dprec.run.tasks.ranking import popularity_scores
 from tests.commands.support import strict
 
@@ -41,8 +40,8 @@ def test_other_data_is_ranked_in_the_models_own_ids(
         )
     )
     path = trained / "checkpoints/last.ckpt"
-    checkpoint = read_checkpoint(path)
-    model, catalogue = restore_model(checkpoint, path), Catalogue(checkpoint["dprec"]["catalogue"])
+    checkpoint, model = load_run(str(path))
+    catalogue = Catalogue(checkpoint["dprec"]["catalogue"])
     hits = []
     for history, target in (((9, 8, 7, 6), 5), ((3, 4, 5), 6)):
         ids = torch.tensor([[catalogue.index(f"film{n}") for n in history]])

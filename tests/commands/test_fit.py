@@ -11,7 +11,7 @@ import yaml
 
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from dprec.run.folder import read_checkpoint
+from dprec.run.checkpoints import read_checkpoint
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, strict
 

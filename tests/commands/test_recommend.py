@@ -13,8 +13,8 @@ import torch
 from dprec.cli.command import print_json
 from dprec.data import Catalogue
 from dprec.recommend import main as recommend
-from dprec.run.checkpoints import restore_model
-from dprec.run.folder import checkpoint_of, read_checkpoint
+from dprec.run.checkpoints import load_run
+from dprec.run.folder import checkpoint_of
 from dprec.run.serving import Recommendations
 from tests.commands.support import environment
 
@@ -34,8 +34,8 @@ def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
 
 def test_items_are_the_models_best_unseen_ones(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = answer(capsys, str(moved), "--history", "film3, film4 film5", "-k", "4")
-    checkpoint = read_checkpoint(moved)
-    model, catalogue = restore_model(checkpoint, moved), Catalogue(checkpoint["dprec"]["catalogue"])
+    checkpoint, model = load_run(str(moved))
+    catalogue = Catalogue(checkpoint["dprec"]["catalogue"])
     ids = torch.tensor([[catalogue.index(raw) for raw in ("film3", "film4", "film5")]])
     with torch.no_grad():
         scores = model.encode(ids)[0, -1] @ model.item_table.T

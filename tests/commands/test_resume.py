@@ -16,7 +16,7 @@ import pytest
 
 from dprec.fit import main as fit
 from dprec.models import Learner
-from dprec.run.folder import read_checkpoint
+from dprec.run.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
 STEPS = 40

@@ -20,7 +20,7 @@ from dprec.models.cooccurrence import item_presence
 from dprec.privacy.engine import Privacy
 from dprec.privacy.release import ExactSums, unit_sum
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
-from tests.privacy.test_engine import BATCH, data, fit
+from tests.privacy.support import BATCH, data, fit
 
 DRAWS = 1_000_000
 VARIANCE, ERROR = torch.tensor(0.3), torch.tensor(0.2)

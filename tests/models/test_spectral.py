@@ -16,7 +16,7 @@ from dprec.models.causal_network import CausalNetwork
 from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.models.spectral_items import spectral_vectors
 from dprec.privacy.release import ExactSums, unit_sum
-from tests.privacy.test_engine import data, trainer
+from tests.privacy.support import data, trainer
 
 
 def histories(users: int = 9, items: int = 7) -> Histories:

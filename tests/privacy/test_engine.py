@@ -1,9 +1,7 @@
-"""A whole private run: what it accounts is what it did, it stops in time, and it resumes as the same run."""
+"""A whole private run: what it accounts is what it did, and it stops in time."""
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -15,56 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from dprec.data import SequenceBatch, Sequences
+from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Transformer
 from dprec.privacy.engine import Privacy
 from tests.models.zoo import Zoo
-
-USERS, BATCH = 60, 12
-
-
-def data(**options: Any) -> Sequences:
-    settings = {
-        "dataset": "synthetic",
-        "synthetic_users": USERS,
-        "synthetic_items": 22,
-        "batch_size": BATCH,
-        "max_length": 9,
-        "min_events": 0,
-    }
-    module = Sequences(**{**settings, **options})
-    module.setup()
-    return module
-
-
-def trainer(privacy: Privacy | None, **options: Any) -> pl.Trainer:
-    settings: dict[str, Any] = {
-        "max_steps": 6,
-        "logger": False,
-        "enable_checkpointing": False,
-        "limit_val_batches": 0,
-    }
-    settings |= {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    warnings.simplefilter("ignore")
-    return pl.Trainer(callbacks=[privacy] if privacy else [], **{**settings, **options})
-
-
-def model(module: Sequences, **options: Any) -> Transformer:
-    return Transformer(module.items, dim=8, max_length=9, blocks=1, feedforward=8, **options)
-
-
-def fit(
-    privacy: Privacy,
-    module: Sequences | None = None,
-    recommender: Any = None,
-    ckpt: Path | None = None,
-    **options: Any,
-) -> pl.Trainer:
-    module = module or data()
-    run = trainer(privacy, **options)
-    run.fit(recommender or model(module), module, ckpt_path=ckpt, weights_only=True)
-    return run
+from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
 
 
 def test_the_ledger_is_what_dp_accounting_says_of_what_was_done() -> None:
@@ -134,105 +88,6 @@ def test_after_the_step_a_user_has_moved_the_parameters_by_at_most_the_bound() -
         released.append(torch.cat([p.detach().double().flatten() for p in recommender.parameters()]))
     moved = (released[0] - released[1]).norm() * USERS
     assert 0.4 < moved <= 0.5 * (1 + 1e-3)  # the parameters themselves are rounded to float32
-
-
-class Stopping(pl.Callback):
-    def __init__(self, at: int, folder: Path) -> None:
-        self.at, self.folder = at, folder
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == self.at:
-            trainer.save_checkpoint(self.folder / "half.ckpt")
-
-
-def interrupted(tmp_path: Path, **options: Any) -> Path:
-    privacy = Privacy(epsilon=3.0, **options)
-    module = data()
-    run = trainer(privacy)
-    run.callbacks.append(Stopping(3, tmp_path))
-    run.fit(model(module), module)
-    return tmp_path / "half.ckpt"
-
-
-def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    whole = Privacy(epsilon=3.0)
-    fit(whole)
-    resumed = Privacy(epsilon=3.0)
-    run = fit(resumed, ckpt=interrupted(tmp_path))
-    assert run.global_step == 6
-    assert resumed.ledger.events.values() == whole.ledger.events.values() or list(resumed.ledger.events.values()) == [6]
-    assert resumed.spent == pytest.approx(whole.spent, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("privacy", "change", "name"),
-    [
-        ({"epsilon": 4.0}, {}, "epsilon"),
-        ({"epsilon": 3.0, "max_norm": 2.0}, {}, "max_norm"),
-        ({"epsilon": 3.0, "clipping": "flat"}, {}, "mode"),
-        ({"epsilon": 3.0, "delta": 1e-3}, {}, "delta"),
-        ({"epsilon": 3.0, "noise_multiplier": 5.0}, {}, "noise_multiplier"),
-        ({"epsilon": 3.0}, {"batch_size": 20}, "batch_size"),
-        ({"epsilon": 3.0}, {"sampling": "shuffle"}, "sampling"),
-        ({"epsilon": 3.0}, {"synthetic_users": 61}, "users|delta"),
-    ],
-)
-def test_resuming_with_other_privacy_is_refused(tmp_path: Path, privacy: Any, change: Any, name: str) -> None:
-    with pytest.raises(UserError, match=f"cannot resume: ({name}) was"):
-        fit(Privacy(**privacy), data(**change), ckpt=interrupted(tmp_path))
-
-
-def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
-    """Lightning has nothing left to train and never starts: what was spent stays spent."""
-    whole, module = Privacy(epsilon=3.0), data()
-    run = trainer(whole)
-    run.callbacks.append(Stopping(6, tmp_path))
-    run.fit(model(module), module)
-    again = Privacy(epsilon=3.0)
-    fit(again, ckpt=tmp_path / "half.ckpt")
-    assert (again.steps, again.spent) == (6, whole.spent)
-    assert again.guarantee() == whole.guarantee()
-    with pytest.raises(UserError, match="cannot resume: epsilon"):
-        fit(Privacy(epsilon=9.0), ckpt=tmp_path / "half.ckpt")
-
-
-@pytest.mark.parametrize("half", [2, 3])
-def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, half: int) -> None:
-    first, module = Privacy(epsilon=3.0), data(sampling="shuffle")
-    run = trainer(first, max_steps=10)
-    run.callbacks.append(Stopping(half, tmp_path))
-    run.fit(model(module), module)
-    resumed = Privacy(epsilon=3.0)
-    fit(resumed, data(sampling="shuffle"), ckpt=tmp_path / "half.ckpt", max_steps=10)
-    assert resumed.steps < 10
-    assert resumed.spent <= 3.0
-
-
-@pytest.mark.parametrize("lost", ["settings", "ledger", "steps", "events"])
-def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path, lost: str) -> None:
-    privacy = Privacy(epsilon=3.0)
-    fit(privacy)
-    state = privacy.state_dict()
-    if lost == "events":
-        state["ledger"] = {"events": []}
-    else:
-        del state[lost]
-    with pytest.raises(UserError, match="not whole"):
-        Privacy(epsilon=3.0).load_state_dict(state)
-
-
-def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot resume: noise_seeded was True"):
-        fit(Privacy(epsilon=3.0), ckpt=interrupted(tmp_path, noise_seed=7))
-
-
-def test_a_checkpoint_of_a_run_without_privacy_cannot_become_private(tmp_path: Path) -> None:
-    module = data()
-    run = trainer(None)
-    run.callbacks.append(Stopping(3, tmp_path))
-    run.fit(model(module), module)
-    with pytest.raises(UserError, match="were not private"):
-        fit(Privacy(epsilon=3.0), module, ckpt=tmp_path / "half.ckpt")
 
 
 def test_noise_differs_between_runs_whatever_the_seed_of_torch() -> None:

@@ -21,7 +21,7 @@ from dprec.privacy.engine import Privacy
 from dprec.privacy.ledger import Event, Ledger
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.release import ExactSums, NoisySums, Portion, Release, release_events, unit_sum
-from tests.privacy.test_engine import BATCH, USERS, data, fit
+from tests.privacy.support import BATCH, USERS, data, fit
 
 entries = st.lists(
     st.tuples(
