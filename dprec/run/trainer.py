@@ -36,6 +36,9 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
         value = trainer[key]
         if not any(value == choice and type(value) is type(choice) for choice in allowed):
             raise UserError(f"trainer.{key} cannot be {value}: {reason}")
+    every = trainer["check_val_every_n_epoch"]
+    if every is not None and every < 1:
+        raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
     if str(trainer["precision"]).startswith(("16", "transformer-engine")):
         raise UserError(f"trainer.precision cannot be {trainer['precision']}: use 32-true or bf16-mixed")
 
