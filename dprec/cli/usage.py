@@ -4,20 +4,21 @@ FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
        python -m dprec.fit --resume RUN
 
-Trains a recommender or a model of clicks, with differential privacy per user, or per record of a click log,
-where the recipe has a privacy block.
+Trains a recommender or a model of clicks, with differential privacy per user, or per record of
+a click log, where the recipe has a privacy block.
 Later recipes layer over earlier ones; overrides come last and win.
 
 run
   --out DIR                      run folder; default runs/<recipe>/<n>, never overwritten
-  --resume RUN                   continue a run that was interrupted (also: --out RUN --ckpt_path last)
+  --resume RUN                   continue an interrupted run (also: --out RUN --ckpt_path last)
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
   --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10);
                                  of clicks auc, log_loss, normalised_entropy
 
-data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; --data my_module.MyData for your own)
+data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
+       --data my_module.MyData for your own)
   --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
                                  amazon-games
   --data.path PATH               your log: .csv, .tsv, .parquet, .txt, .dat, also .gz
@@ -28,8 +29,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; --data my_
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
 
-model  (class dprec.models.Transformer; GRU, LSTM, DualEncoder, Spectral; DLRM, PCTR, Logistic for clicks;
-        --model my_module.MyModel for your own)
+model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral;
+        DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        highest of the schedule
   --model.weight_decay R         --model.optimizer adam|adamw|sgd
@@ -54,13 +55,14 @@ example:
 """
 
 EVALUATE = """\
-usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation] [--metrics LIST] [--json]
+usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation]
+                                [--metrics LIST] [--json]
 
-Measures a run's model on the held-out data of the run, or on other data: a ranking beside popularity's, or
-the probabilities of clicks beside the base rate.
+Measures a run's model on the held-out data of the run, or on other data: a ranking beside
+popularity's, or the probabilities of clicks beside the base rate.
 RUN is a run folder or a .ckpt file.
 
-  --data.path PATH     other data (any --data.key of dprec.fit); items the model does not know are left out
+  --data.path PATH     other data (any --data.key of dprec.fit); unknown items are left out
   --split NAME         test (default) or validation
   --metrics LIST       such as ndcg@5,recall@20, or auc,log_loss of clicks; default those of the run
   --json               one JSON object instead of a table
@@ -73,12 +75,12 @@ RECOMMEND = """\
 usage: python -m dprec.recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
        python -m dprec.recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
 
-The best next items for a history of raw item ids, oldest first; needs the run's checkpoint and no data.
+The best next items for a history of raw item ids, oldest first; needs the checkpoint and no data.
 
   --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
   --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"];
-                       - is standard input. Writes one JSON object a line. A line without a known item
-                       gets an "error" instead of items, the others go on, and the exit code is 0.
+                       - is standard input. Writes one JSON object a line. A line without a known
+                       item gets an "error" instead, the others go on, and the exit code is 0.
   -k N                 how many items (10)
   --allow-seen         also recommend what is in the history
   --json               one JSON object instead of a table
@@ -92,7 +94,7 @@ example:
 PLAN = """\
 usage: python -m dprec.plan RECIPE [--key value ...] [--users N [--items M]] [--json]
 
-What a run would cost in privacy, without training: noise, sampling rate, steps, and ε after each tenth.
+What a run would cost in privacy, without training: noise, sampling rate, steps, ε on the way.
 
   --users N            plan for this many users; no data is read then
   --items M            with --users: the size of the catalogue, only reported

@@ -126,6 +126,10 @@ def _read_table(path: Path, kind: str, wanted: dict[str, str | None]) -> pl.Data
         separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # of equals the first
     found = {role: _column(path, names, role, column) for role, column in wanted.items()}
     columns = {role: name for role, name in found.items() if name is not None}
+    if columns["user"] == columns["item"]:
+        raise UserError(
+            f"{path}: '{columns['user']}' would be both user and item: set data.user_column and item_column"
+        )
     with _one_line(path):
         if kind == "parquet":
             frame = pl.scan_parquet(path).select(**{role: pl.col(name) for role, name in columns.items()})

@@ -65,12 +65,14 @@ def guarantee(
         for event in plan.releases.values()
         if event in ledger.events
     )
+    risky = plan.delta * sampling.users > 1.01
+    caution = f", and δ above 1 / {units} allows that some are published outright" if risky else ""
     public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"
     return (
         f"({round_up(epsilon)}, {round_up(plan.delta)})-differential privacy per {sampling.unit}, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
         f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
-        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}; "
+        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}{caution}; "
         f"assumed public: {public}; not covered: {unit.not_covered}, "
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )

@@ -26,6 +26,9 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
     ):
         if trainer[key] is not False:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
+    every = trainer["check_val_every_n_epoch"]
+    if every is not None and every < 1:
+        raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
 
 
 def total_steps(settings: Settings, batches: Any) -> int:

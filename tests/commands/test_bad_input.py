@@ -88,6 +88,7 @@ TABLE = [
     ("fit RECIPE --trainer.max_steps -1", "how long to train"),
     ("fit RECIPE --trainer.max_steps -3", "trainer.max_steps is -3"),
     ("fit RECIPE --trainer.max_steps 0", "how long to train"),
+    ("fit RECIPE --trainer.check_val_every_n_epoch 0", "trainer.check_val_every_n_epoch is 0"),
     ("fit RECIPE --trainer.devices 2", "trainer.devices"),
     ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
     ("fit RECIPE --trainer.gradient_clip_val 1", "trainer.gradient_clip_val"),

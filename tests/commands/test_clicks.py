@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_what_is_shown(clicks: Path, here: Path, capsys: pytest.CaptureFixture[s
     assert "ads: 500 records" in shown
     assert "base rate" in shown
     assert "opularity" not in shown
+
+
+@pytest.mark.parametrize(
+    ("metrics", "verdict"),
+    [
+        ("auc", r"AUC 0\.\d{4}, that of the base rate 0\.5000"),
+        ("normalised_entropy", r"normalised entropy \d\.\d{3} times that of the base rate"),
+        ("log_loss,auc", r"AUC 0\.\d{4}, log loss \d\.\d{3} times that of the base rate"),
+    ],
+)
+def test_the_verdict_is_by_the_metrics_asked_for(
+    metrics: str, verdict: str, clicks: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit([str(clicks), "--metrics", metrics, "--privacy", "null", "--out", "few"]) == 0
+    assert re.search(f"^{verdict}(: no better than it)?$", capsys.readouterr().out, re.MULTILINE)
+    report = strict(Path("few/metrics.json"))
+    assert {name for name in report if name in ("auc", "log_loss", "normalised_entropy")} == set(metrics.split(","))
 
 
 @pytest.mark.parametrize("model", ["DLRM", "Logistic"])

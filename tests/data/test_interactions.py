@@ -191,6 +191,12 @@ def test_a_wrong_column_lists_the_columns_there_are(tmp_path):
         read_interactions(path, item_column="film")
 
 
+def test_a_column_is_not_user_and_item_at_once(tmp_path):
+    path = written(tmp_path, "log.csv", "user,item,time\n1,2,3\n")
+    with pytest.raises(UserError, match="'item' would be both user and item"):
+        read_interactions(path, user_column="item")
+
+
 def test_a_column_name_without_columns_is_not_ignored(tmp_path):
     with pytest.raises(UserError, match="has no named columns"):
         read_interactions(written(tmp_path, "pairs.txt", "1 2\n"), user_column="user")

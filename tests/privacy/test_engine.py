@@ -167,6 +167,15 @@ def test_the_guarantee_names_everything_it_rests_on() -> None:
     assert "\n" not in sentence
 
 
+@pytest.mark.parametrize(("times", "said"), [(1.0, False), (2.0, True)])
+def test_a_delta_that_gives_users_away_is_named(times: float, said: bool) -> None:
+    module = data()
+    module.setup("fit")
+    privacy = Privacy(epsilon=3.0, delta=times / module.train_dataloader().batch_sampler.users)
+    fit(privacy, module)
+    assert ("δ above 1 / users allows that some are published outright" in privacy.guarantee()) is said
+
+
 def test_no_noise_is_not_private() -> None:
     privacy = Privacy(noise_multiplier=0.0)
     fit(privacy)

@@ -54,7 +54,14 @@ class ClickPrediction(Task):
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        ours, theirs = results["log_loss"], results["base_rate_log_loss"]
-        return f"AUC {results['auc']:.4f}, log loss {ours / theirs:.3f} times that of the base rate" + (
-            "" if ours < theirs else ": no better than it"
-        )
+        """By a loss where one was asked for, else by the AUC."""
+        said = [f"AUC {results['auc']:.4f}"] if "auc" in results else []
+        loss = next((name for name in ("log_loss", "normalised_entropy") if name in results), None)
+        if loss is None:
+            said.append(f"that of the base rate {results['base_rate_auc']:.4f}")
+            better = results["auc"] > results["base_rate_auc"]
+        else:
+            ours, theirs = results[loss], results[f"base_rate_{loss}"]
+            said.append(f"{WRITTEN[loss]} {ours / theirs:.3f} times that of the base rate")
+            better = ours < theirs
+        return ", ".join(said) + ("" if better else ": no better than it")
