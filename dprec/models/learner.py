@@ -29,7 +29,8 @@ class Learner(pl.LightningModule):
     Args:
         learning_rate: the highest of the schedule.
         weight_decay: L2 penalty, decoupled for adamw.
-        warmup: share of the steps over which the learning rate rises; it falls linearly to 0 over the rest.
+        warmup: share of the steps over which the learning rate rises; it falls linearly over the rest.
+        final_rate: part of the learning rate that is left at the end: 1 keeps it, for weights that are averaged.
         optimizer: adam, adamw or sgd. Override `configure_optimizers` for anything else.
     """
 
@@ -41,6 +42,7 @@ class Learner(pl.LightningModule):
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-5,
         warmup: float = 0.2,
+        final_rate: float = 0.0,
         optimizer: Literal["adam", "adamw", "sgd"] = "adam",
     ) -> None:
         super().__init__()
@@ -48,12 +50,14 @@ class Learner(pl.LightningModule):
             ("learning_rate", learning_rate, 0 < learning_rate < float("inf")),
             ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
             ("warmup", warmup, 0 <= warmup <= 1),
+            ("final_rate", final_rate, 0 <= final_rate <= 1),
         ):
             refuse_unless(fits, name, value)
         self.automatic_optimization = False  # one step is one batch of users, however many micro-batches it has
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.warmup = warmup
+        self.final_rate = final_rate
         self.optimizer = optimizer
         self.gradient: GradientRule = MeanGradient()
         self.sums = ExactSums()
@@ -127,7 +131,8 @@ class Learner(pl.LightningModule):
         rising = round(self.warmup * total)
         if step < rising:
             return (step + 1) / rising
-        return max(0.0, (total - step) / max(1, total - rising))
+        left = max(0.0, (total - step) / max(1, total - rising))
+        return self.final_rate + (1 - self.final_rate) * left
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.measure(batch)
