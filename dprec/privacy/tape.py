@@ -219,7 +219,8 @@ class Tape(TorchFunctionMode):
                 return [(name, outer)]
         if ids is not None and not expression.transpose and isinstance(contribution, Dense):
             own = ids.flatten().expand(self.users, -1)
-            return [(name, Rows(own, contribution.values.flatten(1, ids.dim())))]
+            rest = contribution.values.shape[1 + ids.dim() :]
+            return [(name, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
         if ids is not None and not expression.transpose and isinstance(contribution, Aligned):
             own = ids.reshape(self.users, -1)
             rest = contribution.values.shape[ids.dim() :]

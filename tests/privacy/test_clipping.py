@@ -16,7 +16,7 @@ from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
 from dprec.privacy.tape import Tape
 from dprec_kernels import catalogue_softmax
 from tests import truth
-from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
+from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 
 MODES = ("flat", "auto-v", "auto-s")
 
@@ -230,6 +230,22 @@ def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
     nothing = {n: torch.zeros_like(g) for n, g in share.items()}
     assert distance(share, nothing) > 0.9
     assert distance(share, padded) < 1e-4
+
+
+@pytest.mark.parametrize("nothing", [float("nan"), float("inf")])
+def test_what_stands_at_padding_is_nobodys(nothing: float) -> None:
+    class Broken(Zoo):
+        def encode(self, history: Tensor) -> Tensor:
+            return super().encode(history).masked_fill((history == 0).unsqueeze(-1), nothing)
+
+    items = torch.randint(1, ITEMS, (3, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 1], [2]]))
+    model, batch = Broken(), SequenceBatch(items, items)  # one user of each way to find a norm
+    parameters = dict(model.named_parameters())
+    for mode in ("auto-v", "auto-s", "flat"):
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        users = add_clipped(sums, parameters, model.losses, batch, Clipping(mode, 1.0))
+        assert users.scales.isfinite().all()
+        assert all(total.isfinite().all() for total in sums.values())
 
 
 def test_the_scale_of_each_mode() -> None:
