@@ -56,14 +56,14 @@ class Clipping:
         `rounding` is what rounding may have put into the gradient: where little else is left, "auto-v" must not
         scale it up, since it depends on the shapes of the batch and so on others.
         """
-        bound = self.max_norm * (1 - HEADROOM)
+        bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
         if self.mode == "flat":
             factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
         elif self.mode == "auto-v":
-            factor = bound / torch.maximum(norm.clamp(min=SMALLEST), ROUNDINGS * torch.as_tensor(rounding).to(norm))
+            factor = bound / torch.maximum(norm.clamp(min=SMALLEST), ROUNDINGS * rounding)
         else:
             factor = bound / (norm + STABILITY)
-        return torch.where(norm < LARGEST, factor, 0.0)  # also where the norm is not a number
+        return torch.where((norm < LARGEST) & (rounding < LARGEST), factor, 0.0)  # also where one is not a number
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dprec.privacy.guarantee import guarantee
 from dprec.privacy.ledger import Ledger
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.plan import Plan
-from dprec.privacy.probe import probe
+from dprec.privacy.probe import Probe
 from dprec.privacy.release import NoisySums, Release
 from dprec.privacy.sampling import Sampler, Sampling
 from dprec.privacy.switches import refuse_switches, switches_of
@@ -69,7 +69,7 @@ class Privacy(pl.Callback):
         self._plan: Plan | None = None
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
-        self._probed = False
+        self._probe = Probe()
         self._first = True  # no step was taken in this process yet
 
     @property
@@ -133,7 +133,7 @@ class Privacy(pl.Callback):
         releases = tuple(getattr(pl_module, "releases", ()))
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
-        self._probed, self._first = False, True
+        self._probe, self._first = Probe(), True
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise UserError(
@@ -141,8 +141,7 @@ class Privacy(pl.Callback):
                 "raise epsilon or noise_multiplier"
             )
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
-        if releases:
-            pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
+        pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
         pl_module.noise_to_batch = self.sigma * self.clipping.max_norm / self.sampling.expected_batch
         pl_module.gradient = PrivateGradient(
             self.clipping,
@@ -155,18 +154,27 @@ class Privacy(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
-        part = max(batch, key=len, default=())
-        if not self._probed and len(part) > 1:  # users who never meet need no probe
-            parameters = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
-            probe(pl_module, parameters, pl_module.losses, part)
-            self._probed = True
+        self._probe(pl_module, batch)
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
 
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Let no parameter move by a gradient that was not made private."""
+        self._refuse_own_step(pl_module)
+        moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not pl_module.gradient.filled.issuperset(map(id, moved)):
+            raise UserError(
+                f"{type(pl_module).__name__}: the optimizer moves a parameter whose gradient is not private: make it "
+                "an nn.Parameter of the model, and do not change requires_grad in losses(batch)"
+            )
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._refuse_own_step(pl_module)
+
+    def _refuse_own_step(self, pl_module: pl.LightningModule) -> None:
         if self.steps != self._before + 1:
             raise UserError(
                 f"{type(pl_module).__name__}.training_step took a step without the private gradient: "

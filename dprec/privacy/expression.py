@@ -52,7 +52,8 @@ def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tup
             return [(parameter, outer)]
     if ids is not None and not expression.transpose and isinstance(contribution, Dense):
         own = ids.flatten().expand(users, -1)
-        return [(parameter, Rows(own, contribution.values.flatten(1, ids.dim())))]
+        rest = contribution.values.shape[1 + ids.dim() :]
+        return [(parameter, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
     if ids is not None and not expression.transpose and isinstance(contribution, Aligned):
         own = ids.reshape(users, -1)
         rest = contribution.values.shape[ids.dim() :]

@@ -47,6 +47,7 @@ class PrivateGradient:
         self.noise = noise
         self.padding = tuple(padding)
         self.before_release = before_release
+        self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor] = {}
 
     def __call__(
@@ -69,6 +70,7 @@ class PrivateGradient:
                 parameter.grad = gradient
             else:
                 parameter.grad = gradient.to(parameter.dtype)
+        self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
         return float(torch.stack(mean).nanmean()) if mean else None
 

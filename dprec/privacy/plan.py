@@ -57,10 +57,9 @@ class Plan:
         return cls(sampling, epsilon, delta, sigma, events)
 
     def with_releases(self, ledger: Ledger) -> Ledger:
-        """The ledger as it is once every release is on record."""
+        """The ledger as it is once every release is on record, drawn anew."""
         for event in self.releases.values():
-            if event not in ledger.events:
-                ledger = ledger.after(event, 1)
+            ledger = ledger.after(event, 1)
         return ledger
 
     def epsilon_after(self, steps: int) -> float:
@@ -73,7 +72,9 @@ class Plan:
         if self.epsilon is None or wanted <= 0:
             return max(0, wanted)
         budget, event = PrivacyBudget(self.epsilon, self.delta), self.sampling.event(self.sigma)
-        paid = steps_allowed(budget, self.with_releases(ledger), event, self.sampling.events(wanted, done))
+        # All releases come before the first step: anew, too, where a run is resumed before it took one.
+        ledger = ledger if done else self.with_releases(ledger)
+        paid = steps_allowed(budget, ledger, event, self.sampling.events(wanted, done))
         return min(wanted, self.sampling.steps_of(paid, done))
 
     def settings(self) -> dict[str, Any]:

@@ -115,6 +115,8 @@ def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
         if seen[here].any():
             raise ValueError(f"user {here[seen[here]][0]} is in two portions: give all a user adds in one")
         seen[here] = True
+        if not ((portion.keys >= 0) & (portion.keys < size)).all():  # else they would count as another user's
+            raise ValueError(f"a portion names places outside 0..{size - 1}")
         places, back = np.unique(portion.users * size + portion.keys, return_inverse=True)
         owners, keys = np.divmod(places, size)
         values = np.bincount(back, weights=portion.values, minlength=len(places))

@@ -16,7 +16,7 @@ from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
 from dprec.privacy.tape import Tape
 from dprec_kernels import catalogue_softmax
 from tests import truth
-from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
+from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 
 MODES = ("flat", "auto-v", "auto-s")
 
@@ -249,6 +249,22 @@ def test_much_padding_does_not_pass_for_rounding() -> None:
         return sums["weight"]
 
     assert torch.allclose(share(1), share(2000), atol=1e-6)
+
+
+@pytest.mark.parametrize("nothing", [float("nan"), float("inf")])
+def test_what_stands_at_padding_is_nobodys(nothing: float) -> None:
+    class Broken(Zoo):
+        def encode(self, history: Tensor) -> Tensor:
+            return super().encode(history).masked_fill((history == 0).unsqueeze(-1), nothing)
+
+    items = torch.randint(1, ITEMS, (2, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[3], [LENGTH - 1]]))
+    model, batch = Broken(), SequenceBatch(items, items)
+    parameters = dict(model.named_parameters())
+    for mode in ("auto-v", "auto-s", "flat"):
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        users = add_clipped(sums, parameters, model.losses, batch, Clipping(mode, 1.0))
+        assert users.scales.isfinite().all()
+        assert all(total.isfinite().all() for total in sums.values())
 
 
 def test_the_scale_of_each_mode() -> None:

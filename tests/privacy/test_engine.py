@@ -194,6 +194,27 @@ class OwnStep(Zoo):
         optimizer.step()  # type: ignore[union-attr]
 
 
+class Unregistered(Zoo):
+    """A parameter that the model does not own, but its optimizer moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = [torch.nn.Parameter(torch.zeros(6))]
+
+    def encode(self, history: Tensor) -> Tensor:
+        return super().encode(history) + self.extra[0]
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([*self.parameters(), *self.extra], lr=0.1)
+
+
+def test_an_optimizer_with_parameters_of_its_own_is_refused() -> None:
+    recommender = Unregistered()
+    with pytest.raises(UserError, match="a parameter whose gradient is not private"):
+        fit(Privacy(noise_multiplier=1.0, delta=1e-3), recommender=recommender)
+    assert not recommender.extra[0].any()
+
+
 def test_a_step_behind_the_accountings_back_is_found() -> None:
     with pytest.raises(UserError, match="OwnStep.training_step"):
         fit(Privacy(epsilon=3.0), recommender=OwnStep())

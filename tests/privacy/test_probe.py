@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
 from dprec.models import GRU, LSTM
-from dprec.privacy.probe import probe
+from dprec.privacy.probe import Probe, probe
 from dprec_kernels import catalogue_softmax
 from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, recurrent, transformer
 
@@ -81,6 +81,47 @@ class CountsUsers(Zoo):
         return super().losses(batch)
 
 
+class PositionOfUser(Zoo):
+    """Position encodings for time-first batches, met by one with users first: a user's place decides what is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("encodings", torch.randn(20, 1, 6))
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = self.embedding(history)
+        return self.mix(x + self.encodings[: x.size(0)])
+
+
+class NextUsersHistory(Zoo):
+    """Every user's targets with the history of who stands before."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        return super().encode(F.pad(history, (0, 0, 1, -1)))
+
+
+class KeepsCounts(Zoo):
+    """A buffer that no checkpoint holds, but that later losses see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("counts", torch.zeros(self.items), persistent=False)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        self.counts.data += torch.bincount(batch.targets.flatten(), minlength=self.items)
+        return super().losses(batch) * float(1 + 1e-6 * self.counts[1])
+
+
+class KeepsAnAttribute(Zoo):
+    """The same in a plain attribute."""
+
+    counts: Any = None
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        self.counts = torch.bincount(batch.targets.flatten(), minlength=self.items)
+        return super().losses(batch)
+
+
 def run(model: Any, batch: Any = None) -> None:
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     probe(model, parameters, model.losses, batch_of(4) if batch is None else batch)
@@ -95,11 +136,24 @@ def run(model: Any, batch: Any = None) -> None:
         (OffsetByPlace, "place in the batch"),
         (CountsUsers, "'seen' changes"),
         (KeepsAMean, "'mean' changes"),
+        (PositionOfUser, "parameter"),
+        (NextUsersHistory, "parameter"),
+        (KeepsCounts, "'counts' changes"),
+        (KeepsAnAttribute, "'counts' changes"),
     ],
 )
 def test_users_that_touch_each_other_are_found(model: Any, message: str) -> None:
     with pytest.raises((MixedUsers, UncoveredUse), match=message):
         run(model())
+
+
+def test_padding_is_probed_as_soon_as_somebody_is_padded() -> None:
+    model, look = MeanOverPadding(), Probe()
+    alike = SequenceBatch(torch.ones(5, 3, dtype=torch.long), torch.ones(5, 3, dtype=torch.long))
+    look(model, [])
+    look(model, [alike])  # nobody is padded, so nobody differs
+    with pytest.raises((MixedUsers, UncoveredUse), match="padding"):
+        look(model, [alike, batch_of(4)])
 
 
 def test_dropout_between_recurrent_layers_is_no_mixing() -> None:

@@ -21,7 +21,7 @@ from dprec.privacy.engine import Privacy
 from dprec.privacy.ledger import Event, Ledger
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.release import ExactSums, NoisySums, Portion, Release, release_events, unit_sum
-from tests.privacy.support import BATCH, USERS, data, fit
+from tests.privacy.support import BATCH, USERS, data, fit, trainer
 
 entries = st.lists(
     st.tuples(
@@ -58,6 +58,12 @@ def test_the_sum_is_that_of_the_dense_vectors() -> None:
 def test_a_user_in_two_portions_is_refused() -> None:
     with pytest.raises(ValueError, match="user 1 is in two portions"):
         unit_sum(6, 4, [portion([(1, 0, 1.0)]), portion([(1, 2, 1.0)])])
+
+
+@pytest.mark.parametrize("key", [6, -1])
+def test_a_place_outside_the_sum_is_refused(key: int) -> None:
+    with pytest.raises(ValueError, match=r"outside 0\.\.5"):  # else it would be the next user's
+        unit_sum(6, 4, [portion([(1, key, 1.0)])])
 
 
 def test_shares_of_the_whole_budget_spend_it_and_no_more() -> None:
@@ -131,6 +137,42 @@ def test_a_resumed_run_does_not_look_again(tmp_path: Path) -> None:
     assert model.described.vectors.abs().sum() > 0
     with pytest.raises(UserError, match="cannot resume: releases was"):
         fit(privacy(), recommender=spectral(pair_share=0.5), ckpt=half, max_steps=6)
+
+
+class SaveBeforeTheFirstStep(pl.Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == 0:
+            trainer.save_checkpoint(self.path)
+
+
+def test_releases_that_are_drawn_anew_are_paid_anew(tmp_path: Path) -> None:
+    path = tmp_path / "zero.ckpt"
+    run = trainer(Privacy(epsilon=3.0, delta=1e-3))
+    run.callbacks.append(SaveBeforeTheFirstStep(path))  # type: ignore[attr-defined]
+    run.fit(spectral(), data())
+    again = Privacy(epsilon=3.0, delta=1e-3)
+    with pytest.raises(UserError, match="does not pay for one step"):
+        fit(again, recommender=spectral(), ckpt=path)
+
+
+class AsksUnplanned(Spectral):
+    """Looks at the data without saying so in `releases`."""
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        return ()
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self.prepare(data(), self.sums)
+
+
+def test_exact_sums_are_never_given_to_a_private_run() -> None:
+    with pytest.raises(UserError, match="was not planned"):
+        fit(Privacy(noise_multiplier=1.0, delta=1e-3), recommender=AsksUnplanned(data().items, top=8, max_length=9))
 
 
 def test_releases_need_an_epsilon_to_take_a_share_of() -> None:
