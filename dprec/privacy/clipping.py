@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from dprec.errors import UserError
 from dprec.privacy import norms
 from dprec.privacy.contribution import Contribution
-from dprec.privacy.tape import Tape
+from dprec.privacy.row_sum import RowSum
+from dprec.privacy.tape import Read, Tape
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -75,23 +76,56 @@ class ClippedUsers:
     scales: Tensor  # (B,)
 
 
+@dataclass
+class Recorded:
+    """What the users of one micro-batch add to each gradient, before anything is clipped."""
+
+    losses: Tensor  # (B,)
+    contributions: dict[str, list[Contribution]]
+
+    @property
+    def users(self) -> int:
+        return len(self.losses)
+
+
+def record(
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    read: Read | None = None,
+    kept: bool = False,
+) -> Recorded:
+    """Run one forward and one backward pass over a micro-batch.
+
+    `read` hears of rows before they are looked up. What is `kept` beyond the next call may take more memory.
+    """
+    users = len(batch)
+    complete = {} if kept else {"complete": partial(norms.settled, users=users)}
+    with Tape(parameters, users, read=read, **complete) as tape:
+        tape.watch(batch)
+        losses = losses_of(batch)
+    with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
+        tape.backward(losses)
+    return Recorded(losses.detach(), tape.contributions)
+
+
+def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clipping: Clipping) -> ClippedUsers:
+    """Add Σ_u scale_u · g_u to `sums`."""
+    losses = recorded.losses
+    with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
+        norm, scale = _clip(sums, recorded.contributions, recorded.users, clipping, losses.device)
+    return ClippedUsers(losses, norm, scale)
+
+
 def add_clipped(
-    sums: Mapping[str, Tensor],
+    sums: Mapping[str, Tensor | RowSum],
     parameters: Mapping[str, nn.Parameter],
     losses_of: Callable[[Any], Tensor],
     batch: Any,
     clipping: Clipping,
 ) -> ClippedUsers:
-    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one tensor of at least float32 for each parameter."""
-    users = len(batch)
-    with Tape(parameters, users, complete=partial(norms.settled, users=users)) as tape:
-        tape.watch(batch)
-        losses = losses_of(batch)
-    with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
-        tape.backward(losses)
-        with torch.no_grad():
-            norm, scale = _clip(sums, tape.contributions, users, clipping, losses.device)
-    return ClippedUsers(losses.detach(), norm, scale)
+    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
+    return add_recorded(sums, record(parameters, losses_of, batch), clipping)
 
 
 def squared_norms(
@@ -102,7 +136,7 @@ def squared_norms(
 
 
 def _clip(
-    sums: Mapping[str, Tensor],
+    sums: Mapping[str, Tensor | RowSum],
     contributions: Mapping[str, list[Contribution]],
     users: int,
     clipping: Clipping,
@@ -120,20 +154,26 @@ def _clip(
     for name, norm in squared_norms(rest, shapes, users).items():
         squared += (norm.sqrt() + rounding[name]).square()
     if swept is not None:
-        norms.sweep(contributions[swept], sums[swept], squared, noise, clipping.scale)
+        whole = sums[swept]
+        assert isinstance(whole, Tensor)
+        norms.sweep(contributions[swept], whole, squared, noise, clipping.scale)
     norm = squared.sqrt()
     scale = clipping.scale(norm, noise)
     broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():
+        out, weight = sums[name], scale.to(sums[name].dtype)
         for use in uses:
             if some_broken:
                 use.forget(broken)
-            use.add_weighted(sums[name], scale.to(sums[name].dtype))
+            if isinstance(out, RowSum):
+                out.add(use, weight)
+            else:
+                use.add_weighted(out, weight)
     return norm, scale
 
 
-def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor]) -> str | None:
+def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> str | None:
     """Return the parameter whose users' gradients are dearest to build: it is built once, after all others."""
     built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
-    return max(built, key=lambda name: sums[name].numel(), default=None)
+    return max(built, key=lambda name: sums[name].shape.numel(), default=None)

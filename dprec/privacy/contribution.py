@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from dprec.privacy.tables import is_among
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Group
 
@@ -71,8 +72,16 @@ class Rows:
         out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        out.index_add_(0, *self.weighted_rows(weight))
+
+    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids (n,) and values (n, *rest) that add up to Σ_u weight[u] · gradient_u; ids may repeat."""
         values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
-        out.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
+        return self.ids.flatten(), values.flatten(0, 1)
+
+    def only(self, rows: Tensor) -> Rows:
+        """Return what is left where no other rows than these, which ascend, may change."""
+        return Rows(self.ids, _zeroed(self.values, ~is_among(self.ids, rows)))
 
     def terms(self) -> Tensor:
         return self.values.reshape(*self.ids.shape, -1).norm(dim=2).sum(1)
@@ -93,12 +102,19 @@ class SharedRows:
         out.index_add_(1, self.ids, self.left[users].mT @ self.right[users])
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        left = self.left * weight[:, None, None]
-        out.index_add_(0, self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1))
+        out.index_add_(0, *self.weighted_rows(weight))
 
     def forget(self, users: Tensor) -> None:
         self.left = _zeroed(self.left, users)
         self.right = _zeroed(self.right, users)
+
+    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        left = self.left * weight[:, None, None]
+        return self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1)
+
+    def only(self, rows: Tensor) -> SharedRows:
+        kept = is_among(self.ids, rows)
+        return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)
 
     def terms(self) -> Tensor:
         return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
@@ -234,5 +250,5 @@ class Pulled:
         return result
 
 
-def _zeroed(values: Tensor, users: Tensor) -> Tensor:
-    return values.masked_fill(users.view(-1, *[1] * (values.dim() - 1)), 0.0)
+def _zeroed(values: Tensor, where: Tensor) -> Tensor:
+    return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)

@@ -21,7 +21,9 @@ from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.plan import Plan
 from dprec.privacy.probe import Probe
 from dprec.privacy.release import NoisySums, Release
+from dprec.privacy.row_rules import RowRules
 from dprec.privacy.sampling import Sampler, Sampling
+from dprec.privacy.strategy import Strategy
 from dprec.privacy.switches import refuse_switches, switches_of
 
 
@@ -35,6 +37,7 @@ class Privacy(pl.Callback):
         clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
         max_norm: C, the most one user can add to the sum of gradients.
         noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
+        sparsity: what rules over the rows of embedding tables, in order; dense noise by default (`dprec.sparsity`).
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class Privacy(pl.Callback):
         clipping: Literal["auto-v", "auto-s", "flat"] = "auto-v",
         max_norm: float = 1.0,
         noise_seed: int | None = None,
+        sparsity: Strategy | list[Strategy] | None = None,
     ) -> None:
         super().__init__()
+        self.rules = RowRules([sparsity] if isinstance(sparsity, Strategy) else sparsity or [])
         if epsilon is None and noise_multiplier is None:
             raise UserError(
                 "privacy has neither epsilon nor noise_multiplier: give one, or leave the privacy block out"
@@ -65,6 +70,7 @@ class Privacy(pl.Callback):
             "delta": delta,
             "noise_multiplier": noise_multiplier,
             **asdict(self.clipping),
+            "sparsity": self.rules.settings(),
         }
         self._plan: Plan | None = None
         self._allowed = 0
@@ -109,7 +115,7 @@ class Privacy(pl.Callback):
 
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
-        sampling, old = Sampling.of(sampler), self._plan
+        sampling, old, releases = Sampling.of(sampler), self._plan, (*self.rules.releases, *releases)
         if old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases)):
             return
         delta, sigma = self._given["delta"], self._given["noise_multiplier"]
@@ -142,14 +148,20 @@ class Privacy(pl.Callback):
             )
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
-        pl_module.noise_to_batch = self.sigma * self.clipping.max_norm / self.sampling.expected_batch
+        trained = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
+        self.rules.begin(pl_module, trained, self.sigma, self.noise)
+        if self.steps == 0:
+            self.rules.prepare(pl_module, trained, trainer.train_dataloader.dataset, pl_module.sums)
+        sigma = self.sigma * self.rules.gradient_noise
+        pl_module.noise_to_batch = sigma * self.clipping.max_norm / self.sampling.expected_batch
         pl_module.gradient = PrivateGradient(
             self.clipping,
-            self.sigma,
+            sigma,
             self.sampling.expected_batch,
             self.noise,
             padding_rows(pl_module),
             self._record,
+            self.rules,
         )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:

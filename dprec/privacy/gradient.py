@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.privacy.clipping import Clipping, add_clipped
-from dprec.privacy.noise import GaussianNoise
-
-# A sum of many users is rounded differently with and without one of them. The noise is made for that much more.
-ROUNDING = 1e-4
+from dprec.privacy.clipping import Clipping, Recorded, add_recorded, record
+from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.row_sum import RowSum
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class PrivateGradient:
         noise: GaussianNoise,
         padding: Iterable[PaddingRow] = (),
         before_release: Callable[[], None] = lambda: None,
+        rules: RowRules | None = None,
     ) -> None:
         self.clipping = clipping
         self.noise_multiplier = noise_multiplier
@@ -47,8 +47,9 @@ class PrivateGradient:
         self.noise = noise
         self.padding = tuple(padding)
         self.before_release = before_release
+        self.rules = rules or RowRules()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor | RowSum] = {}
 
     def __call__(
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
@@ -57,33 +58,42 @@ class PrivateGradient:
         self.before_release()
         for parameter in parameters.values():
             parameter.grad = None
-        sums = self._cleared_sums(parameters)
-        seen = [add_clipped(sums, parameters, losses, part, self.clipping) for part in batch if len(part)]
+        sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
+        together = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
+        recorded: Iterable[Recorded] = (
+            record(parameters, losses, part, self.rules.read, kept=together and len(parts) > 1) for part in parts
+        )
+        recorded = list(recorded) if together else recorded
+        self.rules.choose(recorded if isinstance(recorded, list) else ())
+        seen = [add_recorded(sums, self.rules.restricted(part), self.clipping) for part in recorded]
         std = self.noise_multiplier * self.clipping.max_norm * (1 + ROUNDING)
-        for total in sums.values():
-            self.noise.add_(total, std)
-        for padding in self.padding:
-            sums[padding.parameter][padding.row] = 0.0
-        for name, parameter in parameters.items():
-            gradient = sums[name].div_(self.expected_batch)
-            if parameter.dtype == gradient.dtype:
-                parameter.grad = gradient
+        for name, total in sums.items():
+            parameter = parameters[name]
+            if isinstance(total, RowSum):
+                gradient = self.rules.released(name, total, std) / self.expected_batch
             else:
-                parameter.grad = gradient.to(parameter.dtype)
+                self.noise.add_(total, std)
+                for padding in self.padding:
+                    if padding.parameter == name:
+                        total[padding.row] = 0.0
+                gradient = total.div_(self.expected_batch)
+            parameter.grad = gradient.to(parameter.dtype)
         self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
         return float(torch.stack(mean).nanmean()) if mean else None
 
-    def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.
         if self._sums.keys() != parameters.keys():
-            self._sums = {
-                name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32), requires_grad=False)
-                for name, p in parameters.items()
-            }
+            self._sums = {name: self._empty_sum(name, p) for name, p in parameters.items()}
         for total in self._sums.values():
             total.zero_()
         return self._sums
+
+    def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:
+        if self.rules.over(name):
+            return RowSum(parameter.shape, parameter.dtype)
+        return torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32)).detach()
 
 
 def padding_rows(module: nn.Module) -> list[PaddingRow]:

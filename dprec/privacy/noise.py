@@ -10,6 +10,8 @@ from torch import Tensor
 
 from dprec.errors import UserError
 
+# A sum of many users is rounded differently with and without one of them. The noise is made for that much more.
+ROUNDING = 1e-4
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
 
 

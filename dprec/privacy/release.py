@@ -14,9 +14,8 @@ import torch
 
 from dprec.errors import UserError
 from dprec.privacy.budget import PrivacyBudget, calibrate
-from dprec.privacy.gradient import ROUNDING
 from dprec.privacy.ledger import Event
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import ROUNDING, GaussianNoise
 
 SMALLEST = 1e-12  # what is shorter counts as nothing
 AHEAD = 1 << 62  # the noise of releases follows from no training step's number

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -25,8 +25,12 @@ from dprec.privacy import layout
 from dprec.privacy.contribution import Contribution
 from dprec.privacy.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.privacy.layout import Layout, layout_of, operation_name
-from dprec.privacy.rules import HINTS, RULES
+from dprec.privacy.rules import HINTS, LOOK_UPS, RULES
 from dprec.privacy.tap import tap
+
+# What asks for a tensor's form, not for its values.
+FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
+Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
 
 
 class Tape(TorchFunctionMode):
@@ -48,13 +52,18 @@ class Tape(TorchFunctionMode):
         parameters: Mapping[str, nn.Parameter],
         users: int,
         complete: Callable[[str, list[Contribution]], list[Contribution]] = lambda name, uses: uses,
+        read: Read | None = None,
     ) -> None:
-        """`complete` may replace a parameter's contributions by smaller ones as soon as the last has arrived."""
+        """`complete` may replace a parameter's contributions by smaller ones as soon as the last has arrived.
+
+        `read` is told what is about to be read, and may still change it.
+        """
         super().__init__()
         self.users = users
         self.parameters = dict(parameters)
         self.contributions: dict[str, list[Contribution]] = {}
         self._complete = complete
+        self._read = read
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
 
@@ -102,6 +111,11 @@ class Tape(TorchFunctionMode):
                 f"order{_blame(known)}: keep users first"
             )
         return known.rows
+
+    def reads(self, parameter: Tensor, ids: Tensor | None) -> None:
+        """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""
+        if self._read is not None and id(parameter) in self._names:
+            self._read(self._names[id(parameter)], ids)
 
     def name_of(self, value: Tensor) -> str:
         return self._names[id(sources_of(value)[0])]
@@ -153,6 +167,9 @@ class Tape(TorchFunctionMode):
             result = func(*args, **kwargs)
             layout.follow(func, args, kwargs, result, self.users)
             return result
+        if self._read is not None and func not in LOOK_UPS and operation_name(func) not in FORM:
+            for value in used:
+                self.reads(value, None)
         rule = RULES.get(func)
         if rule is not None:
             result = rule(self, func, args, kwargs)

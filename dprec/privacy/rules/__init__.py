@@ -20,6 +20,8 @@ RULES: Rules = {
     **recurrent.RULES,
 }
 
+LOOK_UPS = frozenset(embedding.RULES)  # these announce which rows they read
+
 HINTS = {
     "batch_norm": "it mixes users, so no clipping can bound one of them; use LayerNorm",
     "multi_head_attention_forward": "use torch.nn.functional.scaled_dot_product_attention between linear layers",

@@ -92,6 +92,7 @@ def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: An
 
 
 def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
+    tape.reads(weight, ids)
     if layout_of(ids) is None:
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
@@ -112,6 +113,7 @@ def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> An
 
 
 def _pool(tape: Tape, weight: Tensor, ids: Tensor, mode: str, padding: int | None) -> Any:
+    tape.reads(weight, ids)
     rows = tape.rows(ids, "embedding_bag", weight)
     own = ids.reshape(tape.users, -1)
     real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding  # (bags, P)

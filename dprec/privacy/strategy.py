@@ -1,0 +1,98 @@
+"""What a sparsity strategy is: which rows of a table may change, where noise goes and when, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.release import ExactSums, Portion, Release
+from dprec.privacy.tables import RowSpace
+
+Noised = Literal["chosen", "touched", "later"]
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """What the users of one batch do to the rows of a strategy's tables. Private."""
+
+    users: int
+    user: Tensor  # (n,) distinct pairs of a user
+    row: Tensor  # (n,) and a row that the user looks up, in the strategy's space
+    shared: Tensor  # rows that all users look up alike whoever they are, ascending: shared negatives
+    summed: Callable[[float], tuple[Tensor, Tensor]]
+    # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
+    # ascending, and the norm of each (m,).
+
+
+class Strategy:
+    """Rules over the rows of some tables. A subclass gives `choose`, and says what its choice costs.
+
+    Args:
+        tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
+        least_rows: smaller tables are left to dense noise.
+
+    Where several strategies name a table, each chooses among what the ones before it left.
+    """
+
+    noised: ClassVar[Noised] = "chosen"  # noise goes to all chosen rows; to those a user touched; or is paid later
+    looks: ClassVar[bool] = False  # whether `choose` looks at the batch, and so needs noise of its own
+    broken: ClassVar[str | None] = None  # why what it trains is not private
+
+    def __init__(self, tables: str | list[str] = "*", least_rows: int = 0) -> None:
+        self.tables = [tables] if isinstance(tables, str) else list(tables)
+        self.least_rows = least_rows
+        if least_rows < 0:
+            self.refuse("least_rows", least_rows)
+
+    @property
+    def relative_noise(self) -> float:
+        """The noise multiplier of the choice in each step, per noise multiplier of the gradients; ∞ costs nothing."""
+        return float("inf")
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The sums over all users that `prepare` asks for."""
+        return ()
+
+    def begin(self, space: RowSpace, sigma: float, noise: GaussianNoise) -> None:
+        """Learn, before the first step, what it rules over and the noise multiplier of its choices."""
+        self.space, self.sigma, self.noise = space, sigma, noise
+
+    def prepare(self, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
+        """Look at all users once; `portions` holds how often each looks up each row."""
+
+    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor | None:
+        """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.
+
+        `batch` is None unless the strategy `looks`. Padding rows may be among the rows: they stay as they are.
+        """
+        return among
+
+    def read(self, name: str, ids: Tensor | None) -> None:
+        """Hear that rows of a table are about to be read; None stands for all of them."""
+
+    def phrase(self) -> str:
+        """What the guarantee's sentence says of it."""
+        return f"{type(self).__name__} on {', '.join(self.tables)}"
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-able: its class and arguments, each of which it keeps under the argument's name."""
+        names = {name for cls in type(self).__mro__ for name in signature(cls.__init__).parameters}
+        given = {name: getattr(self, name) for name in sorted(names) if hasattr(self, name)}
+        return {"strategy": type(self).__qualname__, **given}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learned: plain values and tensors."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+
+    def refuse(self, name: str, value: object) -> None:
+        raise UserError(f"privacy.sparsity: {type(self).__name__}.{name} is {value}: that makes no strategy")
