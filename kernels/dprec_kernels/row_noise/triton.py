@@ -1,0 +1,83 @@
+# mypy: disallow-untyped-defs=False
+# ruff: noqa: N803
+"""The same normals, made where they are used. Not measured yet on a GPU.
+
+The rounds are written out, since a compiler's own generator may change from one release to the next.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dprec_kernels.row_noise import reference
+
+TILE = 512  # counters of a program
+
+FIRST = tl.constexpr(reference.MULTIPLIERS[0])
+SECOND = tl.constexpr(reference.MULTIPLIERS[1])
+FIRST_STEP = tl.constexpr(reference.KEY_STEPS[0])
+SECOND_STEP = tl.constexpr(reference.KEY_STEPS[1])
+ROUNDS = tl.constexpr(reference.ROUNDS)
+LOW = tl.constexpr(reference.WORD)
+SHRINK = tl.constexpr(2.0**-32)
+ANGLE = tl.constexpr(2 * 3.141592653589793 * 2.0**-32)
+
+
+@triton.jit
+def philox(a, b, c, d, k, l):  # noqa: E741
+    """The four words that Philox4x32-10 makes of a counter; all are uint32."""
+    for _ in tl.static_range(ROUNDS):
+        first, second = tl.umulhi(a, FIRST), tl.umulhi(c, SECOND)
+        a, b, c, d = second ^ b ^ k, c * SECOND, first ^ d ^ l, a * FIRST
+        k, l = k + FIRST_STEP, l + SECOND_STEP  # noqa: E741
+    return a, b, c, d
+
+
+@triton.jit
+def pair_of_normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift):
+    """Columns 2 pair and 2 pair + 1 in float32; row, step and pair are int64 and broadcast to one shape."""
+    row, step, pair = row + 0 * (step + pair), step + 0 * (row + pair), pair + 0 * (row + step)
+    a = ((row & LOW) ^ row_shift).to(tl.uint32)
+    b = ((row >> 32) | (pair << 16)).to(tl.uint32)
+    c = ((step & LOW) ^ step_shift).to(tl.uint32)
+    d = ((step >> 32) | (stream.to(tl.int64) << 16)).to(tl.uint32)
+    k = (key_low + 0 * row).to(tl.uint32)
+    l = (key_high + 0 * row).to(tl.uint32)  # noqa: E741
+    a, b, c, d = philox(a, b, c, d, k, l)
+    uniform = (a.to(tl.float64) + (b.to(tl.float64) + 0.5) * SHRINK) * SHRINK
+    angle = (c.to(tl.float64) + d.to(tl.float64) * SHRINK) * ANGLE
+    radius = tl.sqrt(-2.0 * tl.log(uniform))
+    return (radius * tl.cos(angle)).to(tl.float32), (radius * tl.sin(angle)).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["stream", "key_low", "key_high", "row_shift", "step_shift"])
+def row_noise_fwd_kernel(
+    rows, steps, out, count, width, stream, key_low, key_high, row_shift, step_shift, BN: tl.constexpr, BP: tl.constexpr
+):
+    """One program: BP pairs of columns of BN rows."""
+    n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
+    pair = tl.program_id(1).to(tl.int64) * BP + tl.arange(0, BP)  # [BP]
+    row = tl.load(rows + n, mask=n < count, other=0)
+    step = tl.load(steps + n, mask=n < count, other=0)
+    even, odd = pair_of_normals(
+        row[:, None], step[:, None], pair[None, :], stream, key_low, key_high, row_shift, step_shift
+    )
+    at = n[:, None] * width + 2 * pair[None, :]
+    here = (n < count)[:, None]
+    tl.store(out + at, even, mask=here & (2 * pair < width)[None, :])
+    tl.store(out + at + 1, odd, mask=here & (2 * pair + 1 < width)[None, :])
+
+
+def row_noise(seed: int, stream: int, rows: Tensor, steps: Tensor, out: Tensor) -> None:
+    """Write standard normals over a contiguous float32 out (n, width), for rows (n,) and steps (n,)."""
+    count, width = out.shape
+    pairs = (width + 1) // 2
+    columns = min(TILE, triton.next_power_of_2(pairs))
+    with torch.cuda.device_of(out):
+        row_noise_fwd_kernel[(triton.cdiv(count, TILE // columns), triton.cdiv(pairs, columns))](
+            rows.contiguous(), steps.contiguous(), out, count, width, stream, *reference.keys(seed),
+            BN=TILE // columns, BP=columns,
+        )  # fmt: skip

@@ -1,0 +1,211 @@
+"""The rows that survive against the exact law, and against the dense map."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dprec_kernels.contribution_map import contribution_map, pieces, reference
+
+USERS = [[0, 3], [0], [3, 0, 5, 3], [], [7, 7]]  # rows 1, 2, 4 and 6 are nobody's
+SIZE, CLIP, NOISE, THRESHOLD = 8, 1.2, 0.6, 0.8
+
+
+def padded(users: list[list[int]], ignore: int = -1) -> Tensor:
+    longest = max(map(len, users))
+    return torch.tensor([rows + [ignore] * (longest - len(rows)) for rows in users], dtype=torch.int64)
+
+
+def lists(users: list[list[int]]) -> list[Tensor]:
+    return [torch.tensor(rows, dtype=torch.int64) for rows in users]
+
+
+def patterns(times: int, seed: int, dense: bool = False) -> Tensor:
+    """How often each set of the eight rows survives, as bits of its index."""
+    generator = torch.Generator().manual_seed(seed)
+    counts, rows, users = [0] * 256, padded(USERS), lists(USERS)
+    for _ in range(times):
+        if dense:
+            found = reference.contribution_map(users, SIZE, CLIP, NOISE, THRESHOLD, generator)
+        else:
+            found = contribution_map(rows, SIZE, clip=CLIP, noise=NOISE, threshold=THRESHOLD, generator=generator)
+        counts[sum(1 << row for row in found.tolist())] += 1
+    return torch.tensor(counts, dtype=torch.float64)
+
+
+def law(std: float = NOISE * CLIP) -> Tensor:
+    """The probability of every set of survivors, from the normal distribution alone."""
+    share = [1.2 / math.sqrt(2), 1.0, 1.2 / math.sqrt(3), 0.0, 1.0]
+    sums = [share[0] + share[1] + share[2], 0, 0, share[0] + share[2], 0, share[2], 0, share[4]]
+    alive = [stats.norm.sf((THRESHOLD - value) / std) for value in sums]
+    chances = [
+        math.prod(p if bits[7 - row] else 1 - p for row, p in enumerate(alive))
+        for bits in itertools.product([0, 1], repeat=8)
+    ]
+    return torch.tensor(chances, dtype=torch.float64)
+
+
+def fits(counts: Tensor, chances: Tensor) -> float:
+    """The p-value of a chi-squared test; sets that are expected less than five times are one."""
+    expected = chances * counts.sum()
+    rare = expected < 5
+    observed = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    return float(stats.chisquare(observed, torch.cat([expected[~rare], expected[rare].sum()[None]])).pvalue)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_every_set_of_survivors_has_its_probability(dense: bool) -> None:
+    assert fits(patterns(5000, seed=3, dense=dense), law()) > 1e-3
+
+
+def test_a_wrong_law_would_show() -> None:
+    counts = patterns(2000, seed=3)
+    assert fits(counts, law()) > 1e-3 > fits(counts, law(std=(NOISE * CLIP) ** 2))
+
+
+def test_eight_rows_among_many_have_the_same_law() -> None:
+    copies = 20_000
+    users = (padded(USERS)[:, :, None] + 8 * torch.arange(copies)).masked_fill(padded(USERS)[:, :, None] < 0, -1)
+    rows = users.permute(2, 0, 1).flatten(0, 1)
+    generator = torch.Generator().manual_seed(0)
+    found = contribution_map(rows, 8 * copies, clip=CLIP, noise=NOISE, threshold=THRESHOLD, generator=generator)
+    assert (found.diff() > 0).all()
+    sets = torch.zeros(copies, dtype=torch.int64).index_add_(0, found // 8, 1 << found % 8)
+    assert fits(torch.bincount(sets, minlength=256).double(), law()) > 1e-3
+
+
+@pytest.mark.parametrize("form", ["padded", "another padding", "flat"])
+def test_without_noise_it_is_the_dense_map(form: str) -> None:
+    sizes = set()
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        users = [
+            torch.randint(0, 12, (int(n),), generator=generator).tolist()
+            for n in torch.randint(0, 9, (30,), generator=generator)
+        ]
+        exact = reference.contribution_map(lists(users), 12, 1.5, 0.0, 5.3, generator)
+        options = {"clip": 1.5, "noise": 0.0, "threshold": 5.3, "generator": generator}
+        if form == "flat":
+            offsets = torch.tensor([0, *itertools.accumulate(map(len, users))])
+            found = contribution_map(torch.cat(lists(users)), 12, offsets=offsets, **options)
+        else:
+            ignore = -1 if form == "padded" else 99
+            found = contribution_map(padded(users, ignore), 12, ignore=ignore, **options)
+        assert torch.equal(found, exact)
+        sizes.add(len(exact))
+    assert len(sizes) > 3
+
+
+def test_sums_are_those_of_the_dense_map() -> None:
+    touched, sums = pieces.contributions(padded(USERS), SIZE, CLIP, None, -1)
+    exact = reference.contributions(lists(USERS), SIZE, CLIP)
+    assert touched.tolist() == [0, 3, 5, 7]
+    assert torch.allclose(sums, exact[touched], rtol=1e-14)
+    assert float(exact.sum()) == pytest.approx(float(sums.sum()))
+
+
+def test_a_row_counts_once_for_a_user_and_padding_for_nobody() -> None:
+    once = pieces.contributions(padded([[4, 2], [2]]), 9, 1.0, None, -1)
+    again = pieces.contributions(padded([[4, 4, 2, 4, 2], [2, 2]]), 9, 1.0, None, -1)
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+def test_a_domain_is_a_map_of_its_own() -> None:
+    domain = torch.tensor([2, 5, 40, 10**12])
+    rows = torch.tensor([[2, 3, 7], [5, 10**12, 8], [10**12, 40, 40], [0, 0, 0]])
+    inner = torch.tensor([[0, -1, -1], [1, 3, -1], [3, 2, -1], [-1, -1, -1]])
+    for noise, threshold in ((0.0, 1.0), (0.5, 0.4), (2.0, 0.0)):
+        options = {"clip": 1.0, "noise": noise, "threshold": threshold}
+        found = contribution_map(
+            rows, 10**13, **options, generator=torch.Generator().manual_seed(1), domain=domain, ignore=0
+        )
+        exact = contribution_map(inner, 4, **options, generator=torch.Generator().manual_seed(1))
+        assert torch.equal(found, domain[exact])
+    nothing = contribution_map(rows, 10**13, **options, generator=torch.Generator(), domain=domain[:0])
+    assert nothing.tolist() == []
+
+
+def test_rare_survivors_come_as_often_as_they_should() -> None:
+    generator = torch.Generator().manual_seed(5)
+    found = [pieces.successes(10**6, 1e-8, generator) for _ in range(20_000)]
+    assert 1e-3 < stats.poisson.cdf(sum(map(len, found)), 200) < 1 - 1e-3
+    assert stats.kstest(torch.cat(found).double().numpy() / 1e6, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("trials", "chance"), [(10**12, 1e-8), (10**6, 0.01), (20_000, 0.5), (20_000, 0.999)])
+def test_survivors_are_spread_evenly(monkeypatch: pytest.MonkeyPatch, trials: int, chance: float) -> None:
+    monkeypatch.setattr(pieces, "GAPS", 1000)  # so that draws must go on
+    found = pieces.successes(trials, chance, torch.Generator().manual_seed(0))
+    assert 1e-3 < stats.binom.cdf(len(found), trials, chance) < 1 - 1e-3
+    assert (found.diff() > 0).all()
+    assert 0 <= int(found[0]) <= int(found[-1]) < trials
+    assert stats.kstest(found.double().numpy() / trials, "uniform").pvalue > 1e-3
+    first = torch.cat([pieces.successes(3, chance, torch.Generator().manual_seed(s)) for s in range(200)])
+    assert chance < 0.4 or (first == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("sigmas", "least", "most"), [(37.0, 0, 0), (40.0, 0, 0), (-9.0, 1000, 1000), (-40, 1000, 1000)]
+)
+def test_thresholds_far_away_leave_none_or_all(sigmas: float, least: int, most: int) -> None:
+    rows = torch.tensor([[3, 999]])
+    found = contribution_map(
+        rows, 1000, clip=0.01, noise=1.0, threshold=0.01 * sigmas, generator=torch.Generator().manual_seed(0)
+    )
+    assert least <= len(found) <= most
+    assert pieces.successes(10**15, 1e-300, torch.Generator().manual_seed(0)).tolist() == []
+
+
+class Lowest:
+    """torch.rand as it can come out at its ends."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, *shape: int, **options: object) -> Tensor:
+        return torch.full(shape, self.value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
+def test_uniforms_at_their_ends_do_no_harm(monkeypatch: pytest.MonkeyPatch, uniform: float) -> None:
+    monkeypatch.setattr(torch, "rand", Lowest(uniform))
+    # The next success of trials as rare as this is never the first one, whatever is drawn.
+    assert pieces.successes(10**6, 1e-40, torch.Generator()).tolist() == []
+    found = pieces.successes(50, 0.3, torch.Generator())
+    assert found.tolist() == (list(range(50)) if uniform == 0 else [])
+    touched, sums = torch.tensor([4]), torch.tensor([-40.0], dtype=torch.float64)
+    assert pieces.survivors(touched, sums, 5, 1e3, 1.0, torch.Generator()).tolist() == []
+
+
+def test_without_noise_nobody_elses_rows_are_there_unless_all_are() -> None:
+    options = {"clip": 1.0, "noise": 0.0, "generator": torch.Generator()}
+    rows = torch.tensor([[1, 4]])
+    assert contribution_map(rows, 6, threshold=0.0, **options).tolist() == [0, 1, 2, 3, 4, 5]
+    assert contribution_map(rows, 6, threshold=1e-9, **options).tolist() == [1, 4]
+
+
+def test_nobody_and_nothing() -> None:
+    options = {"clip": 1.0, "noise": 1.0, "threshold": 9.0, "generator": torch.Generator()}
+    for rows in (torch.empty(0, 3), torch.empty(3, 0), torch.full((2, 2), -1)):
+        assert contribution_map(rows.long(), 6, **options).tolist() == []
+        assert contribution_map(rows.long(), 0, **options).tolist() == []
+    none = torch.tensor([], dtype=torch.int64)
+    assert contribution_map(none, 6, offsets=torch.tensor([0, 0]), **options).tolist() == []
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    options = {"clip": 1.0, "noise": 1.0, "threshold": 1.0, "generator": torch.Generator()}
+    for wrong in (6, -2):
+        with pytest.raises(ValueError, match="from 0 to 5"):
+            contribution_map(torch.tensor([[1, wrong]]), 6, **options)
+    with pytest.raises(ValueError, match="int64"):
+        contribution_map(torch.tensor([1]), 6, **options)
+    with pytest.raises(ValueError, match="clip"):
+        contribution_map(torch.tensor([[1]]), 6, **{**options, "clip": 0.0})
+    with pytest.raises(ValueError, match="size"):
+        contribution_map(torch.tensor([[1]]), 1 << 53, **options)
