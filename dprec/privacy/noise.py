@@ -66,6 +66,18 @@ class GaussianNoise:
             for piece in _flat_pieces(tensor):
                 self._add_flat(piece, std)
 
+    def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
+        """Write standard normals over out (n, d), whatever the rows: a source of noise for operations on tables."""
+        for piece in _flat_pieces(out):
+            for start in range(0, piece.numel(), CHUNK):
+                part = piece[start : start + CHUNK]
+                part.copy_(self._normals(len(part), out.device))
+        return out
+
+    def uniforms(self, count: int) -> Tensor:
+        """Return float64 numbers from 0 up to, but without, 1, from the same stream."""
+        return torch.from_numpy(self._philox.random(count))
+
     def _add_flat(self, flat: Tensor, std: float) -> None:
         for start in range(0, flat.numel(), CHUNK):
             part = flat[start : start + CHUNK]

@@ -60,9 +60,12 @@ class Strategy:
         """The sums over all users that `prepare` asks for."""
         return ()
 
-    def begin(self, space: RowSpace, sigma: float, noise: GaussianNoise) -> None:
-        """Learn, before the first step, what it rules over and the noise multiplier of its choices."""
-        self.space, self.sigma, self.noise = space, sigma, noise
+    def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
+        """Learn, before the first step, what it rules over and how much noise its choices and gradients get.
+
+        `sigma` is the noise multiplier of a choice, `std` the standard deviation in each entry of a step's gradient.
+        """
+        self.space, self.sigma, self.std, self.noise = space, sigma, std, noise
 
     def prepare(self, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
         """Look at all users once; `portions` holds how often each looks up each row."""

@@ -21,6 +21,10 @@ def padded(users: list[list[int]], ignore: int = -1) -> Tensor:
     return torch.tensor([rows + [ignore] * (longest - len(rows)) for rows in users], dtype=torch.int64)
 
 
+def from_(generator: torch.Generator) -> pieces.Uniforms:
+    return lambda count: torch.rand(count, dtype=torch.float64, generator=generator)
+
+
 def lists(users: list[list[int]]) -> list[Tensor]:
     return [torch.tensor(rows, dtype=torch.int64) for rows in users]
 
@@ -33,7 +37,7 @@ def patterns(times: int, seed: int, dense: bool = False) -> Tensor:
         if dense:
             found = reference.contribution_map(users, SIZE, CLIP, NOISE, THRESHOLD, generator)
         else:
-            found = contribution_map(rows, SIZE, clip=CLIP, noise=NOISE, threshold=THRESHOLD, generator=generator)
+            found = contribution_map(rows, SIZE, clip=CLIP, noise=NOISE, threshold=THRESHOLD, uniforms=from_(generator))
         counts[sum(1 << row for row in found.tolist())] += 1
     return torch.tensor(counts, dtype=torch.float64)
 
@@ -73,7 +77,7 @@ def test_eight_rows_among_many_have_the_same_law() -> None:
     users = (padded(USERS)[:, :, None] + 8 * torch.arange(copies)).masked_fill(padded(USERS)[:, :, None] < 0, -1)
     rows = users.permute(2, 0, 1).flatten(0, 1)
     generator = torch.Generator().manual_seed(0)
-    found = contribution_map(rows, 8 * copies, clip=CLIP, noise=NOISE, threshold=THRESHOLD, generator=generator)
+    found = contribution_map(rows, 8 * copies, clip=CLIP, noise=NOISE, threshold=THRESHOLD, uniforms=from_(generator))
     assert (found.diff() > 0).all()
     sets = torch.zeros(copies, dtype=torch.int64).index_add_(0, found // 8, 1 << found % 8)
     assert fits(torch.bincount(sets, minlength=256).double(), law()) > 1e-3
@@ -89,7 +93,7 @@ def test_without_noise_it_is_the_dense_map(form: str) -> None:
             for n in torch.randint(0, 9, (30,), generator=generator)
         ]
         exact = reference.contribution_map(lists(users), 12, 1.5, 0.0, 5.3, generator)
-        options = {"clip": 1.5, "noise": 0.0, "threshold": 5.3, "generator": generator}
+        options = {"clip": 1.5, "noise": 0.0, "threshold": 5.3, "uniforms": from_(generator)}
         if form == "flat":
             offsets = torch.tensor([0, *itertools.accumulate(map(len, users))])
             found = contribution_map(torch.cat(lists(users)), 12, offsets=offsets, **options)
@@ -122,17 +126,17 @@ def test_a_domain_is_a_map_of_its_own() -> None:
     for noise, threshold in ((0.0, 1.0), (0.5, 0.4), (2.0, 0.0)):
         options = {"clip": 1.0, "noise": noise, "threshold": threshold}
         found = contribution_map(
-            rows, 10**13, **options, generator=torch.Generator().manual_seed(1), domain=domain, ignore=0
+            rows, 10**13, **options, uniforms=from_(torch.Generator().manual_seed(1)), domain=domain, ignore=0
         )
-        exact = contribution_map(inner, 4, **options, generator=torch.Generator().manual_seed(1))
+        exact = contribution_map(inner, 4, **options, uniforms=from_(torch.Generator().manual_seed(1)))
         assert torch.equal(found, domain[exact])
-    nothing = contribution_map(rows, 10**13, **options, generator=torch.Generator(), domain=domain[:0])
+    nothing = contribution_map(rows, 10**13, **options, uniforms=from_(torch.Generator()), domain=domain[:0])
     assert nothing.tolist() == []
 
 
 def test_rare_survivors_come_as_often_as_they_should() -> None:
     generator = torch.Generator().manual_seed(5)
-    found = [pieces.successes(10**6, 1e-8, generator) for _ in range(20_000)]
+    found = [pieces.successes(10**6, 1e-8, from_(generator)) for _ in range(20_000)]
     assert 1e-3 < stats.poisson.cdf(sum(map(len, found)), 200) < 1 - 1e-3
     assert stats.kstest(torch.cat(found).double().numpy() / 1e6, "uniform").pvalue > 1e-3
 
@@ -140,12 +144,12 @@ def test_rare_survivors_come_as_often_as_they_should() -> None:
 @pytest.mark.parametrize(("trials", "chance"), [(10**12, 1e-8), (10**6, 0.01), (20_000, 0.5), (20_000, 0.999)])
 def test_survivors_are_spread_evenly(monkeypatch: pytest.MonkeyPatch, trials: int, chance: float) -> None:
     monkeypatch.setattr(pieces, "GAPS", 1000)  # so that draws must go on
-    found = pieces.successes(trials, chance, torch.Generator().manual_seed(0))
+    found = pieces.successes(trials, chance, from_(torch.Generator().manual_seed(0)))
     assert 1e-3 < stats.binom.cdf(len(found), trials, chance) < 1 - 1e-3
     assert (found.diff() > 0).all()
     assert 0 <= int(found[0]) <= int(found[-1]) < trials
     assert stats.kstest(found.double().numpy() / trials, "uniform").pvalue > 1e-3
-    first = torch.cat([pieces.successes(3, chance, torch.Generator().manual_seed(s)) for s in range(200)])
+    first = torch.cat([pieces.successes(3, chance, from_(torch.Generator().manual_seed(s))) for s in range(200)])
     assert chance < 0.4 or (first == 0).any()
 
 
@@ -155,42 +159,34 @@ def test_survivors_are_spread_evenly(monkeypatch: pytest.MonkeyPatch, trials: in
 def test_thresholds_far_away_leave_none_or_all(sigmas: float, least: int, most: int) -> None:
     rows = torch.tensor([[3, 999]])
     found = contribution_map(
-        rows, 1000, clip=0.01, noise=1.0, threshold=0.01 * sigmas, generator=torch.Generator().manual_seed(0)
+        rows, 1000, clip=0.01, noise=1.0, threshold=0.01 * sigmas, uniforms=from_(torch.Generator().manual_seed(0))
     )
     assert least <= len(found) <= most
-    assert pieces.successes(10**15, 1e-300, torch.Generator().manual_seed(0)).tolist() == []
-
-
-class Lowest:
-    """torch.rand as it can come out at its ends."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def __call__(self, *shape: int, **options: object) -> Tensor:
-        return torch.full(shape, self.value, dtype=torch.float64)
+    assert pieces.successes(10**15, 1e-300, from_(torch.Generator().manual_seed(0))).tolist() == []
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
-def test_uniforms_at_their_ends_do_no_harm(monkeypatch: pytest.MonkeyPatch, uniform: float) -> None:
-    monkeypatch.setattr(torch, "rand", Lowest(uniform))
+def test_uniforms_at_their_ends_do_no_harm(uniform: float) -> None:
+    def always(count: int) -> Tensor:
+        return torch.full((count,), uniform, dtype=torch.float64)
+
     # The next success of trials as rare as this is never the first one, whatever is drawn.
-    assert pieces.successes(10**6, 1e-40, torch.Generator()).tolist() == []
-    found = pieces.successes(50, 0.3, torch.Generator())
+    assert pieces.successes(10**6, 1e-40, always).tolist() == []
+    found = pieces.successes(50, 0.3, always)
     assert found.tolist() == (list(range(50)) if uniform == 0 else [])
     touched, sums = torch.tensor([4]), torch.tensor([-40.0], dtype=torch.float64)
-    assert pieces.survivors(touched, sums, 5, 1e3, 1.0, torch.Generator()).tolist() == []
+    assert pieces.survivors(touched, sums, 5, 1e3, 1.0, always).tolist() == []
 
 
 def test_without_noise_nobody_elses_rows_are_there_unless_all_are() -> None:
-    options = {"clip": 1.0, "noise": 0.0, "generator": torch.Generator()}
+    options = {"clip": 1.0, "noise": 0.0, "uniforms": from_(torch.Generator())}
     rows = torch.tensor([[1, 4]])
     assert contribution_map(rows, 6, threshold=0.0, **options).tolist() == [0, 1, 2, 3, 4, 5]
     assert contribution_map(rows, 6, threshold=1e-9, **options).tolist() == [1, 4]
 
 
 def test_nobody_and_nothing() -> None:
-    options = {"clip": 1.0, "noise": 1.0, "threshold": 9.0, "generator": torch.Generator()}
+    options = {"clip": 1.0, "noise": 1.0, "threshold": 9.0, "uniforms": from_(torch.Generator())}
     for rows in (torch.empty(0, 3), torch.empty(3, 0), torch.full((2, 2), -1)):
         assert contribution_map(rows.long(), 6, **options).tolist() == []
         assert contribution_map(rows.long(), 0, **options).tolist() == []
@@ -199,7 +195,7 @@ def test_nobody_and_nothing() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    options = {"clip": 1.0, "noise": 1.0, "threshold": 1.0, "generator": torch.Generator()}
+    options = {"clip": 1.0, "noise": 1.0, "threshold": 1.0, "uniforms": from_(torch.Generator())}
     for wrong in (6, -2):
         with pytest.raises(ValueError, match="from 0 to 5"):
             contribution_map(torch.tensor([[1, wrong]]), 6, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.contribution_map import pieces, reference
+from dprec_kernels.contribution_map.pieces import Uniforms
 
 __all__ = ["contribution_map", "pieces", "reference"]
 
@@ -17,7 +18,7 @@ def contribution_map(
     clip: float,
     noise: float,
     threshold: float,
-    generator: torch.Generator,
+    uniforms: Uniforms,
     offsets: Tensor | None = None,
     ignore: int = -1,
     domain: Tensor | None = None,
@@ -31,10 +32,10 @@ def contribution_map(
 
     The law of the result is that of the dense map, which is never built: rows that somebody touched are decided one
     by one, of the others the survivors are drawn by the gaps between them. Size and memory of the work are those of
-    what is touched and what survives.
+    what is touched and what survives. `uniforms(n)` draws n float64 numbers from 0 up to, but without, 1.
 
     >>> rows = torch.tensor([[3, 5, 3], [3, -1, -1], [3, 7, -1]])
-    >>> contribution_map(rows, 10, clip=1.0, noise=0.0, threshold=2.0, generator=torch.Generator())  # 2 / √2 + 1
+    >>> contribution_map(rows, 10, clip=1.0, noise=0.0, threshold=2.0, uniforms=torch.rand)  # 2 / √2 + 1
     tensor([3])
     """
     if rows.dim() != (2 if offsets is None else 1) or rows.dtype != torch.int64:
@@ -47,5 +48,5 @@ def contribution_map(
         rows, size = pieces.places(rows, domain, ignore), len(domain)
     with torch.no_grad():
         touched, sums = pieces.contributions(rows, size, clip, offsets, -1 if domain is not None else ignore)
-        found = pieces.survivors(touched, sums, size, threshold, noise * clip, generator)
+        found = pieces.survivors(touched, sums, size, threshold, noise * clip, uniforms)
     return found if domain is None else domain[found]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but without, 1
 
 MOST_ROWS = 1 << 53  # up to here a float64 counts without rounding
 GAPS = 1 << 20  # most gaps drawn at once
@@ -43,35 +46,34 @@ def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, 
 
 
 def survivors(
-    touched: Tensor, sums: Tensor, size: int, threshold: float, std: float, generator: torch.Generator
+    touched: Tensor, sums: Tensor, size: int, threshold: float, std: float, uniforms: Uniforms
 ) -> Tensor:
     """Return the sorted rows out of `size` that reach the threshold, where all but the touched ones have sum 0."""
     if std == 0:
         seen, chance = sums >= threshold, float(threshold <= 0)
     else:
-        uniform = 1 - torch.rand(len(sums), dtype=torch.float64, device=sums.device, generator=generator)  # (0, 1]
+        uniform = 1 - uniforms(len(sums)).to(sums)  # (0, 1]
         seen = uniform <= torch.special.ndtr((sums - threshold) / std)
         chance = 0.5 * math.erfc(threshold / std / math.sqrt(2))
-    others = successes(size - len(touched), chance, generator)
+    others = successes(size - len(touched), chance, uniforms).to(touched)
     # The r-th untouched row comes after all touched rows that have at most r untouched ones before them.
     others += torch.searchsorted(touched - torch.arange(len(touched), device=touched.device), others, right=True)
     return torch.cat([touched[seen], others]).sort()[0]
 
 
-def successes(trials: int, chance: float, generator: torch.Generator) -> Tensor:
+def successes(trials: int, chance: float, uniforms: Uniforms) -> Tensor:
     """Return the sorted places of the successes among independent trials, by drawing the gaps between them.
 
     A gap is the whole part of an exponential variable of rate -log(1 - chance). Its uniform has 106 bits near 0, so
     that a first trial succeeds as rarely as it should.
     """
-    device = generator.device
     if chance >= 1:
-        return torch.arange(trials, device=device)
-    found, last = [torch.empty(0, dtype=torch.int64, device=device)], -1.0
+        return torch.arange(trials)
+    found, last = [torch.empty(0, dtype=torch.int64)], -1.0
     while chance > 0 and last < trials - 1:
         expected = (trials - 1 - last) * chance
         count = min(GAPS, int(expected + 4 * math.sqrt(expected)) + 8)
-        uniform, finer = torch.rand(2, count, dtype=torch.float64, device=device, generator=generator)
+        uniform, finer = uniforms(count), uniforms(count)
         uniform += (1 - finer) * 2.0**-53  # (0, 1]
         gap = uniform.neg_().log1p_().div_(math.log1p(-chance)).floor_()
         place = gap.add_(1.0).cumsum_(0).add_(last)

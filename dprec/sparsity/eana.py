@@ -1,0 +1,19 @@
+"""EANA: noise for the rows that a batch touches, and for no others."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dprec.privacy.strategy import Noised, Strategy
+
+
+class EANA(Strategy):
+    """Adds a step's noise to rows with a gradient alone: as fast as training without privacy, and not private.
+
+    Which rows have moved tells what was in the batch: a row still at its start was in nobody's history, and a row
+    that a single user touches gives that user away. There is no ε for it; `privacy.noise_multiplier` says how much
+    noise there is.
+    """
+
+    noised: ClassVar[Noised] = "touched"
+    broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so the rows that moved show what users touched"

@@ -1,0 +1,108 @@
+"""What plain SGD makes, over many steps, of a row that nobody touches: closed forms of mean and variance.
+
+One step, with learning rate η, decay λ, momentum μ and noise ξ of standard deviation s, does to weight w and momentum m
+
+    m ← μ m + λ w + ξ        w ← w - η m
+
+which is linear, so that a gap of steps has a linear mean and a Gaussian noise that can be drawn at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The settings of SGD in one step."""
+
+    rate: float  # η
+    decay: float = 0.0  # λ
+    momentum: float = 0.0  # μ
+
+
+class Decayed:
+    """Steps without momentum. After step b, a row last settled before step a is A_b / A_a w plus noise.
+
+    With A_t = Π_{i<t} (1 - η_i λ_i) and Q_t = Σ_{i<t} (η_i / A_{i+1})², its variance is s² A_b² (Q_b - Q_a).
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._left, self._noise = _grown(torch.ones(1, dtype=torch.float64)), _grown(torch.zeros(1, dtype=torch.float64))
+
+    def record(self, rates: Rates) -> None:
+        """Enter one more step."""
+        now, then = self.steps, self.steps + 1
+        if then == len(self._left):
+            self._left, self._noise = _grown(self._left), _grown(self._noise)
+        self._left[then] = self._left[now] * (1 - rates.rate * rates.decay)
+        self._noise[then] = self._noise[now] + (rates.rate / self._left[then]) ** 2
+        self.steps = then
+
+    @property
+    def worn(self) -> bool:
+        """Whether every row should be settled, and the sums started anew."""
+        return float(self._left[self.steps]) < SMALL
+
+    def since(self, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (n,) mean factors and noise, in units of s, of rows that were settled before these steps."""
+        left, now = self._left[steps], self._left[self.steps]
+        return now / left, now * (self._noise[self.steps] - self._noise[steps]).clamp(min=0).sqrt()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a gap of steps does to (w, m): a matrix, and a factor of the covariance of its noise, in units of s."""
+
+    matrix: tuple[float, float, float, float]  # w from w, w from m, m from w, m from m
+    factor: tuple[float, float, float]  # lower triangle
+
+
+class WithMomentum:
+    """Steps with momentum: the matrices and covariances of all gaps that end now, from the last step backwards."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._rates: list[Rates] = []
+
+    worn = False
+
+    def record(self, rates: Rates) -> None:
+        self._rates.append(rates)
+        self.steps += 1
+
+    def since(self, starts: Iterable[int]) -> dict[int, Moved]:
+        """Return what happened to rows that were settled before each of these steps."""
+        wanted = set(starts)
+        moved: dict[int, Moved] = {}
+        a, b, c, d = 1.0, 0.0, 0.0, 1.0  # the matrix of the steps that follow
+        ww, wm, mm = 0.0, 0.0, 0.0  # and the covariance of their noise
+        for step in range(self.steps - 1, min(wanted, default=self.steps) - 1, -1):
+            one = self._rates[step]
+            by_w, by_m = b - a * one.rate, d - c * one.rate  # where this step's noise, (-η, 1) ξ, ends up
+            ww, wm, mm = ww + by_w * by_w, wm + by_w * by_m, mm + by_m * by_m
+            kept = 1 - one.rate * one.decay
+            a, b = a * kept + b * one.decay, (b - a * one.rate) * one.momentum
+            c, d = c * kept + d * one.decay, (d - c * one.rate) * one.momentum
+            if step in wanted:
+                moved[step] = Moved((a, b, c, d), _cholesky(ww, wm, mm))
+        return moved
+
+
+def _cholesky(ww: float, wm: float, mm: float) -> tuple[float, float, float]:
+    first = ww**0.5
+    second = wm / first if first else 0.0
+    return first, second, max(0.0, mm - second * second) ** 0.5
+
+
+def _grown(values: Tensor) -> Tensor:
+    longer = torch.empty(max(1024, 2 * len(values)), dtype=values.dtype)
+    longer[: len(values)] = values
+    return longer
