@@ -38,7 +38,8 @@ def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, 
     if read:
         first = torch.ones_like(flat, dtype=torch.bool)
         first[1:] = (flat[1:] != flat[:-1]) | (owner[1:] != owner[:-1])
-        flat, owner = flat[first], owner[first]
+        kept = first.nonzero().squeeze(1)
+        flat, owner = flat[kept], owner[kept]
     share = (clip / torch.bincount(owner, minlength=users).double().sqrt_()).clamp_(max=1.0)
     touched, group = flat.unique_consecutive(return_inverse=True)
     sums = torch.zeros(len(touched), dtype=torch.float64, device=rows.device)

@@ -37,20 +37,19 @@ def philox(a, b, c, d, k, l):  # noqa: E741
 
 
 @triton.jit
-def pair_of_normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift):
-    """Columns 2 pair and 2 pair + 1 in float32; row, step and pair are int64 and broadcast to one shape."""
-    row, step, pair = row + 0 * (step + pair), step + 0 * (row + pair), pair + 0 * (row + step)
-    a = ((row & LOW) ^ row_shift).to(tl.uint32)
+def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift):
+    """Columns 2 pair and 2 pair + 1, one after the other, for int64 row [BN], step [BN] and pair [BP]: [BN, 2 BP]."""
+    row, step, pair = row[:, None], step[:, None], pair[None, :]
+    every = tl.zeros_like(row + pair)  # what the words are broadcast to
+    a = (((row & LOW) ^ row_shift) + every).to(tl.uint32)
     b = ((row >> 32) | (pair << 16)).to(tl.uint32)
-    c = ((step & LOW) ^ step_shift).to(tl.uint32)
-    d = ((step >> 32) | (stream.to(tl.int64) << 16)).to(tl.uint32)
-    k = (key_low + 0 * row).to(tl.uint32)
-    l = (key_high + 0 * row).to(tl.uint32)  # noqa: E741
-    a, b, c, d = philox(a, b, c, d, k, l)
+    c = (((step & LOW) ^ step_shift) + every).to(tl.uint32)
+    d = (((step >> 32) | (stream.to(tl.int64) << 16)) + every).to(tl.uint32)
+    a, b, c, d = philox(a, b, c, d, (key_low + every).to(tl.uint32), (key_high + every).to(tl.uint32))
     uniform = (a.to(tl.float64) + (b.to(tl.float64) + 0.5) * SHRINK) * SHRINK
     angle = (c.to(tl.float64) + d.to(tl.float64) * SHRINK) * ANGLE
     radius = tl.sqrt(-2.0 * tl.log(uniform))
-    return (radius * tl.cos(angle)).to(tl.float32), (radius * tl.sin(angle)).to(tl.float32)
+    return tl.interleave((radius * tl.cos(angle)).to(tl.float32), (radius * tl.sin(angle)).to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["stream", "key_low", "key_high", "row_shift", "step_shift"])
@@ -60,24 +59,25 @@ def row_noise_fwd_kernel(
     """One program: BP pairs of columns of BN rows."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
     pair = tl.program_id(1).to(tl.int64) * BP + tl.arange(0, BP)  # [BP]
+    column = tl.program_id(1).to(tl.int64) * 2 * BP + tl.arange(0, 2 * BP)  # [2 BP]
     row = tl.load(rows + n, mask=n < count, other=0)
     step = tl.load(steps + n, mask=n < count, other=0)
-    even, odd = pair_of_normals(
-        row[:, None], step[:, None], pair[None, :], stream, key_low, key_high, row_shift, step_shift
-    )
-    at = n[:, None] * width + 2 * pair[None, :]
-    here = (n < count)[:, None]
-    tl.store(out + at, even, mask=here & (2 * pair < width)[None, :])
-    tl.store(out + at + 1, odd, mask=here & (2 * pair + 1 < width)[None, :])
+    z = normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift)
+    here = (n < count)[:, None] & (column < width)[None, :]
+    tl.store(out + n[:, None] * width + column[None, :], z, mask=here)
 
 
 def row_noise(seed: int, stream: int, rows: Tensor, steps: Tensor, out: Tensor) -> None:
     """Write standard normals over a contiguous float32 out (n, width), for rows (n,) and steps (n,)."""
     count, width = out.shape
-    pairs = (width + 1) // 2
-    columns = min(TILE, triton.next_power_of_2(pairs))
+    block, pairs = tile(width)
     with torch.cuda.device_of(out):
-        row_noise_fwd_kernel[(triton.cdiv(count, TILE // columns), triton.cdiv(pairs, columns))](
-            rows.contiguous(), steps.contiguous(), out, count, width, stream, *reference.keys(seed),
-            BN=TILE // columns, BP=columns,
-        )  # fmt: skip
+        row_noise_fwd_kernel[(triton.cdiv(count, block), triton.cdiv(width, 2 * pairs))](
+            rows.contiguous(), steps.contiguous(), out, count, width, stream, *reference.keys(seed), BN=block, BP=pairs
+        )
+
+
+def tile(width: int) -> tuple[int, int]:
+    """Return how many rows, and pairs of columns of theirs, a program takes."""
+    pairs = min(TILE, triton.next_power_of_2((width + 1) // 2))
+    return TILE // pairs, pairs

@@ -1,0 +1,58 @@
+"""Noise that rows of a table owe from earlier steps, paid as they are read."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from dprec_kernels import normals
+from dprec_kernels.lazy_noise import pieces, reference
+from dprec_kernels.row_noise import RowNoise
+
+__all__ = ["lazy_noise", "pieces", "reference"]
+
+
+def lazy_noise(
+    table: Tensor,
+    rows: Tensor,
+    std: Tensor,
+    source: normals.Source,
+    *,
+    mean: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Set table[rows] to mean · table[rows] + std · N(0, 1), and return these values (n, d), in one pass.
+
+    rows (n,) are sorted and distinct; std and mean (n,) say what each owes, and what decay leaves of it (None: all).
+    The values go to `out` where there is one, which spares the fresh memory. The table may lie in a file.
+
+    >>> table, owed = torch.zeros(5, 2), torch.tensor([0.0, 3.0])
+    >>> read = lazy_noise(table, torch.tensor([1, 4]), owed, torch.Generator())
+    >>> torch.equal(read, table[[1, 4]]), table.any(1).tolist()
+    (True, [False, False, False, False, True])
+    """
+    normals.check(table, rows)
+    for name, each in (("std", std), ("mean", mean)):
+        if each is not None and each.shape != rows.shape:
+            raise ValueError(f"{name} {tuple(each.shape)} must hold one number for each of rows {tuple(rows.shape)}")
+    table = table.detach()
+    if out is None:
+        out = table.new_empty(len(rows), table.shape[1])
+    if out.shape != (len(rows), table.shape[1]) or out.dtype != table.dtype:
+        raise ValueError(f"out {tuple(out.shape)} must be {table.dtype} ({len(rows)}, {table.shape[1]})")
+    std, mean = std.to(table.dtype), None if mean is None else mean.to(table.dtype)
+    if out.numel():
+        _fast(table, source).lazy_noise(table, rows, std, source, mean, out)
+    return out
+
+
+def _fast(table: Tensor, source: normals.Source) -> ModuleType:
+    fits = table.is_cuda and table.dtype == torch.float32 and table.is_contiguous() and isinstance(source, RowNoise)
+    if fits and importlib.util.find_spec("triton"):
+        from dprec_kernels.lazy_noise import triton
+
+        return triton
+    return pieces

@@ -1,0 +1,20 @@
+"""The same in pieces: a row is read, given its noise and written back while it is in the cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dprec_kernels import normals
+
+
+def lazy_noise(
+    table: Tensor, rows: Tensor, std: Tensor, source: normals.Source, mean: Tensor | None, out: Tensor
+) -> None:
+    """Write mean · table[rows] + std · N(0, 1) over table[rows] and over out (n, d)."""
+    for part in normals.parts(*out.shape):
+        values = torch.index_select(table, 0, rows[part], out=out[part])
+        if mean is not None:
+            values.mul_(mean[part, None])
+        values.add_(normals.draw(source, rows[part], values).mul_(std[part, None]))
+        table.index_copy_(0, rows[part], values)

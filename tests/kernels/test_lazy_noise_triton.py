@@ -1,0 +1,48 @@
+"""The kernel against the reference, interpreted everywhere and compiled where there is a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from dprec_kernels.lazy_noise import reference
+from dprec_kernels.row_noise import RowNoise, row_noise
+from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+
+SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
+
+
+@outside
+def test_kernels_agree_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+@outside
+def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
+    types = "fp32* i64* fp32* fp32* fp32*" + " i32" * 4 + " i64" * 4
+    shared = shared_memory(kernels.lazy_noise_fwd_kernel, types, DECAYS=True, BN=8, BP=64)
+    assert shared <= 99 * 1024
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize(("count", "width"), [(5, 8), (1, 1), (30, 7), (3, 130)])
+def test_rows_equal_the_reference(kernels: ModuleType, count: int, width: int, decays: bool, device: str) -> None:
+    table, rows = torch.randn(50, width), torch.randperm(50)[:count].sort()[0]
+    std, mean = torch.rand(count), torch.rand(count) if decays else torch.ones(count)
+    exact = table.clone()
+    values = reference.lazy_noise(exact, rows, std, mean, row_noise(SOURCE.seed, 3, rows, SOURCE.step, width))
+    found, out = table.to(device), torch.empty(count, width, device=device)
+    given = mean.to(device) if decays else None
+    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, given, out)
+    assert torch.allclose(found.cpu(), exact, atol=1e-6)
+    assert torch.allclose(out.cpu(), values, atol=1e-6)
+
+
+@pytest.fixture(name="kernels")
+def _kernels() -> ModuleType:
+    return importlib.import_module("dprec_kernels.lazy_noise.triton")
