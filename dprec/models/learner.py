@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
-import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
 from dprec.errors import UserError
+from dprec.models import optimizers
 from dprec.models.gradient import GradientRule, MeanGradient
 from dprec.privacy.release import ExactSums, Release
 
@@ -32,6 +32,7 @@ class Learner(pl.LightningModule):
         warmup: share of the steps over which the learning rate rises; it falls linearly over the rest.
         final_rate: part of the learning rate that is left at the end: 1 keeps it, for weights that are averaged.
         optimizer: adam, adamw or sgd. Override `configure_optimizers` for anything else.
+        momentum: of sgd.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
@@ -44,6 +45,7 @@ class Learner(pl.LightningModule):
         warmup: float = 0.2,
         final_rate: float = 0.0,
         optimizer: Literal["adam", "adamw", "sgd"] = "adam",
+        momentum: float = 0.0,
     ) -> None:
         super().__init__()
         for name, value, fits in (
@@ -51,6 +53,7 @@ class Learner(pl.LightningModule):
             ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
             ("warmup", warmup, 0 <= warmup <= 1),
             ("final_rate", final_rate, 0 <= final_rate <= 1),
+            ("momentum", momentum, 0 <= momentum < 1),
         ):
             refuse_unless(fits, name, value)
         self.automatic_optimization = False  # one step is one batch of users, however many micro-batches it has
@@ -59,6 +62,7 @@ class Learner(pl.LightningModule):
         self.warmup = warmup
         self.final_rate = final_rate
         self.optimizer = optimizer
+        self.momentum = momentum
         self.gradient: GradientRule = MeanGradient()
         self.sums = ExactSums()
         self.noise_to_batch = 0.0  # standard deviation of the noise in each entry of a step's gradient
@@ -117,12 +121,8 @@ class Learner(pl.LightningModule):
         return min(limit, steps) if limit >= 0 else steps
 
     def configure_optimizers(self) -> Any:
-        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-        if self.optimizer not in kinds:
-            raise UserError(f"model.optimizer is '{self.optimizer}'; use {', '.join(kinds)}")
-        # Fused: one pass over each table, without scratch of the table's size.
-        optimizer = kinds[self.optimizer](
-            self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        optimizer = optimizers.make(
+            self.optimizer, self.parameters(), self.learning_rate, self.weight_decay, self.momentum
         )
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import WeightAveraging
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
@@ -59,6 +61,8 @@ class Privacy(pl.Callback):
         if noise_multiplier is not None and not 0 <= noise_multiplier < float("inf"):
             raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
         # Made here for what it says about a number that makes no sense.
+        if epsilon is not None and self.rules.broken:
+            raise UserError(f"privacy.epsilon is {epsilon:g}, but {self.rules.broken}: give noise_multiplier alone")
         PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
         self.epsilon = epsilon
         self.clipping = Clipping(clipping, max_norm)
@@ -101,12 +105,12 @@ class Privacy(pl.Callback):
     @property
     def spent(self) -> float:
         """ε of everything recorded so far, the figure that is reported."""
-        return self.ledger.epsilon(self.delta)
+        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta)
 
     @property
     def spent_at_most(self) -> float:
         """A slightly larger ε that costs ten times less: for progress."""
-        return self.ledger.epsilon(self.delta, COARSE)
+        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta, COARSE)
 
     @property
     def repeatable(self) -> bool:
@@ -125,14 +129,19 @@ class Privacy(pl.Callback):
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, as planned, with what the model releases before them."""
-        return self.planned.epsilon_after(steps)
+        return math.inf if self.rules.broken else self.planned.epsilon_after(steps)
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
         """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
-        return guarantee(self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions)
+        if self.rules.broken:
+            return f"not private: {self.rules.broken}"
+        told = self.rules.phrase(self.planned.sigma)
+        return guarantee(self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
+        if self.rules.defer and any(isinstance(c, WeightAveraging) for c in trainer.callbacks):  # type: ignore[attr-defined]
+            raise UserError("averaged weights would hold rows that still owe noise: leave LazyDP or averaging out")
         _refuse_model(pl_module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         total: int = pl_module.total_steps
@@ -149,11 +158,13 @@ class Privacy(pl.Callback):
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
         trained = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
-        self.rules.begin(pl_module, trained, self.sigma, self.noise)
+        sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
+        self.rules.begin(pl_module, trained, self.sigma, unit, self.noise)
+        loader: Any = trainer.train_dataloader
         if self.steps == 0:
-            self.rules.prepare(pl_module, trained, trainer.train_dataloader.dataset, pl_module.sums)
-        sigma = self.sigma * self.rules.gradient_noise
-        pl_module.noise_to_batch = sigma * self.clipping.max_norm / self.sampling.expected_batch
+            self.rules.prepare(pl_module, trained, loader.dataset, pl_module.sums)
+        self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
+        pl_module.noise_to_batch = sigma * unit
         pl_module.gradient = PrivateGradient(
             self.clipping,
             sigma,
@@ -167,6 +178,7 @@ class Privacy(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
         self._probe(pl_module, batch)
+        self.rules.stepping = True
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
@@ -180,11 +192,22 @@ class Privacy(pl.Callback):
                 f"{type(pl_module).__name__}: the optimizer moves a parameter whose gradient is not private: make it "
                 "an nn.Parameter of the model, and do not change requires_grad in losses(batch)"
             )
+        self.rules.update(optimizer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self.rules.stepping = False
         self._refuse_own_step(pl_module)
+
+    def on_validation_start(self, *_: Any) -> None:
+        self.rules.settle()
+
+    def on_train_end(self, *_: Any) -> None:
+        self.rules.settle()
+
+    def on_exception(self, *_: Any) -> None:
+        self.rules.settle()
 
     def _refuse_own_step(self, pl_module: pl.LightningModule) -> None:
         if self.steps != self._before + 1:
@@ -194,7 +217,8 @@ class Privacy(pl.Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ledger": self.ledger.state_dict(), "steps": self.steps, "settings": self._settings()}
+        told = {"ledger": self.ledger.state_dict(), "steps": self.steps, "settings": self._settings()}
+        return told | {"sparsity": self.rules.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what a checkpoint's run has spent, if this run may continue it."""
@@ -203,6 +227,7 @@ class Privacy(pl.Callback):
         old = state_dict["settings"]
         self._refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
         self._resumed = old
+        self.rules.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling

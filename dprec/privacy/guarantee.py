@@ -38,9 +38,18 @@ UNITS = {
 
 
 def guarantee(
-    plan: Plan, ledger: Ledger, clipping: Clipping, steps: int, repeatable: bool, assumptions: Sequence[str] = ()
+    plan: Plan,
+    ledger: Ledger,
+    clipping: Clipping,
+    steps: int,
+    repeatable: bool,
+    assumptions: Sequence[str] = (),
+    split: str = "",
 ) -> str:
-    """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered."""
+    """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered.
+
+    `split` says what of a step's noise goes where.
+    """
     if repeatable:
         return (
             "not private: the noise or the batches follow from a fixed seed (privacy.noise_seed or "
@@ -72,7 +81,7 @@ def guarantee(
         f"({round_up(epsilon)}, {round_up(plan.delta)})-differential privacy per {sampling.unit}, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
         f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
-        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}), {law}{caution}; "
+        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, {law}{caution}; "
         f"assumed public: {public}; not covered: {unit.not_covered}, "
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dprec.errors import UserError
-from dprec.privacy.clipping import Clipping, Recorded, add_recorded
+from dprec.privacy.batch_rows import batch_rows, look_ups, only
+from dprec.privacy.clipping import Recorded
 from dprec.privacy.contribution import Rows, SharedRows
-from dprec.privacy.layout import layout_of
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.release import ExactSums, Portion, Release
+from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.privacy.release import ExactSums, Release
 from dprec.privacy.row_sum import RowSum
-from dprec.privacy.strategy import BatchRows, Strategy
+from dprec.privacy.strategy import Strategy
 from dprec.privacy.tables import RowSpace, Table, is_among, named, tables_of
-from dprec.privacy.tape import Tape
-
-AT_ONCE = 8192  # users whose look-ups are counted together
 
 
 @dataclass
@@ -35,6 +33,8 @@ class Tally:
     untouched: int = 0  # noised rows that no user touched
 
     def report(self, tables: Iterable[Table]) -> dict[str, float]:
+        if not self.entries:
+            return {}
         dense, steps = sum(table.parameter.numel() for table in tables), max(1, self.steps)
         return {
             "rows_noised": self.noised / steps,
@@ -49,14 +49,20 @@ class RowRules:
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.strategies = list(strategies)
         self.tally = Tally()
+        self.stepping = False  # a step reads rows one batch at a time
+        self._guarded: nn.Module | None = None
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
         self._chosen: dict[str, Tensor | None] = {}
-        self._shared: dict[str, Tensor] = {}
 
     @property
     def look(self) -> bool:
         return any(strategy.looks for strategy in self.strategies)
+
+    @property
+    def defer(self) -> bool:
+        """Whether noise is paid later, so that what lies in memory between steps is not yet private."""
+        return any(strategy.noised == "later" for strategy in self.strategies)
 
     @property
     def broken(self) -> str | None:
@@ -82,11 +88,17 @@ class RowRules:
         """What the guarantee's sentence says of the strategies."""
         if not self.strategies:
             return ""
-        own = "; ".join(strategy.phrase() for strategy in self.strategies)
-        return f" ({own}; the gradients' own noise multiplier is {sigma * self.gradient_noise:.6g})"
+        own = sigma * self.gradient_noise
+        told = "; ".join(strategy.phrase(own * strategy.relative_noise) for strategy in self.strategies)
+        return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
-    def begin(self, module: nn.Module, trained: Mapping[str, nn.Parameter], sigma: float, noise: GaussianNoise) -> None:
-        """Find each strategy's tables, once the noise multiplier of a step is known."""
+    def begin(
+        self, module: nn.Module, trained: Mapping[str, nn.Parameter], sigma: float, unit: float, noise: GaussianNoise
+    ) -> None:
+        """Find each strategy's tables, once the noise multiplier of a step is known.
+
+        `unit` is the most that one user can move the step's gradient: clipping norm by expected batch.
+        """
         tables = tables_of(module, trained)
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
@@ -98,7 +110,9 @@ class RowRules:
                 )
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
-            strategy.begin(RowSpace(mine), sigma * self.gradient_noise * strategy.relative_noise, noise)
+            own = sigma * self.gradient_noise
+            choice = own * strategy.relative_noise if strategy.looks else 0.0
+            strategy.begin(RowSpace(mine), choice, own * unit * (1 + ROUNDING), noise)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.noised != "chosen"]
             if alone and len(over) > 1:
@@ -108,11 +122,44 @@ class RowRules:
         """Let strategies look at all training data once; `users` gives the micro-batches of a list of users."""
         for strategy in self.strategies:
             if strategy.releases:
-                strategy.prepare(len(users), lambda s=strategy: _portions(s.space, module, trained, users), sums)
+                portions = partial(look_ups, strategy.space, module, trained, users)
+                strategy.prepare(len(users), portions, sums)
 
     def over(self, name: str) -> bool:
         """Whether a strategy rules over this parameter."""
         return name in self._over
+
+    def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
+        """Have all that is owed paid before the module's tables are looked up or copied outside of a step."""
+        for strategy in self.strategies:
+            strategy.bind(optimizer, step)
+        if not self.defer or self._guarded is module:
+            return
+        self._guarded = module
+        module.register_state_dict_pre_hook(lambda *_: self.settle())
+        for part in module.modules():
+            if any(p is t.parameter for p in part.parameters(recurse=False) for t in self._tables.values()):
+                part.register_forward_pre_hook(lambda *_: None if self.stepping else self.settle())
+
+    def report(self) -> dict[str, float]:
+        """What the strategies did in a step of this process, on average."""
+        return self.tally.report([self._tables[name] for name in self._over])
+
+    def update(self, optimizer: Optimizer) -> None:
+        for strategy in self.strategies:
+            strategy.update(optimizer)
+
+    def settle(self) -> None:
+        """Pay all noise that is owed."""
+        for strategy in self.strategies:
+            strategy.settle()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [strategy.state_dict() for strategy in self.strategies]
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for strategy, state in zip(self.strategies, states, strict=True):
+            strategy.load_state_dict(state)
 
     def read(self, name: str, ids: Tensor | None) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
@@ -122,16 +169,15 @@ class RowRules:
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step."""
         self._chosen = dict.fromkeys(self._over)
-        self._shared = {name: self._shared_rows(name, recorded) for name in self._over} if self.look else {}
+        self.tally.steps += 1
         for strategy in self.strategies:
             space = strategy.space
             among = self._among(space)
-            batch = self._batch_rows(space, recorded, among) if strategy.looks else None
+            batch = batch_rows(space, recorded, among) if strategy.looks else None
             chosen = strategy.choose(batch, among)
             if chosen is not None:
                 if batch is not None:  # whoever is in the batch, these are read
-                    shared = batch.shared if among is None else batch.shared[is_among(batch.shared, among)]
-                    chosen = torch.cat([chosen, shared]).unique()
+                    chosen = torch.cat([chosen, batch.shared]).unique()
                 self._chosen |= space.split(chosen)
 
     def restricted(self, recorded: Recorded) -> Recorded:
@@ -144,9 +190,8 @@ class RowRules:
                     f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "
                     "the model has it, or name other tables"
                 )
-            chosen = self._chosen[name]
-            if chosen is not None and uses:
-                recorded.contributions[name] = [use.only(chosen) for use in uses if isinstance(use, (Rows, SharedRows))]
+            if uses:
+                recorded.contributions[name] = only(uses, self._chosen[name])
         return recorded
 
     def released(self, name: str, total: RowSum, std: float) -> Tensor:
@@ -185,69 +230,3 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
-
-    def _shared_rows(self, name: str, recorded: Sequence[Recorded]) -> Tensor:
-        ids = [use.ids for part in recorded for use in part.contributions.get(name, ()) if isinstance(use, SharedRows)]
-        return torch.cat(ids).unique() if ids else torch.zeros(0, dtype=torch.int64)
-
-    def _batch_rows(self, space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> BatchRows:
-        pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
-        for part in recorded:
-            for name in space.tables:
-                for use in part.contributions.get(name, ()):
-                    if isinstance(use, Rows):
-                        user = torch.arange(users, users + part.users, device=use.ids.device).unsqueeze(1)
-                        pairs.append((user * space.size + space.flat(name, use.ids)).flatten())
-            users += part.users
-        pair = torch.cat(pairs).unique()
-        user, row = pair // space.size, pair % space.size
-        kept = ~is_among(row, space.padding)
-        if among is not None:
-            kept &= is_among(row, among)
-        shared = torch.cat([space.flat(name, self._shared[name]) for name in space.tables])
-        return BatchRows(users, user[kept], row[kept], shared, _Summed(space, recorded, among))
-
-
-def _portions(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:
-    """Yield which rows of a space the users look up in training, each row of a user once."""
-    before = 0
-    for start in range(0, len(users), AT_ONCE):
-        for part in users.__getitems__(list(range(start, min(start + AT_ONCE, len(users))))):
-            pairs = [torch.zeros(0, dtype=torch.int64)]
-
-            def read(name: str, ids: Tensor | None, own: list[Tensor] = pairs, count: int = len(part)) -> None:
-                if name in space.tables and ids is not None and layout_of(ids) is not None:
-                    user = torch.arange(count, device=ids.device).unsqueeze(1)
-                    own.append((user * space.size + space.flat(name, ids.reshape(count, -1))).flatten())
-
-            with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
-                tape.watch(part)
-                module.losses(part)
-            pair = torch.cat(pairs).unique()
-            user, row = (before + pair // space.size).numpy(), pair % space.size
-            kept = ~is_among(row, space.padding).numpy()
-            yield Portion(user[kept], row.numpy()[kept], np.ones(int(kept.sum())))
-            before += len(part)
-
-
-class _Summed:
-    """The sum over a batch of the users' gradients of some tables, each user's clipped over all of them together."""
-
-    def __init__(self, space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> None:
-        self.space, self.recorded, self.among = space, recorded, among
-
-    def __call__(self, max_norm: float) -> tuple[Tensor, Tensor]:
-        sums = {name: RowSum(t.parameter.shape, t.parameter.dtype) for name, t in self.space.tables.items()}
-        left = None if self.among is None else self.space.split(self.among)
-        for part in self.recorded:
-            own = {
-                name: [use if left is None else use.only(left[name]) for use in part.contributions[name]]
-                for name in sums
-                if name in part.contributions
-            }
-            add_recorded(sums, Recorded(part.losses, own), Clipping("flat", max_norm))
-        merged = {name: total.merged() for name, total in sums.items()}
-        rows = torch.cat([self.space.flat(name, rows) for name, (rows, _) in merged.items()])
-        norms = torch.cat([values.flatten(1).norm(dim=1) for _, values in merged.values()])
-        kept = ~is_among(rows, self.space.padding)
-        return rows[kept], norms[kept]

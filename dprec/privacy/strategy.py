@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dprec.errors import UserError
 from dprec.privacy.noise import GaussianNoise
@@ -80,13 +81,26 @@ class Strategy:
     def read(self, name: str, ids: Tensor | None) -> None:
         """Hear that rows of a table are about to be read; None stands for all of them."""
 
-    def phrase(self) -> str:
-        """What the guarantee's sentence says of it."""
+    def bind(self, optimizer: Optimizer, step: int) -> None:
+        """Learn how tables are updated, before the first step of this process, which is the run's step `step`."""
+
+    def update(self, optimizer: Optimizer) -> None:
+        """Apply one step to tables whose noise is paid later, and take their gradients from the optimizer."""
+
+    def settle(self) -> None:
+        """Pay all noise that is owed: somebody is about to see the weights."""
+
+    def phrase(self, sigma: float) -> str:
+        """What the guarantee's sentence says of it, given the noise multiplier of its choices."""
         return f"{type(self).__name__} on {', '.join(self.tables)}"
 
     def settings(self) -> dict[str, Any]:
         """JSON-able: its class and arguments, each of which it keeps under the argument's name."""
-        names = {name for cls in type(self).__mro__ for name in signature(cls.__init__).parameters}
+        names = {
+            name
+            for cls in type(self).__mro__
+            for name in signature(vars(cls).get("__init__", object.__init__)).parameters
+        }
         given = {name: getattr(self, name) for name in sorted(names) if hasattr(self, name)}
         return {"strategy": type(self).__qualname__, **given}
 

@@ -56,5 +56,5 @@ class AdaFEST(Strategy):
             domain=among,
         )
 
-    def phrase(self) -> str:
-        return f"AdaFEST: rows chosen in each step from counts with noise multiplier {self.sigma:.6g}"
+    def phrase(self, sigma: float) -> str:
+        return f"AdaFEST: rows chosen in each step from counts with noise multiplier {sigma:.6g}"

@@ -16,4 +16,4 @@ class EANA(Strategy):
     """
 
     noised: ClassVar[Noised] = "touched"
-    broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so the rows that moved show what users touched"
+    broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so which rows moved shows what users did"

@@ -42,10 +42,9 @@ class ExponentialSelection(Strategy):
     def relative_noise(self) -> float:
         return self.noise_ratio
 
-    @property
-    def epsilon_of_a_draw(self) -> float:
-        """The pure ε of each draw that, `keep` times, counts as noise multiplier `sigma`."""
-        return pure_epsilon(1 / (self.sigma * math.sqrt(self.keep)))
+    def epsilon_of_a_draw(self, sigma: float) -> float:
+        """The pure ε of each draw that, `keep` times, counts as this noise multiplier."""
+        return pure_epsilon(1 / (sigma * math.sqrt(self.keep))) if sigma else math.inf
 
     def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
         assert batch is not None
@@ -53,7 +52,7 @@ class ExponentialSelection(Strategy):
         rows, worth = batch.summed(self.max_norm)
         if among is not None:
             rows = torch.searchsorted(among, rows)
-        scale = 2 * self.max_norm / self.epsilon_of_a_draw if self.sigma else 0.0
+        scale = 2 * self.max_norm / self.epsilon_of_a_draw(self.sigma)
         noisy = worth.double() - scale * torch.log(-torch.log(self._uniforms(len(rows))))
         others, best = self._untouched(rows, space, scale)
         both = torch.cat([noisy, best])
@@ -61,8 +60,10 @@ class ExponentialSelection(Strategy):
         chosen = torch.cat([rows, others])[kept].sort()[0]
         return chosen if among is None else among[chosen]
 
-    def phrase(self) -> str:
-        return f"exponential selection: {self.keep} rows a step, each drawn with ε = {self.epsilon_of_a_draw:.4g}"
+    def phrase(self, sigma: float) -> str:
+        return (
+            f"exponential selection: {self.keep} rows a step, each drawn with ε = {self.epsilon_of_a_draw(sigma):.4g}"
+        )
 
     def _untouched(self, touched: Tensor, space: int, scale: float) -> tuple[Tensor, Tensor]:
         """Return the rows nobody touched that could be drawn at all, and their Gumbel noise.
@@ -86,9 +87,7 @@ class ExponentialSelection(Strategy):
             more = (self.noise.uniforms(2 * many) * count).long().clamp_(max=count - 1)
             found = torch.cat([found, more])
             values, first = found.unique(return_inverse=True)
-            earliest = torch.full_like(values, len(found)).scatter_reduce_(
-                0, first, torch.arange(len(found)), "amin"
-            )
+            earliest = torch.full_like(values, len(found)).scatter_reduce_(0, first, torch.arange(len(found)), "amin")
             found = found[earliest.sort()[0]]
         return found[:many]
 
@@ -100,7 +99,7 @@ def pure_epsilon(mu: float) -> float:
     """Return the ε of the pure mechanism that a Gaussian of sensitivity μ standard deviations is no better than.
 
     >>> round(pure_epsilon(1.0), 4)
-    0.8077
+    0.807
     """
     half = torch.tensor([mu / 2, -mu / 2], dtype=torch.float64)
     above, below = log_ndtr(half).tolist()

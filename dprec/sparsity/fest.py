@@ -62,7 +62,7 @@ class FEST(Strategy):
     def choose(self, batch: object, among: Tensor | None) -> Tensor:
         return self._rows if among is None else self._rows[is_among(self._rows, among)]
 
-    def phrase(self) -> str:
+    def phrase(self, sigma: float) -> str:
         source = "public counts" if self.public_counts else "the release"
         return f"FEST: {len(self._rows):,} rows chosen by {source}"
 

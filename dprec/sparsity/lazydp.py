@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.row_noise import RowNoise
 
+RESTART = 1 << 61  # far from the numbers of steps
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
 
 
@@ -35,29 +36,34 @@ class LazyDP(Strategy):
 
     noised: ClassVar[Noised] = "later"
 
-    def __init__(self, aggregate: bool = True, **options: str) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
+    def __init__(self, aggregate: bool = True, **options: Any) -> None:
+        super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, _LazyTable] = {}
+        self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
         super().begin(space, sigma, std, noise)
         self._tables = {}
 
-    def bind(self, optimizer: Optimizer) -> None:
-        """Learn how the tables are updated, before the first step."""
+    def bind(self, optimizer: Optimizer, step: int) -> None:
         if not isinstance(optimizer, SGD):
             raise UserError(
-                f"LazyDP needs SGD, and the optimizer is {type(optimizer).__name__}, whose update depends on every single "
-                "noise: set model.optimizer sgd"
+                f"LazyDP needs SGD, and the optimizer is {type(optimizer).__name__}, whose update depends on every "
+                "single noise: set model.optimizer sgd"
             )
-        seed = secrets.randbits(128) if not self.noise.seeded else int(self.noise.uniforms(1).item() * 2**52)
+        seed = secrets.randbits(128)
+        if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
+            seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
         for stream, (name, table) in enumerate(self.space.tables.items()):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
             if group["nesterov"] or group["dampening"] or group["maximize"]:
                 raise UserError("LazyDP knows SGD with decay and momentum, without nesterov, dampening and maximize")
             kind = _Aggregated if self.aggregate else _Replayed
-            self._tables[name] = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
+            lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
+            if lazy.momentum is not None and name in self._momentum:
+                lazy.momentum.copy_(self._momentum[name])
+            self._tables[name] = lazy
 
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:
@@ -79,16 +85,21 @@ class LazyDP(Strategy):
         for lazy in self._tables.values():
             lazy.settle(None)
 
-    def phrase(self) -> str:
+    def state_dict(self) -> dict[str, Any]:
+        self.settle()  # so that nothing else has to be remembered
+        return {name: lazy.momentum for name, lazy in self._tables.items() if lazy.momentum is not None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._momentum = dict(state)
+
+    def phrase(self, sigma: float) -> str:
         return "LazyDP: the noise of table rows drawn when they are read"
 
 
 class _LazyTable:
     """One table, how far each of its rows is settled, and the steps since."""
 
-    def __init__(
-        self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int
-    ) -> None:
+    def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
         self.parameter = table.parameter
         self.values = table.parameter.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
@@ -140,7 +151,8 @@ class _Aggregated(_LazyTable):
             starts = self.settled[rows]
             if isinstance(self.steps, Decayed):
                 mean, noise = self.steps.since(starts)
-                lazy_noise(self.values, rows, self.std * noise, self.noise, mean=None if bool((mean == 1).all()) else mean)
+                left = None if bool((mean == 1).all()) else mean
+                lazy_noise(self.values, rows, self.std * noise, self.noise, mean=left)
             else:
                 self._settle_both(rows, starts, self.steps)
             self.settled[rows] = self.now
@@ -169,7 +181,7 @@ class _Aggregated(_LazyTable):
         else:
             left = 1 - rates.rate * rates.decay
             if left <= 0:
-                raise UserError("LazyDP: learning rate times weight decay is 1 or more, which leaves nothing of a weight")
+                raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
             self.values.index_add_(0, rows, values, alpha=-rates.rate / left)
         self.steps.record(rates)
         if self.steps.worn:
@@ -179,7 +191,7 @@ class _Aggregated(_LazyTable):
 
 
 class _Replayed(_LazyTable):
-    """Every step's noise by itself, from a stream in which each row and step has its place, as dense SGD would do it."""
+    """Every step's noise by itself, from a stream in which each row and step has its place: dense SGD, late."""
 
     def __init__(self, table: Table, momentum: bool, *given: object) -> None:
         super().__init__(table, momentum, *given)  # type: ignore[arg-type]

@@ -35,7 +35,8 @@ class Decayed:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._left, self._noise = _grown(torch.ones(1, dtype=torch.float64)), _grown(torch.zeros(1, dtype=torch.float64))
+        self._left = _grown(torch.ones(1, dtype=torch.float64))
+        self._noise = _grown(torch.zeros(1, dtype=torch.float64))
 
     def record(self, rates: Rates) -> None:
         """Enter one more step."""

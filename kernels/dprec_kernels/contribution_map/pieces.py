@@ -46,9 +46,7 @@ def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, 
     return touched, sums.index_add_(0, group, share[owner])
 
 
-def survivors(
-    touched: Tensor, sums: Tensor, size: int, threshold: float, std: float, uniforms: Uniforms
-) -> Tensor:
+def survivors(touched: Tensor, sums: Tensor, size: int, threshold: float, std: float, uniforms: Uniforms) -> Tensor:
     """Return the sorted rows out of `size` that reach the threshold, where all but the touched ones have sum 0."""
     if std == 0:
         seen, chance = sums >= threshold, float(threshold <= 0)

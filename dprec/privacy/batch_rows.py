@@ -1,0 +1,112 @@
+"""What users do to the rows of some tables: in one batch, and in all training data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dprec.privacy.clipping import Clipping, Recorded, add_recorded
+from dprec.privacy.contribution import Contribution, Rows, SharedRows
+from dprec.privacy.layout import layout_of
+from dprec.privacy.release import Portion
+from dprec.privacy.row_sum import RowSum
+from dprec.privacy.strategy import BatchRows
+from dprec.privacy.tables import RowSpace, is_among
+from dprec.privacy.tape import Tape
+
+AT_ONCE = 8192  # users whose look-ups are counted together
+
+
+def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
+    """Return what is left of a table's uses, all of them look-ups, where no other rows than these may change."""
+    if rows is None:
+        return list(uses)
+    return [use.only(rows) for use in uses if isinstance(use, (Rows, SharedRows))]
+
+
+def shared_rows(space: RowSpace, recorded: Sequence[Recorded]) -> Tensor:
+    """Return the rows that all users look up alike, ascending."""
+    ids = [torch.zeros(0, dtype=torch.int64)]
+    for part in recorded:
+        for name in space.tables:
+            uses = part.contributions.get(name, ())
+            ids += [space.flat(name, use.ids) for use in uses if isinstance(use, SharedRows)]
+    return torch.cat(ids).unique()
+
+
+def batch_rows(space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> BatchRows:
+    """Return what the users of these micro-batches look up; None stands for all rows of the space."""
+    pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
+    for part in recorded:
+        for name in space.tables:
+            for use in part.contributions.get(name, ()):
+                if isinstance(use, Rows):
+                    user = torch.arange(users, users + part.users, device=use.ids.device).unsqueeze(1)
+                    pairs.append((user * space.size + space.flat(name, use.ids)).flatten())
+        users += part.users
+    user, row = _kept(space, torch.cat(pairs))
+    shared = shared_rows(space, recorded)
+    if among is not None:
+        here = is_among(row, among)
+        user, row, shared = user[here], row[here], shared[is_among(shared, among)]
+
+    def summed(max_norm: float) -> tuple[Tensor, Tensor]:
+        return _summed(space, recorded, among, max_norm)
+
+    return BatchRows(users, user, row, shared, summed)
+
+
+def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:
+    """Yield which rows of a space the users look up in training, each row of a user once.
+
+    `users` is what training draws from: it gives the micro-batches of a list of users.
+    """
+    before = 0
+    for start in range(0, len(users), AT_ONCE):
+        for part in users.__getitems__(list(range(start, min(start + AT_ONCE, len(users))))):
+            pairs = [torch.zeros(0, dtype=torch.int64)]
+
+            def read(name: str, ids: Tensor | None, own: list[Tensor] = pairs, count: int = len(part)) -> None:
+                if name in space.tables and ids is not None and layout_of(ids) is not None:
+                    user = torch.arange(count, device=ids.device).unsqueeze(1)
+                    own.append((user * space.size + space.flat(name, ids.reshape(count, -1))).flatten())
+
+            with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
+                tape.watch(part)
+                module.losses(part)
+            user, row = _kept(space, torch.cat(pairs))
+            yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
+            before += len(part)
+
+
+def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    pairs = pairs.unique()
+    user, row = pairs // space.size, pairs % space.size
+    real = ~is_among(row, space.padding)
+    return user[real], row[real]
+
+
+def _summed(
+    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, max_norm: float
+) -> tuple[Tensor, Tensor]:
+    """Sum the users' gradients of some tables, each user's clipped over all of them together."""
+    sums = {name: RowSum(t.parameter.shape, t.parameter.dtype) for name, t in space.tables.items()}
+    left = None if among is None else space.split(among)
+    for part in recorded:
+        own = {
+            name: only(part.contributions[name], None if left is None else left[name])
+            for name in sums
+            if name in part.contributions
+        }
+        add_recorded(sums, Recorded(part.losses, own), Clipping("flat", max_norm))
+    merged = {name: total.merged() for name, total in sums.items()}
+    rows = torch.cat([space.flat(name, rows) for name, (rows, _) in merged.items()])
+    norms = torch.cat([values.flatten(1).norm(dim=1) for _, values in merged.values()])
+    real = ~is_among(rows, space.padding)
+    if among is not None:
+        real &= is_among(rows, among)
+    return rows[real], norms[real]
