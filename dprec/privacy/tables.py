@@ -81,5 +81,5 @@ def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
     """
     if not len(ascending):
         return torch.zeros_like(rows, dtype=torch.bool)
-    place = torch.searchsorted(ascending, rows).clamp(max=len(ascending) - 1)
+    place = torch.searchsorted(ascending, rows.contiguous()).clamp(max=len(ascending) - 1)
     return ascending[place] == rows

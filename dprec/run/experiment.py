@@ -22,7 +22,7 @@ from dprec.run.checkpoints import SaveRun
 from dprec.run.console import notice_box
 from dprec.run.folder import RunFolder, write_json
 from dprec.run.lock import training_alone
-from dprec.run.outcome import peak_memory_mb, promise, show, spending
+from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data, stored_settings
 from dprec.run.tasks import task_of
@@ -91,6 +91,7 @@ class Experiment:
             **self.task.describe(self.data),
             **spending(self.privacy),
             "guarantee": self.guarantee,
+            **sparsity(self.privacy),
             "sampling_rate": self.batches.rate,
             "steps": steps,
             **results,

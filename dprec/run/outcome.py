@@ -24,6 +24,12 @@ def spending(privacy: Privacy | None) -> dict[str, Any]:
     return {"epsilon": privacy.spent, "delta": privacy.delta, "noise_multiplier": privacy.sigma}
 
 
+def sparsity(privacy: Privacy | None) -> dict[str, Any]:
+    """What strategies for tables saved, per step; nothing where there are none."""
+    report = {} if privacy is None else privacy.rules.report()
+    return {"sparsity": report} if report else {}
+
+
 def promise(privacy: Privacy | None, steps: int) -> str:
     """One line before the first step: what the run will be able to say of itself, and what it will not."""
     if privacy is None:
@@ -31,6 +37,8 @@ def promise(privacy: Privacy | None, steps: int) -> str:
     if privacy.repeatable:
         return "NOT PRIVATE: privacy.noise_seed or data.sampling_seed is set"
     epsilon = privacy.epsilon_after(steps) if privacy.epsilon is None else privacy.epsilon
+    if privacy.rules.broken:
+        return f"NOT PRIVATE: {privacy.rules.broken}"
     if not math.isfinite(epsilon):
         return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
     return (
@@ -47,6 +55,11 @@ def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any]
         lines.append(f"stopped after {report['steps']} of {planned} planned steps")
     if report["epsilon"] is not None:
         lines.append(f"ε = {round_up(report['epsilon'])}, δ = {round_up(report['delta'])}")
+    if (saved := report.get("sparsity")) is not None:
+        lines.append(
+            f"{saved['rows_noised']:,.0f} rows of tables noised in a step, "
+            f"{saved['gradient_size_reduction']:,.0f} times fewer numbers than with dense noise"
+        )
     lines += [in_lines(report["guarantee"]), f"run folder: {run.path}"]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)

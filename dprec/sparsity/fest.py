@@ -44,7 +44,7 @@ class FEST(Strategy):
         if keep < 1:
             self.refuse("keep", keep)
         self.keep, self.share, self.per_table, self.public_counts = keep, share, per_table, public_counts
-        self._counts = Release(f"row counts ({', '.join(self.tables)})", share)
+        self._counts = Release(f"row counts of {', '.join(self.tables)}", share)
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     @property

@@ -1,0 +1,105 @@
+"""Two tables and a linear layer, trained privately without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.models.optimizers import SGD
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.strategy import Strategy
+
+ROWS, OTHERS, DIM, EXPECTED = 24, 10, 16, 4
+
+
+@dataclass
+class Bags:
+    """Users with a bag of ids in one table and one id in another; 0 is padding in the first."""
+
+    bags: Tensor  # (B, P)
+    ids: Tensor  # (B,)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TwoTables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.big = nn.EmbeddingBag(ROWS, DIM, mode="sum", padding_idx=0)
+        self.small = nn.Embedding(OTHERS, 2 * DIM)
+        self.out = nn.Linear(3 * DIM, 1)
+
+    def losses(self, batch: Bags) -> Tensor:
+        both = torch.cat([self.big(batch.bags), self.small(batch.ids)], 1)
+        return torch.nn.functional.softplus(self.out(both)).squeeze(1)
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        return dict(self.named_parameters())
+
+
+def users(count: int, seed: int, most: int = ROWS) -> Bags:
+    """Overlapping bags with repeats and padding."""
+    generator = torch.Generator().manual_seed(seed)
+    return Bags(
+        torch.randint(0, most, (count, 5), generator=generator), torch.randint(0, OTHERS, (count,), generator=generator)
+    )
+
+
+def some(batch: Bags, chosen: Any) -> Bags:
+    return Bags(batch.bags[chosen], batch.ids[chosen])
+
+
+class Run:
+    """A private run, one step at a time."""
+
+    def __init__(
+        self,
+        strategies: Sequence[Strategy],
+        sigma: float = 1.0,
+        noise: Any = None,
+        clipping: Clipping | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = SGD,
+        **options: Any,
+    ) -> None:
+        self.module, self.rules = TwoTables(), RowRules(strategies)
+        self.noise = GaussianNoise(3) if noise is None else noise
+        self.clipping = clipping or Clipping()
+        self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)
+        unit = self.clipping.max_norm / EXPECTED
+        self.rules.begin(self.module, self.module.trained, sigma, unit, self.noise)
+        self.rules.guard(self.module, self.optimizer, 0)
+        self.gradient = PrivateGradient(
+            self.clipping,
+            sigma * self.rules.gradient_noise,
+            EXPECTED,
+            self.noise,
+            padding_rows(self.module),
+            rules=self.rules,
+        )
+
+    def fill(self, *parts: Bags) -> dict[str, Tensor]:
+        """Return the gradients of one step, whole."""
+        self.rules.stepping = True
+        self.gradient(self.module.trained, self.module.losses, parts)
+        self.rules.stepping = False
+        return {name: p.grad.to_dense() for name, p in self.module.trained.items() if p.grad is not None}
+
+    def step(self, *parts: Bags, **rates: float) -> None:
+        for name, value in rates.items():
+            self.optimizer.param_groups[0][name] = value
+        self.fill(*parts)
+        self.rules.update(self.optimizer)
+        self.optimizer.step()
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.module.state_dict().items()}

@@ -1,0 +1,188 @@
+"""Noise paid late is the noise of dense training: bit for bit where it is replayed, in law where it is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.models.optimizers import Adam
+from dprec.privacy.noise import GaussianNoise
+from dprec.sparsity import AdaFEST, LazyDP
+from dprec_kernels.row_noise import row_noise
+from tests.sparsity.support import ROWS, Run, some, users
+
+STEPS = 50
+
+
+class Placed:
+    """Noise in which every row of the big table has its place, and all else follows from the step."""
+
+    seeded = False
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed, self.step = seed, 0
+
+    def add_(self, tensor: Tensor, std: float) -> None:
+        if tensor.shape[0] == ROWS:
+            rows = torch.arange(ROWS)
+            tensor.add_(row_noise(self.seed, 0, rows, self.step, tensor.shape[1]).mul_(std))
+        else:
+            generator = torch.Generator().manual_seed(1000 * self.step + tensor.numel())
+            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=std)
+
+
+def batches(step: int) -> list[Any]:
+    """Overlapping users in micro-batches; every fifth batch is empty, and most rows are not read in most steps."""
+    count = 0 if step % 5 == 2 else 1 + step % 4
+    whole = users(count, seed=step, most=4 + step % (ROWS - 3))
+    return [some(whole, slice(i, i + 2)) for i in range(0, count, 2)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.03}, {"momentum": 0.8}, {"weight_decay": 0.03, "momentum": 0.8}]
+)
+def test_replayed_noise_makes_dense_training_bit_for_bit(options: dict[str, float]) -> None:
+    late = Placed()
+    lazy = Run([LazyDP(tables="big.*", aggregate=False)], noise=late, **options)
+    now = Placed(lazy.rules.strategies[0]._tables["big.weight"].seed)  # type: ignore[attr-defined]
+    dense = Run([], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options)
+    behind = 0
+    for step in range(STEPS):
+        late.step = now.step = step
+        for run in (lazy, dense):
+            run.step(*batches(step), lr=0.5 / (1 + step))
+        behind += int((lazy.module.big.weight != dense.module.big.weight).any(1).sum())
+    assert behind > STEPS  # rows did wait
+    for name, value in dense.weights().items():
+        assert torch.equal(lazy.weights()[name], value), name
+
+
+def rows_after(options: dict[str, float], seed: int, aggregate: bool = True) -> tuple[Tensor, Tensor]:
+    """Train with gradients of zero for 12 steps of a falling rate, rows being read at different times."""
+    torch.manual_seed(seed)
+    noise = GaussianNoise(seed)
+    run = Run([LazyDP(tables="big.*", aggregate=aggregate)], sigma=2.0, noise=noise, optimizer=_sgd, **options)
+    strategy = run.rules.strategies[0]
+    read = {3: [1, 2, 5], 4: [2], 7: [1, 6, 7], 10: [2, 3]}
+    for step in range(12):
+        table = run.module.big.weight
+        strategy.read("big.weight", torch.tensor(read.get(step, [4])))
+        table.grad = torch.sparse_coo_tensor(
+            torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 16), table.shape
+        ).coalesce()
+        run.optimizer.param_groups[0]["lr"] = 0.5 * 0.8**step
+        strategy.update(run.optimizer)
+    strategy.settle()
+    momentum = strategy._tables["big.weight"].momentum  # type: ignore[attr-defined]
+    return run.module.big.weight.detach(), torch.zeros(ROWS, 16) if momentum is None else momentum
+
+
+def _sgd(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, **options)
+
+
+def dense_law(decay: float, momentum: float, std: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean factors and covariance of (w, m) after the 12 steps, one step at a time."""
+    mean, cov = np.eye(2), np.zeros((2, 2))
+    for step in range(12):
+        rate = 0.5 * 0.8**step
+        matrix = np.array([[1 - rate * decay, -rate * momentum], [decay, momentum]])
+        noise = std * np.array([[-rate], [1.0]])
+        mean, cov = matrix @ mean, matrix @ cov @ matrix.T + noise @ noise.T
+    return mean, cov
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.3}, {"momentum": 0.7}, {"weight_decay": 0.3, "momentum": 0.7}]
+)
+def test_noise_drawn_at_once_has_the_law_of_dense_noise(options: dict[str, float]) -> None:
+    start = Run([LazyDP(tables="big.*")]).module.big.weight.detach()
+    std = 2.0 / 4 * (1 + 1e-4)
+    mean, cov = dense_law(options.get("weight_decay", 0.0), options.get("momentum", 0.0), std)
+    runs = [rows_after(options, seed) for seed in range(20)]
+    weight, momentum = (torch.stack([run[i] for run in runs]) for i in range(2))
+    unit = ((weight - mean[0, 0] * start) / cov[0, 0] ** 0.5)[:, 1:]  # row 0 is padding
+    # Every group of rows that waited alike, each against χ²; rows 1 to 7 were read in between, the others never.
+    for group in ([1], [2], [3], [4], [5], [6, 7], list(range(8, ROWS))):
+        values = unit[:, [row - 1 for row in group]].flatten()
+        assert 1e-3 < stats.chi2.cdf(float(values.square().sum()), len(values)) < 1 - 1e-3, group
+    correlation = np.corrcoef(unit.permute(1, 0, 2).flatten(1).numpy())
+    off = correlation[~np.eye(len(correlation), dtype=bool)]
+    assert abs(off).max() < 5 / unit[:, 0].numel() ** 0.5
+    if options.get("momentum"):
+        other = ((momentum - mean[1, 0] * start) / cov[1, 1] ** 0.5)[:, 1:]
+        assert 1e-3 < stats.chi2.cdf(float(other.square().sum()), other.numel()) < 1 - 1e-3
+        expected = cov[0, 1] / (cov[0, 0] * cov[1, 1]) ** 0.5
+        assert float((unit * other).mean()) == pytest.approx(expected, abs=5 / unit.numel() ** 0.5)
+    assert torch.equal(weight[:, 0], start[:1].expand(len(runs), -1)), "padding moved"
+
+
+def test_a_law_that_counts_the_current_rate_for_all_steps_would_show() -> None:
+    weight, _ = rows_after({}, seed=0)
+    start = Run([LazyDP(tables="big.*")]).module.big.weight.detach()
+    wrong = 12**0.5 * 0.5 * 0.8**11 * 0.5
+    values = ((weight - start) / wrong)[8:].flatten()
+    assert stats.chi2.sf(float(values.square().sum()), len(values)) < 1e-9
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"momentum": 0.6, "weight_decay": 0.1}])
+def test_without_noise_gradients_arrive_as_in_dense_training(options: dict[str, float]) -> None:
+    lazy = Run([LazyDP(tables="big.*")], sigma=0.0, **options)
+    dense = Run([], sigma=0.0, **options)
+    for step in range(30):
+        for run in (lazy, dense):
+            run.step(*batches(step), lr=0.5 / (1 + step))
+    for name, value in dense.weights().items():
+        assert torch.allclose(lazy.weights()[name], value, atol=1e-5), name
+
+
+def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:
+    lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0), Run([], sigma=0.0)
+    for step in range(400):
+        for run in (lazy, dense):
+            run.step(*batches(step), lr=0.9, weight_decay=0.9)
+    assert lazy.rules.strategies[0]._tables["big.weight"].steps.steps < 400  # type: ignore[attr-defined]
+    assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
+
+
+@pytest.mark.parametrize("look", ["state_dict", "forward", "copy"])
+def test_nobody_sees_a_row_that_owes_noise(look: str) -> None:
+    run = Run([LazyDP(tables="big.*")])
+    start = run.weights()["big.weight"]
+    for step in range(4):
+        run.step(users(2, seed=step, most=3))
+    assert torch.equal(run.module.big.weight[5:], start[5:])
+    if look == "state_dict":
+        seen = run.module.state_dict()["big.weight"]
+    elif look == "forward":
+        seen = torch.cat([start[:1], run.module.big(torch.arange(1, ROWS).unsqueeze(1))])
+    else:
+        seen = run.weights()["big.weight"]
+    assert (seen[1:] != start[1:]).any(1).all()
+    assert torch.equal(seen[0], start[0])
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(UserError, match="needs SGD"):
+        Run([LazyDP()], optimizer=Adam)
+    with pytest.raises(UserError, match="nesterov"):
+        Run([LazyDP()], optimizer=torch.optim.SGD, nesterov=True, momentum=0.9)
+    with pytest.raises(UserError, match=r"LazyDP shares table 'big\.weight' with others"):
+        Run([AdaFEST(tables="big.*"), LazyDP(tables="big.*")])
+    run = Run([LazyDP()])
+    with pytest.raises(UserError, match="leaves nothing"):
+        run.step(users(3, 0), lr=2.0, weight_decay=0.5)
+
+
+def test_steps_far_beyond_31_bits() -> None:
+    run = Run([LazyDP(tables="big.*", aggregate=False)])
+    table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+    rows = torch.tensor([1, 2])
+    assert not torch.equal(table._noise(rows, 2**31 - 2), table._noise(rows, 2**31 - 2 + 2**32))
+    assert table.settled.dtype == torch.int64

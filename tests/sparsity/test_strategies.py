@@ -1,0 +1,291 @@
+"""What strategies choose, what then moves, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.models.optimizers import SGD, Adam
+from dprec.privacy.batch_rows import batch_rows
+from dprec.privacy.clipping import Clipping, record
+from dprec.privacy.strategy import Strategy
+from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
+from dprec.sparsity.exponential import gaussian_cost
+from dprec_kernels.contribution_map import pieces
+from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
+
+EVERY: dict[str, Callable[[], list[Strategy]]] = {
+    "fest": lambda: [_chosen(FEST(keep=9))],
+    "adafest": lambda: [AdaFEST(threshold=1.0, noise_ratio=2.0)],
+    "adafest+": lambda: [_chosen(FEST(keep=15)), AdaFEST(threshold=0.5)],
+    "exponential": lambda: [ExponentialSelection(keep=7)],
+    "eana": lambda: [EANA()],
+    "lazydp": lambda: [LazyDP()],
+    "mixture": lambda: [AdaFEST(tables="big.*", threshold=1.0), LazyDP(tables="small.*")],
+    "one table dense": lambda: [ExponentialSelection(keep=3, least_rows=ROWS)],
+}
+
+
+class _Everywhere:
+    """Sums that choose the rows with odd numbers first."""
+
+    def __call__(self, release: Any, size: int, users: int, portions: Any) -> np.ndarray:
+        return np.arange(size) % 2 + np.linspace(0, 0.1, size)
+
+
+def _chosen(fest: FEST) -> FEST:
+    begin = fest.begin
+
+    def prepared(*given: Any) -> None:
+        begin(*given)
+        fest.prepare(1, lambda: (), _Everywhere())  # type: ignore[arg-type]
+
+    fest.begin = prepared  # type: ignore[method-assign]
+    return fest
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return math.sqrt(sum(float((a[name] - b[name]).double().square().sum()) for name in a))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("mode", ["auto-v", "flat"])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 6), loud=st.sampled_from([1.0, 50.0]), cut=st.integers(1, 6))
+def test_whatever_is_chosen_one_user_moves_the_sum_by_at_most_the_bound(
+    name: str, mode: Any, seed: int, count: int, loud: float, cut: int
+) -> None:
+    torch.manual_seed(seed)
+    run = Run(EVERY[name](), sigma=0.0, clipping=Clipping(mode, 0.7))
+    run.noise.at(seed)
+    with torch.no_grad():
+        for parameter in run.module.parameters():
+            parameter.mul_(loud)
+    batch = users(count, seed)
+    everyone = run.fill(*[some(batch, slice(i, i + cut)) for i in range(0, count, cut)])
+    run.rules.choose = lambda recorded: None  # type: ignore[method-assign]  # the same rows for every neighbour
+    for user in range(count):
+        rest = [other for other in range(count) if other != user]
+        without = run.fill(*([some(batch, rest)] if rest else []))
+        assert 4 * distance(everyone, without) <= 0.7 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_split_into_micro_batches_changes_nothing(name: str) -> None:
+    batch, filled = users(6, seed=4), []
+    for parts in ([batch], [some(batch, slice(0, 2)), some(batch, slice(2, 6))]):
+        run = Run(EVERY[name]())
+        run.noise.at(9)
+        filled.append(run.fill(*parts))
+    assert distance(*filled) < 1e-5
+
+
+def reads(run: Run, batch: Bags) -> Any:
+    recorded = [record(run.module.trained, run.module.losses, batch)]
+    return batch_rows(run.rules.strategies[0].space, recorded, None)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 6), clip=st.sampled_from([0.3, 1.0, 5.0]))
+def test_one_user_moves_the_counts_by_at_most_their_bound(seed: int, count: int, clip: float) -> None:
+    run, batch = Run([AdaFEST()]), users(count, seed)
+    size = ROWS + OTHERS
+
+    def counts(part: Bags) -> Tensor:
+        seen = reads(run, part) if len(part) else None
+        total = torch.zeros(size, dtype=torch.float64)
+        if seen is not None:
+            ends = torch.bincount(seen.user, minlength=seen.users).cumsum(0)
+            rows, sums = pieces.contributions(seen.row, size, clip, torch.cat([ends.new_zeros(1), ends]), -1)
+            total[rows] = sums
+        return total
+
+    for user in range(count):
+        without = counts(some(batch, [other for other in range(count) if other != user]))
+        assert float((counts(batch) - without).norm()) <= clip * (1 + 1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
+def test_one_user_moves_the_worth_of_a_row_by_at_most_its_bound(seed: int, count: int) -> None:
+    run, batch = Run([ExponentialSelection()]), users(count, seed)
+
+    def worth(part: Bags) -> Tensor:
+        total = torch.zeros(ROWS + OTHERS)
+        if len(part):
+            rows, norms = reads(run, part).summed(0.8)
+            total[rows] = norms
+        return total
+
+    for user in range(count):
+        without = worth(some(batch, [other for other in range(count) if other != user]))
+        assert float((worth(batch) - without).abs().max()) <= 0.8 * (1 + 1e-6)
+
+
+def test_reads_are_distinct_rows_without_padding() -> None:
+    run = Run([AdaFEST()])
+    seen = reads(run, Bags(torch.tensor([[3, 3, 0], [0, 0, 0]]), torch.tensor([1, 9])))
+    pairs = list(zip(seen.user.tolist(), seen.row.tolist(), strict=True))
+    assert pairs == [(0, 3), (0, ROWS + 1), (1, ROWS + 9)]
+
+
+def test_adafest_keeps_masked_rows_and_moves_survivors_that_nobody_touched() -> None:
+    run = Run([AdaFEST(threshold=1.5, noise_ratio=1.0)], sigma=1.0)
+    untouched = touched_and_masked = 0
+    for step in range(30):
+        batch, before = users(3, seed=step, most=6), run.weights()
+        run.noise.at(step)
+        run.step(batch)
+        after, chosen = run.weights(), run.rules._chosen
+        for name in ("big.weight", "small.weight"):
+            moved = (after[name] != before[name]).any(1).nonzero().squeeze(1)
+            expected = chosen[name][chosen[name] != 0] if name == "big.weight" else chosen[name]  # type: ignore[index]
+            assert torch.equal(moved, expected)
+        read = set(batch.bags.flatten().tolist())
+        survived = set(chosen["big.weight"].tolist())  # type: ignore[union-attr]
+        untouched += len(survived - read - {0})
+        touched_and_masked += len(read - survived - {0})
+    assert untouched > 5
+    assert touched_and_masked > 5
+
+
+def test_a_user_is_clipped_after_rows_are_masked() -> None:
+    run = Run([_chosen(FEST(keep=3))], sigma=0.0, clipping=Clipping("auto-v", 1.0))
+    alone = run.fill(users(1, seed=0))
+    assert 4 * distance(alone, {name: torch.zeros_like(g) for name, g in alone.items()}) == pytest.approx(1, rel=1e-4)
+
+
+def test_fest_trains_the_rows_that_were_largest() -> None:
+    run = Run([_chosen(FEST(keep=8))])
+    before = run.weights()
+    for step in range(5):
+        run.step(users(4, seed=step))
+    flat = torch.cat([(run.weights()[name] != before[name]).any(1) for name in ("big.weight", "small.weight")])
+    odd = [row for row in range(ROWS + OTHERS) if row % 2][-8:]
+    assert flat.nonzero().squeeze(1).tolist() == odd
+
+
+def test_fest_by_table_and_from_public_counts(tmp_path: Any) -> None:
+    run = Run([_chosen(FEST(keep=8, per_table=True))])
+    run.fill()
+    assert {name: len(rows) for name, rows in run.rules._chosen.items()} == {"big.weight": 4, "small.weight": 4}  # type: ignore[arg-type]
+    file = tmp_path / "counts.csv"
+    file.write_text("table,row,count\nbig.weight,7,90\nbig.weight,2,80\nsmall.weight,1,85\n")
+    public = FEST(keep=2, public_counts=str(file))
+    run = Run([public])
+    run.fill()
+    assert public.releases == ()
+    assert {name: rows.tolist() for name, rows in run.rules._chosen.items()} == {"big.weight": [7], "small.weight": [1]}  # type: ignore[union-attr]
+    file.write_text("table,row,count\nbig.weight,700,90\n")
+    with pytest.raises(UserError, match="names rows of 'big.weight' that the model does not have"):
+        Run([FEST(public_counts=str(file))])
+
+
+def test_exponential_selection_has_the_law_of_drawing_one_by_one() -> None:
+    """Two rows out of six with known worth, by the exponential mechanism twice, against what is drawn."""
+    worth, epsilon, times = torch.tensor([0.9, 0.4, 0.0, 0.0, 0.0, 0.0]), 1.7, 6000
+    run = Run([ExponentialSelection(keep=2, max_norm=0.5)])
+    strategy: Any = run.rules.strategies[0]
+    strategy.epsilon_of_a_draw = lambda sigma: epsilon
+    counts = {}
+    for _ in range(times):
+        rows = torch.tensor([1, 4])
+        noisy = worth[:2].double() + (scale := 2 * 0.5 / epsilon) * -torch.log(-torch.log(strategy._uniforms(2)))
+        others, best = strategy._untouched(rows, 6, scale)
+        kept = torch.cat([noisy, best]).topk(2).indices
+        pair = tuple(torch.cat([rows, others])[kept].tolist())
+        counts[pair] = counts.get(pair, 0) + 1
+    place = {1: 0.9, 4: 0.4}
+    weight = {row: math.exp(epsilon * place.get(row, 0.0) / (2 * 0.5)) for row in range(6)}
+    pairs = [(a, b) for a in range(6) for b in range(6) if a != b]
+    whole = sum(weight.values())
+    expected = [times * weight[a] / whole * weight[b] / (whole - weight[a]) for a, b in pairs]
+    assert stats.chisquare([counts.get(pair, 0) for pair in pairs], expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("many", "count"), [(3, 5), (3, 60), (40, 1000)])
+def test_rows_that_nobody_touched_are_drawn_evenly_and_once(many: int, count: int) -> None:
+    strategy: Any = Run([ExponentialSelection()]).rules.strategies[0]
+    drawn = [strategy._distinct(many, count) for _ in range(600)]
+    assert all(len(set(rows.tolist())) == many for rows in drawn)
+    hits = torch.bincount(torch.cat(drawn), minlength=count)
+    assert len(hits) == count
+    assert stats.chisquare(hits.numpy()).pvalue > 1e-3
+    first = torch.bincount(torch.stack(drawn)[:, 0], minlength=count)
+    assert count > 100 or stats.chisquare(first.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.7, 3.0])
+@pytest.mark.parametrize("draws", [1, 8])
+def test_a_draw_costs_no_less_than_it_gives_away(epsilon: float, draws: int) -> None:
+    """The Gaussian that stands for pure draws is never below their exact composition, with a gradient beside them."""
+    delta, sigma = 1e-5, 1.3
+    pure = pld.from_privacy_parameters(_pure(epsilon), value_discretization_interval=1e-4)
+    exact = pure.self_compose(draws).compose(pld.from_gaussian_mechanism(sigma, value_discretization_interval=1e-4))
+    ours = (draws * gaussian_cost(epsilon) ** 2 + sigma**-2) ** -0.5
+    stated = pld.from_gaussian_mechanism(ours, value_discretization_interval=1e-4)
+    assert exact.get_epsilon_for_delta(delta) <= stated.get_epsilon_for_delta(delta) * (1 + 1e-3)
+
+
+def _pure(epsilon: float) -> Any:
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    return DifferentialPrivacyParameters(epsilon, 0.0)
+
+
+def test_eana_moves_rows_with_a_gradient_and_no_others() -> None:
+    run, batch = Run([EANA()]), Bags(torch.tensor([[3, 3, 0], [5, 0, 0]]), torch.tensor([1, 1]))
+    before = run.weights()
+    run.step(batch)
+    moved = {
+        name: (value != before[name]).flatten(1).any(1).nonzero().squeeze(1).tolist()
+        for name, value in run.weights().items()
+        if value.dim() == 2
+    }
+    assert moved["big.weight"] == [3, 5]
+    assert moved["small.weight"] == [1]
+    assert run.rules.broken
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_rows_step_by_themselves_as_tables_would(kind: Any) -> None:
+    whole, rows = Run([], sigma=0.0, optimizer=kind, lr=0.1), Run([EANA()], sigma=0.0, optimizer=kind, lr=0.1)
+    batch = users(6, seed=2)
+    for run in (whole, rows):
+        for _ in range(3):
+            run.step(batch)
+    for name, value in whole.weights().items():
+        assert torch.allclose(rows.weights()[name], value, atol=1e-6), name
+
+
+def test_mistakes() -> None:
+    for wrong in (
+        lambda: AdaFEST(noise_ratio=0),
+        lambda: FEST(keep=0),
+        lambda: ExponentialSelection(max_norm=-1.0),
+        lambda: EANA(least_rows=-1),
+    ):
+        with pytest.raises(UserError, match="that makes no strategy"):
+            wrong()
+    with pytest.raises(
+        UserError, match=r"AdaFEST finds no table called huge.* the model has big\.weight, small\.weight"
+    ):
+        Run([AdaFEST(tables="huge")])
+    run = Run([AdaFEST()], weight_decay=0.1)
+    with pytest.raises(UserError, match=r"set model\.weight_decay 0"):
+        run.step(users(2, seed=0))
+    tied = Run([AdaFEST()])
+    tied.module.losses = lambda batch: (tied.module.big(batch.bags) @ tied.module.big.weight.T).square().sum(1)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"table 'big\.weight' is used as a whole.*set model\.negatives"):
+        tied.fill(users(2, seed=0))
