@@ -15,6 +15,7 @@ BENCHMARKS = {
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",
+    "sparsity": "dprec.benchmarks.sparsity",
 }
 
 

@@ -17,7 +17,7 @@ class DLRM(ClickModel):
     """Predicts a click from the inner products of all pairs of features, and from the counts themselves.
 
     A bottom network turns the counts into a vector as wide as those of the categorical features. The top network
-    sees that vector and the inner product of every pair of vectors. `recipes/dlrm_mlperf.yaml` has MLPerf's sizes.
+    sees that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
 
     Args:
         dim: width of every feature's vector.

@@ -1,4 +1,4 @@
-"""Runs of cells: trained where they are missing, continued where they were stopped, read where they are finished."""
+"""Runs of cells: trained where they are missing, and read where they are finished."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dprec import fit
 from dprec.benchmarks.report import Row
 from dprec.benchmarks.study.cells import Cell
+from dprec.benchmarks.study.finish import finish
 from dprec.errors import UserError
-from dprec.run.folder import RunFolder
 
 FIGURES = ("ndcg@10", "hit@10", "ndcg@10/all", "hit@10/all")
 KEPT = ("epsilon", "delta", "noise_multiplier", "steps", "seed", "seconds", "stand_in", "protocol", *FIGURES)
 
 
 def train(cell: Cell, seed: int, runs: Path, overrides: Sequence[str]) -> None:
-    """Leave a finished run of this cell in its folder, as `dprec.fit` would."""
-    folder = RunFolder(cell.folder(runs, seed))
-    if folder.metrics.exists():
-        return
-    if folder.checkpoint.exists():
-        argv = ["--resume", str(folder.path)]
-    else:
-        argv = [*cell.recipe, "--seed", str(seed), "--out", str(folder.path), *overrides]
-    if code := fit.main(argv):
-        raise UserError(f"{folder.path}: training ended with exit code {code}")
+    """Leave a finished run of this cell in its folder."""
+    finish(cell.folder(runs, seed), [*cell.recipe, "--seed", str(seed), *overrides])
 
 
 def finished(runs: Path) -> list[Row]:

@@ -1,0 +1,149 @@
+"""What each strategy for tables saves and what it costs in accuracy: AdaFEST's comparison, on generated clicks.
+
+Every point is a run of a recipe, kept in a folder: what is missing is trained, what is there is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dprec.benchmarks import figure, report
+from dprec.benchmarks.report import Row
+from dprec.benchmarks.study.finish import finish
+from dprec.cli.arguments import CommandLine
+from dprec.errors import UserError
+
+RUNS = "runs/sparsity"
+EPSILONS = (1.0, 3.0, 8.0)
+# Large tables and a small network, so that a run takes minutes.
+SETTINGS = ("--data.dataset", "synthetic", "--data.synthetic_records", "500000", "--data.batch_size", "8192")
+SETTINGS += ("--model.hidden", "[128]", "--trainer.max_epochs", "4", "--trainer.check_val_every_n_epoch", "10")
+TINY = ("--data.synthetic_records", "7000", "--data.table_scale", "0.01", "--data.batch_size", "1000")
+TINY += ("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false")
+COLUMNS = {
+    "epsilon": "ε",
+    "system": "strategy",
+    "setting": "setting",
+    "auc": "AUC",
+    "auc_loss": "below DP-SGD",
+    "gradient_size_reduction": "reduction",
+    "rows_noised": "rows",
+    "seconds": "s",
+}
+COLOURS = {"DP-SGD": "#0f172a", "FEST": "#0284c7", "AdaFEST": "#c2410c", "AdaFEST+": "#16a34a", "exponential": "#a855f7"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A strategy with one setting of its knob, at one ε."""
+
+    system: str
+    epsilon: float
+    setting: str
+    strategies: tuple[tuple[str, dict[str, float]], ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        named = [{"class_path": f"dprec.sparsity.{name}", "init_args": given} for name, given in self.strategies]
+        return ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)] if named else [
+            "--privacy.epsilon", f"{self.epsilon:g}"
+        ]  # fmt: skip
+
+    def folder(self, runs: Path) -> Path:
+        words = [self.system.lower().replace(" ", "-"), f"{self.epsilon:g}", *self.setting.split()]
+        return runs / "_".join(words).replace("=", "-").replace(",", "")
+
+
+def points(epsilons: Sequence[float]) -> list[Point]:
+    """Return what is compared."""
+    found = []
+    for epsilon in epsilons:
+        found.append(Point("DP-SGD", epsilon, "", ()))
+        for keep in (100, 1_000, 10_000, 100_000):
+            found.append(Point("FEST", epsilon, f"keep={keep}", (("FEST", {"keep": keep}),)))
+        for threshold in (10, 15, 20, 50):
+            knob = {"threshold": threshold, "noise_ratio": 5}
+            found.append(Point("AdaFEST", epsilon, f"threshold={threshold}", (("AdaFEST", dict(knob)),)))
+        for threshold in (5, 10, 20):
+            knob, chosen = {"threshold": threshold, "noise_ratio": 5}, {"keep": 2_000}
+            both = (("FEST", dict(chosen)), ("AdaFEST", dict(knob)))
+            found.append(Point("AdaFEST+", epsilon, f"keep=2000, threshold={threshold}", both))
+        for keep in (100, 1_000):
+            knob = {"keep": keep, "noise_ratio": 1, "max_norm": 20}
+            found.append(Point("exponential", epsilon, f"keep={keep}", (("ExponentialSelection", dict(knob)),)))
+    return found
+
+
+def bench(line: CommandLine, console: Console) -> None:
+    """Train what is missing, print the table, and write what is asked for."""
+    runs, quick = Path(line.take("runs") or RUNS), "quick" in line.switches
+    json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
+    if picture:
+        figure.pyplot()
+    given = [word for key, value in line.overrides for word in (f"--{key}", value)]
+    rows = []
+    for point in points(_numbers(only) if only else EPSILONS[-1:] if quick else EPSILONS):
+        folder = point.folder(runs)
+        finish(folder, ["recipes/criteo_dpsgd.yaml", *SETTINGS, *(TINY if quick else ()), *point.overrides, *given])
+        rows.append(_row(point, folder))
+    dense = {row["epsilon"]: row["auc"] for row in rows if row["system"] == "DP-SGD"}
+    for row in rows:
+        row["auc_loss"] = dense[row["epsilon"]] - row["auc"]
+    if json_file:
+        report.write_json(rows, Path(json_file))
+    shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
+    console.print(report.table(shown, COLUMNS, "accuracy against size of the tables' gradients, generated clicks"))
+    if picture:
+        draw(rows, Path(picture))
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """AUC against how many times fewer numbers get noise, a panel for each ε."""
+    plt = figure.pyplot()
+    epsilons = sorted({row["epsilon"] for row in rows})
+    drawn, panels = plt.subplots(1, len(epsilons), figsize=(4 * len(epsilons), 3.4), sharey=True, squeeze=False)
+    for panel, epsilon in zip(panels[0], epsilons, strict=True):
+        for system, colour in COLOURS.items():
+            found = sorted(
+                (row["gradient_size_reduction"], row["auc"])
+                for row in rows
+                if row["system"] == system and row["epsilon"] == epsilon
+            )
+            if system == "DP-SGD":
+                panel.axhline(found[0][1], color=colour, linewidth=1, label=system)
+                panel.axhspan(found[0][1] - 0.005, found[0][1], color=colour, alpha=0.08)
+            elif found:
+                panel.plot(*zip(*found, strict=True), color=colour, marker="o", markersize=4, label=system)
+        panel.set_xscale("log")
+        panel.set_title(f"ε = {epsilon:g}", loc="left", fontsize=11, fontweight="bold")
+        panel.set_xlabel("times fewer numbers with noise")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("AUC on held-out records")
+    panels[0][-1].legend(frameon=False, fontsize=8)
+    figure.save(plt, drawn, file)
+
+
+def _row(point: Point, folder: Path) -> Row:
+    metrics = json.loads((folder / "metrics.json").read_text())
+    saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": 1.0})
+    return {
+        "epsilon": point.epsilon,
+        "system": point.system,
+        "setting": point.setting,
+        "auc": metrics["auc"],
+        "gradient_size_reduction": saved["gradient_size_reduction"],
+        "rows_noised": saved["rows_noised"],
+        "seconds": metrics["seconds"],
+    }
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--epsilons {text}: give numbers such as 1,3,8") from None
