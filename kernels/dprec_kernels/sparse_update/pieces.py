@@ -35,17 +35,17 @@ def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor
     if ignore is not None:
         read = int(torch.searchsorted(flat, NOWHERE))
         flat, order = flat[:read], order[:read]
-    chosen = flat.unique_consecutive() if among is None else among
+    chosen, counted = flat.unique_consecutive(return_counts=True) if among is None else (among, None)
     users = order // max(1, math.prod(rows.shape[1:]))
     weights = None if scales is None else scales[users]
-    counts = torch.ones_like(flat, dtype=torch.bool) if weights is None else weights != 0
+    adds = torch.ones_like(flat, dtype=torch.bool) if weights is None else weights != 0
     if among is not None and len(among):
-        counts &= among[torch.searchsorted(among, flat).clamp_(max=len(among) - 1)] == flat
-    if not bool(counts.all()):
-        kept = counts.nonzero().squeeze(1)
-        flat, order, users = flat[kept], order[kept], users[kept]
-        weights = None if weights is None else weights[kept]
-    return Reads(chosen, torch.searchsorted(flat, chosen), order, users, weights)
+        adds &= among[torch.searchsorted(among, flat).clamp_(max=len(among) - 1)] == flat
+    if counted is not None and bool(adds.all()):
+        return Reads(chosen, counted.cumsum(0) - counted, order, users, weights)
+    kept = adds.nonzero().squeeze(1)
+    weights = None if weights is None else weights[kept]
+    return Reads(chosen, torch.searchsorted(flat[kept], chosen), order[kept], users[kept], weights)
 
 
 def sparse_update(
