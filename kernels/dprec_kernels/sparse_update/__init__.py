@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 from torch import Tensor
 
@@ -52,5 +54,17 @@ def sparse_update(
     normals.check(table, rows.new_empty(0) if among is None else among)
     with torch.no_grad():
         reads = pieces.merge(rows, scales, ignore, among)
-        pieces.sparse_update(table.detach(), reads, values.detach(), rule, std, source)
+        _run(table.detach(), reads, values.detach(), rule, std, source)
     return reads.rows
+
+
+def _run(
+    table: Tensor, reads: pieces.Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
+) -> None:
+    if table.is_cuda and importlib.util.find_spec("triton"):
+        from dprec_kernels.sparse_update import triton
+
+        if triton.fits(table, rule, source):
+            triton.sparse_update(table, reads, values, rule, std, source)  # type: ignore[arg-type]
+            return
+    pieces.sparse_update(table, reads, values, rule, std, source)

@@ -52,7 +52,7 @@ def sparse_update(
     table: Tensor, reads: Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
 ) -> None:
     """Step the rows of `reads` by their merged, noised gradients."""
-    each, which = _without_repeats(values, reads)
+    each, which = without_repeats(values, reads)
     each = each.to(table.dtype)
     weights = None if reads.weights is None else reads.weights.to(table.dtype)
     for part in normals.parts(len(reads.rows), table.shape[1]):
@@ -71,7 +71,7 @@ def sparse_update(
         rule.update(table, reads.rows[part], gradient)
 
 
-def _without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
+def without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
     """Return the values as a matrix, and which of its rows each read takes."""
     width = values.shape[-1]
     if values.dim() == 3 and values.stride(1) == 0 and values.shape[1] > 0:
