@@ -35,7 +35,8 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, kind: int) -> None
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adagrad"])
 @pytest.mark.parametrize(
-    ("width", "std", "shared"), [(8, 0.7, False), (5, 0.0, False), (1, 0.7, True), (40, 0.7, True)]
+    ("width", "std", "shared", "scaled"),
+    [(8, 0.7, False, False), (5, 0.0, False, True), (1, 0.7, True, True), (40, 0.7, True, False)],
 )
 def test_steps_equal_the_pieces(
     kernels: ModuleType, kind: str, width: int, std: float, shared: bool, scaled: bool, device: str
