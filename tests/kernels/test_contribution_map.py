@@ -201,6 +201,8 @@ def test_what_does_not_fit_is_refused() -> None:
             contribution_map(torch.tensor([[1, wrong]]), 6, **options)
     with pytest.raises(ValueError, match="int64"):
         contribution_map(torch.tensor([1]), 6, **options)
+    with pytest.raises(ValueError, match="offsets"):
+        contribution_map(torch.tensor([1, 2]), 6, offsets=torch.tensor([0, 1]), **options)
     with pytest.raises(ValueError, match="clip"):
         contribution_map(torch.tensor([[1]]), 6, **{**options, "clip": 0.0})
     with pytest.raises(ValueError, match="size"):

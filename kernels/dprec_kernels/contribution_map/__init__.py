@@ -40,6 +40,8 @@ def contribution_map(
     """
     if rows.dim() != (2 if offsets is None else 1) or rows.dtype != torch.int64:
         raise ValueError(f"rows must be int64 (users, k), or (m,) with offsets, not {rows.dtype} {tuple(rows.shape)}")
+    if offsets is not None and (len(offsets) == 0 or int(offsets[-1]) != len(rows)):
+        raise ValueError(f"offsets must end with the {len(rows)} rows there are")
     if not (clip > 0 and noise >= 0):
         raise ValueError(f"clip {clip} must be above 0 and noise {noise} at least 0")
     if not 0 <= size < pieces.MOST_ROWS:

@@ -1,0 +1,63 @@
+"""A step of plain DP-SGD on a table: noise in every row, and the gradient of the rows that were read, in one sweep."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from dprec_kernels import normals
+from dprec_kernels.dense_noise import pieces, reference
+from dprec_kernels.row_noise import RowNoise
+
+__all__ = ["dense_noise", "pieces", "reference"]
+
+
+def dense_noise(
+    table: Tensor,
+    std: float,
+    source: normals.Source | None,
+    *,
+    alpha: float = 1.0,
+    keep: float = 1.0,
+    rows: Tensor | None = None,
+    values: Tensor | None = None,
+) -> None:
+    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient), in place.
+
+    The gradient is zero but for rows (n,), sorted and distinct, where it is values (n, d). With alpha -lr and keep
+    1 - lr · decay this is a step of DP-SGD. Neither noise nor gradient is ever as large as the table.
+
+    >>> table, rows, values = torch.ones(3, 2), torch.tensor([1]), torch.ones(1, 2)
+    >>> dense_noise(table, 0.0, None, alpha=-0.5, rows=rows, values=values)
+    >>> table[:, 0]
+    tensor([1.0000, 0.5000, 1.0000])
+    >>> dense_noise(table, 3.0, torch.Generator())
+    >>> bool((table != 1).all())
+    True
+    """
+    if (rows is None) != (values is None):
+        raise ValueError("rows and values must be given together")
+    rows = torch.empty(0, dtype=torch.int64, device=table.device) if rows is None else rows
+    values = table.new_empty(0, table.shape[-1]) if values is None else values
+    normals.check(table, rows)
+    if values.shape != (len(rows), table.shape[1]):
+        raise ValueError(f"values {tuple(values.shape)} must be ({len(rows)}, {table.shape[1]})")
+    if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(table):
+        raise ValueError(f"rows must be from 0 to {len(table) - 1}, not {int(rows[0])} to {int(rows[-1])}")
+    if std > 0 and source is None:
+        raise ValueError(f"std {std} needs a source of normals")
+    with torch.no_grad():
+        given = table.detach(), std, source, alpha, keep, rows, values.to(table.dtype)
+        _fast(table, source).dense_noise(*given)
+
+
+def _fast(table: Tensor, source: normals.Source | None) -> ModuleType:
+    fits = table.is_cuda and table.dtype == torch.float32 and table.is_contiguous() and isinstance(source, RowNoise)
+    if fits and importlib.util.find_spec("triton"):
+        from dprec_kernels.dense_noise import triton
+
+        return triton
+    return pieces

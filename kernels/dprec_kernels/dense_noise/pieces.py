@@ -1,0 +1,33 @@
+"""The same in one sweep over the table, in pieces that fit a cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dprec_kernels import normals
+
+
+def dense_noise(
+    table: Tensor,
+    std: float,
+    source: normals.Source | None,
+    alpha: float,
+    keep: float,
+    rows: Tensor,
+    values: Tensor,
+) -> None:
+    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient)."""
+    parts = list(normals.parts(*table.shape))
+    stops = torch.tensor([part.stop for part in parts], dtype=torch.int64, device=rows.device)
+    first = 0
+    for part, last in zip(parts, torch.searchsorted(rows, stops).tolist(), strict=True):
+        piece = table[part]
+        if keep != 1:
+            piece.mul_(keep)
+        if source is not None and std > 0:
+            own = torch.arange(part.start, part.stop, device=rows.device)
+            piece.add_(normals.draw(source, own, piece), alpha=alpha * std)
+        if last > first:
+            piece.index_add_(0, rows[first:last] - part.start, values[first:last], alpha=alpha)
+        first = last

@@ -1,0 +1,70 @@
+"""A step of the rows that a batch reads: gradients merged, noise, optimizer, in one pass and one write a row."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from dprec_kernels import normals
+from dprec_kernels.sparse_update import pieces, reference
+from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad, Rule
+
+__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update"]
+
+
+def sparse_update(
+    table: Tensor,
+    rows: Tensor,
+    values: Tensor,
+    rule: Rule,
+    *,
+    scales: Tensor | None = None,
+    std: float = 0.0,
+    source: normals.Source | None = None,
+    ignore: int | None = None,
+    among: Tensor | None = None,
+) -> Tensor:
+    """Step the rows that were read, in place, and return them: sorted, each once.
+
+    rows (users, ...) is what was read, values (users, ..., d) the gradient of each read, scales (users,) what a user's
+    gradient is multiplied by. A row's gradient is the sum over its reads, plus std · N(0, 1) from `source`; then `rule`
+    changes the row. Reads of `ignore` do not count. A user whose scale is 0 adds nothing, not even what is not finite.
+    With `among`, sorted and distinct, exactly these rows are stepped, read or not, and reads of others do not count.
+
+    Neither the scaled values nor the merged gradient are ever built in full. A value that several reads share, as
+    in a bag, takes no more memory if it is expanded along them. The same call gives the same bits.
+
+    >>> table, values = torch.zeros(4, 1), torch.tensor([[[1.0], [2.0]], [[4.0], [8.0]]])
+    >>> scales = torch.tensor([1.0, 0.5])
+    >>> sparse_update(table, torch.tensor([[3, 1], [3, 3]]), values, SGD(lr=1.0), scales=scales)
+    tensor([1, 3])
+    >>> table.flatten()
+    tensor([ 0., -2.,  0., -7.])
+    """
+    width = table.shape[-1]
+    if values.shape != (*rows.shape, width) or rows.dtype != torch.int64 or rows.dim() == 0:
+        shapes = f"values {tuple(values.shape)} must hold {width} numbers for each of int64 rows {tuple(rows.shape)}"
+        raise ValueError(shapes)
+    if scales is not None and scales.shape != rows.shape[:1]:
+        raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
+    if std > 0 and source is None:
+        raise ValueError(f"std {std} needs a source of normals")
+    normals.check(table, rows.new_empty(0) if among is None else among)
+    with torch.no_grad():
+        reads = pieces.merge(rows, scales, ignore, among)
+        _run(table.detach(), reads, values.detach(), rule, std, source)
+    return reads.rows
+
+
+def _run(
+    table: Tensor, reads: pieces.Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
+) -> None:
+    if table.is_cuda and importlib.util.find_spec("triton"):
+        from dprec_kernels.sparse_update import triton
+
+        if triton.fits(table, rule, source):
+            triton.sparse_update(table, reads, values, rule, std, source)  # type: ignore[arg-type]
+            return
+    pieces.sparse_update(table, reads, values, rule, std, source)

@@ -1,0 +1,79 @@
+"""The same in pieces: rows are merged, noised and stepped while they are in the cache."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec_kernels import normals
+from dprec_kernels.sparse_update.rules import Rule
+
+NOWHERE = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The rows of a step, and which reads each gathers."""
+
+    rows: Tensor  # (n,) sorted, each once
+    begins: Tensor  # (n,) where the reads of each row begin in `order`; they end where the next one's begin
+    order: Tensor  # (m,) places of the reads in the batch, row by row
+    users: Tensor  # (m,) who made each
+    weights: Tensor | None  # (m,) the user's scale
+
+
+def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor | None) -> Reads:
+    """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
+    flat = rows.flatten()
+    if ignore is not None:
+        flat = flat.masked_fill(flat == ignore, NOWHERE)
+    flat, order = flat.sort(stable=True)
+    if ignore is not None:
+        read = int(torch.searchsorted(flat, NOWHERE))
+        flat, order = flat[:read], order[:read]
+    chosen, counted = flat.unique_consecutive(return_counts=True) if among is None else (among, None)
+    users = order // max(1, math.prod(rows.shape[1:]))
+    weights = None if scales is None else scales[users]
+    adds = torch.ones_like(flat, dtype=torch.bool) if weights is None else weights != 0
+    if among is not None and len(among):
+        adds &= among[torch.searchsorted(among, flat).clamp_(max=len(among) - 1)] == flat
+    if counted is not None and bool(adds.all()):
+        return Reads(chosen, counted.cumsum(0) - counted, order, users, weights)
+    kept = adds.nonzero().squeeze(1)
+    weights = None if weights is None else weights[kept]
+    return Reads(chosen, torch.searchsorted(flat[kept], chosen), order[kept], users[kept], weights)
+
+
+def sparse_update(
+    table: Tensor, reads: Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
+) -> None:
+    """Step the rows of `reads` by their merged, noised gradients."""
+    each, which = without_repeats(values, reads)
+    each = each.to(table.dtype)
+    weights = None if reads.weights is None else reads.weights.to(table.dtype)
+    for part in normals.parts(len(reads.rows), table.shape[1]):
+        begins = reads.begins[part]
+        first = int(begins[0])
+        last = int(reads.begins[part.stop]) if part.stop < len(reads.rows) else len(which)
+        gradient = F.embedding_bag(
+            which[first:last],
+            each,
+            begins - first,
+            mode="sum",
+            per_sample_weights=None if weights is None else weights[first:last],
+        )
+        if source is not None and std > 0:
+            gradient.add_(normals.draw(source, reads.rows[part], gradient), alpha=std)
+        rule.update(table, reads.rows[part], gradient)
+
+
+def without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
+    """Return the values as a matrix, and which of its rows each read takes."""
+    width = values.shape[-1]
+    if values.dim() == 3 and values.stride(1) == 0 and values.shape[1] > 0:
+        return values[:, 0], reads.users
+    return values.reshape(-1, width), reads.order

@@ -1,0 +1,67 @@
+"""A dense step against the reference, and its law."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from dprec_kernels import normals
+from dprec_kernels.dense_noise import dense_noise, reference
+from dprec_kernels.row_noise import RowNoise
+
+SOURCE = RowNoise(seed=77, stream=3, step=12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("std", [0.0, 0.7])
+@pytest.mark.parametrize("touched", [0, 1, 9, 40])
+@pytest.mark.parametrize("piece", [1, 60, 1 << 16])
+def test_a_step_equals_the_reference(
+    monkeypatch: pytest.MonkeyPatch, piece: int, touched: int, std: float, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(normals, "PIECE", piece)
+    table, rows = torch.randn(40, 5, dtype=dtype), torch.randperm(40)[:touched].sort()[0]
+    values, drawn = torch.randn(touched, 5, dtype=dtype), SOURCE(torch.empty(40, 5, dtype=dtype), torch.arange(40))
+    exact, found = table.clone(), torch.nn.Parameter(table.clone())
+    reference.dense_noise(exact, std, drawn, -0.3, 0.9, rows, values)
+    dense_noise(found, std, SOURCE, alpha=-0.3, keep=0.9, rows=rows, values=values)
+    assert torch.allclose(found, exact, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
+
+
+def test_every_number_gets_noise_of_its_own() -> None:
+    table = torch.ones(5000, 33)
+    dense_noise(table, 2.0, torch.Generator().manual_seed(0), alpha=-0.5)
+    drawn = (table - 1).flatten()
+    assert stats.kstest(drawn.double().numpy(), "norm").pvalue > 1e-3
+    assert len(drawn.unique()) > 0.9 * len(drawn)
+
+
+def test_a_part_of_a_wider_table_may_be_stepped() -> None:
+    wide = torch.zeros(300, 10)
+    dense_noise(wide[:, 2:7], 1.0, torch.Generator())
+    assert (wide[:, 2:7] != 0).all()
+    assert not wide[:, :2].any()
+    assert not wide[:, 7:].any()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    table, rows, values = torch.zeros(5, 2), torch.tensor([1, 3]), torch.ones(2, 2)
+    with pytest.raises(ValueError, match="together"):
+        dense_noise(table, 1.0, SOURCE, rows=rows)
+    with pytest.raises(ValueError, match="values"):
+        dense_noise(table, 1.0, SOURCE, rows=rows, values=values[:1])
+    with pytest.raises(ValueError, match="sorted"):
+        dense_noise(table, 1.0, SOURCE, rows=rows.flip(0), values=values)
+    for wrong in (-2, 4):
+        with pytest.raises(ValueError, match="from 0 to 4"):
+            dense_noise(table, 1.0, SOURCE, rows=rows + wrong, values=values)
+    with pytest.raises(ValueError, match="source"):
+        dense_noise(table, 1.0, None)
+    with pytest.raises(ValueError, match="float16"):
+        dense_noise(table.half(), 1.0, SOURCE)
+
+
+def test_nothing() -> None:
+    dense_noise(torch.zeros(0, 3), 1.0, SOURCE)
+    dense_noise(torch.zeros(3, 0), 1.0, SOURCE)
