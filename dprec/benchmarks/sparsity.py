@@ -6,7 +6,7 @@ Every point is a run of a recipe, kept in a folder: what is missing is trained, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,16 @@ from dprec.errors import UserError
 RUNS = "runs/sparsity"
 EPSILONS = (1.0, 3.0, 8.0)
 # Large tables and a small network, so that a run takes minutes.
-SETTINGS = ("--data.dataset", "synthetic", "--data.synthetic_records", "500000", "--data.batch_size", "8192")
+SETTINGS: tuple[str, ...] = (
+    "--data.dataset",
+    "synthetic",
+    "--data.synthetic_records",
+    "500000",
+    "--data.batch_size",
+    "8192",
+)
 SETTINGS += ("--model.hidden", "[128]", "--trainer.max_epochs", "4", "--trainer.check_val_every_n_epoch", "10")
-TINY = ("--data.synthetic_records", "7000", "--data.table_scale", "0.01", "--data.batch_size", "1000")
+TINY: tuple[str, ...] = ("--data.synthetic_records", "7000", "--data.table_scale", "0.01", "--data.batch_size", "1000")
 TINY += ("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false")
 COLUMNS = {
     "epsilon": "ε",
@@ -35,7 +42,16 @@ COLUMNS = {
     "rows_noised": "rows",
     "seconds": "s",
 }
-COLOURS = {"DP-SGD": "#0f172a", "FEST": "#0284c7", "AdaFEST": "#c2410c", "AdaFEST+": "#16a34a", "exponential": "#a855f7"}
+COLOURS = {
+    "DP-SGD": "#0f172a",
+    "FEST": "#0284c7",
+    "AdaFEST": "#c2410c",
+    "AdaFEST+": "#16a34a",
+    "exponential": "#a855f7",
+}
+
+
+Named = tuple[str, Mapping[str, float]]  # a strategy and its arguments
 
 
 @dataclass(frozen=True)
@@ -45,14 +61,12 @@ class Point:
     system: str
     epsilon: float
     setting: str
-    strategies: tuple[tuple[str, dict[str, float]], ...]
+    strategies: tuple[Named, ...]
 
     @property
     def overrides(self) -> list[str]:
         named = [{"class_path": f"dprec.sparsity.{name}", "init_args": given} for name, given in self.strategies]
-        return ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)] if named else [
-            "--privacy.epsilon", f"{self.epsilon:g}"
-        ]  # fmt: skip
+        return ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)]
 
     def folder(self, runs: Path) -> Path:
         words = [self.system.lower().replace(" ", "-"), f"{self.epsilon:g}", *self.setting.split()]
@@ -63,19 +77,18 @@ def points(epsilons: Sequence[float]) -> list[Point]:
     """Return what is compared."""
     found = []
     for epsilon in epsilons:
-        found.append(Point("DP-SGD", epsilon, "", ()))
-        for keep in (100, 1_000, 10_000, 100_000):
-            found.append(Point("FEST", epsilon, f"keep={keep}", (("FEST", {"keep": keep}),)))
-        for threshold in (10, 15, 20, 50):
-            knob = {"threshold": threshold, "noise_ratio": 5}
-            found.append(Point("AdaFEST", epsilon, f"threshold={threshold}", (("AdaFEST", dict(knob)),)))
-        for threshold in (5, 10, 20):
-            knob, chosen = {"threshold": threshold, "noise_ratio": 5}, {"keep": 2_000}
-            both = (("FEST", dict(chosen)), ("AdaFEST", dict(knob)))
-            found.append(Point("AdaFEST+", epsilon, f"keep=2000, threshold={threshold}", both))
-        for keep in (100, 1_000):
-            knob = {"keep": keep, "noise_ratio": 1, "max_norm": 20}
-            found.append(Point("exponential", epsilon, f"keep={keep}", (("ExponentialSelection", dict(knob)),)))
+        ada: dict[int, Named] = {t: ("AdaFEST", {"threshold": t, "noise_ratio": 5}) for t in (5, 10, 15, 20, 50)}
+        settings: dict[tuple[str, str], tuple[Named, ...]] = {
+            ("DP-SGD", ""): (),
+            **{("FEST", f"keep={n}"): (("FEST", {"keep": n}),) for n in (100, 1_000, 10_000, 100_000)},
+            **{("AdaFEST", f"threshold={t}"): (ada[t],) for t in (10, 15, 20, 50)},
+            **{("AdaFEST+", f"threshold={t}"): (("FEST", {"keep": 2_000}), ada[t]) for t in (5, 10, 20)},
+            **{
+                ("exponential", f"keep={n}"): (("ExponentialSelection", {"keep": n, "noise_ratio": 1, "max_norm": 20}),)
+                for n in (100, 1_000)
+            },
+        }
+        found += [Point(name, epsilon, knob, given) for (name, knob), given in settings.items()]
     return found
 
 

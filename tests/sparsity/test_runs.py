@@ -1,0 +1,245 @@
+"""Strategies in whole runs: what is paid, said, saved and taken up again."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from dprec.data import Clicks, Sequences
+from dprec.errors import UserError
+from dprec.fit import main as fit_command
+from dprec.models import PCTR, DualEncoder
+from dprec.privacy.batch_rows import look_ups
+from dprec.privacy.engine import Privacy
+from dprec.privacy.tables import RowSpace, tables_of
+from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, Strategy
+from dprec.sparsity.exponential import gaussian_cost
+
+STEPS = 5
+
+
+def clicks() -> Clicks:
+    data = Clicks(dataset="synthetic", synthetic_records=700, table_scale=1e-3, batch_size=60)
+    data.setup()
+    return data
+
+
+def model(data: Clicks, **options: Any) -> PCTR:
+    torch.manual_seed(0)
+    settings = {"hidden": [8], "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0} | options
+    return PCTR(13, data.vocabularies, **settings)
+
+
+def fit(
+    sparsity: list[Strategy], data: Any = None, learner: Any = None, ckpt: Path | None = None, **options: Any
+) -> Any:
+    data = data or clicks()
+    privacy = Privacy(**({"epsilon": 2.0} | options.pop("privacy", {})), sparsity=sparsity)
+    callbacks = [privacy, *options.pop("callbacks", [])]
+    settings = {"max_steps": STEPS, "logger": False, "enable_checkpointing": False, "limit_val_batches": 0}
+    settings |= {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"} | options
+    warnings.simplefilter("ignore")
+    trainer = pl.Trainer(callbacks=callbacks, **settings)
+    trainer.fit(learner or model(data), data, ckpt_path=ckpt, weights_only=True)
+    return privacy, trainer
+
+
+def independent(sigma: float, rate: float, delta: float, releases: list[float]) -> float:
+    """ε by dp-accounting alone: a subsampled Gaussian, as often as there were steps, and the releases before."""
+    grid = 1e-4
+    step = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=grid)
+    whole = step.self_compose(STEPS)
+    for multiplier in releases:
+        whole = whole.compose(pld.from_gaussian_mechanism(multiplier, value_discretization_interval=grid))
+    return whole.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize("name", ["adafest", "exponential", "fest", "adafest+", "two"])
+def test_epsilon_is_that_of_an_independent_computation(name: str) -> None:
+    """From the noise that was in fact drawn: of the choice, of the gradients and of the release."""
+    strategies: dict[str, list[Strategy]] = {
+        "adafest": [AdaFEST(threshold=3.0, noise_ratio=2.0)],
+        "exponential": [ExponentialSelection(keep=5, noise_ratio=1.5)],
+        "fest": [FEST(keep=20, share=0.1)],
+        "adafest+": [FEST(keep=20, share=0.1), AdaFEST(noise_ratio=3.0)],
+        "two": [AdaFEST(tables="tables.tables.2.*", noise_ratio=2.0), ExponentialSelection(tables="tables.tables.3.*")],
+    }
+    privacy, trainer = fit(strategies[name])
+    precision = trainer.lightning_module.gradient.noise_multiplier**-2
+    for strategy in strategies[name]:
+        if isinstance(strategy, AdaFEST):
+            precision += strategy.sigma**-2
+        if isinstance(strategy, ExponentialSelection):
+            precision += strategy.keep * gaussian_cost(strategy.epsilon_of_a_draw(strategy.sigma)) ** 2
+    releases = [event.noise_multiplier for event in privacy.planned.releases.values()]
+    assert len(releases) == (name in ("fest", "adafest+"))
+    expected = independent(precision**-0.5, 60 / 600, privacy.delta, releases)
+    assert privacy.spent == pytest.approx(expected, rel=2e-3)
+    assert privacy.spent <= 2.0
+
+
+def test_eana_says_that_it_is_not_private() -> None:
+    privacy, _ = fit([EANA()], privacy={"epsilon": None, "noise_multiplier": 1.0})
+    assert privacy.spent == float("inf")
+    assert privacy.guarantee().startswith("not private: EANA")
+    with pytest.raises(UserError, match="EANA adds noise to touched rows only.*give noise_multiplier alone"):
+        Privacy(epsilon=3.0, sparsity=EANA())
+
+
+def test_the_sentence_names_where_the_noise_goes() -> None:
+    privacy, trainer = fit([FEST(keep=20, share=0.1), AdaFEST(noise_ratio=3.0)])
+    told = privacy.guarantee()
+    sigma = trainer.lightning_module.gradient.noise_multiplier
+    assert "FEST: 20 rows chosen by the release; AdaFEST: rows chosen in each step" in told
+    assert f"counts with noise multiplier {3 * sigma:.6g}; the gradients' own noise multiplier is {sigma:.6g}" in told
+
+
+def test_look_ups_are_those_of_the_data() -> None:
+    data = clicks()
+    learner = model(data)
+    trained = dict(learner.named_parameters())
+    space = RowSpace(tables_of(learner, trained))
+    counts = np.zeros(space.size)
+    for portion in look_ups(space, learner, trained, data.training()):
+        np.add.at(counts, portion.keys, portion.values)
+    batch = data.training().log.read(np.arange(600))
+    for feature, name in enumerate(space.tables):
+        rows = space.flat(name, batch.categories[:, feature, 0] + 1).numpy()
+        exact = np.bincount(rows, minlength=space.size)
+        assert exact[exact > 0].tolist() == counts[exact > 0].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.8, "weight_decay": 0.01}])
+def test_checkpoints_and_evaluation_of_lazydp_owe_nothing(options: dict[str, float], tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "now.ckpt")
+            saved = torch.load(tmp_path / "now.ckpt", weights_only=True)["state_dict"]
+            seen.append(all((saved[name] != start[name])[1:].any(1).all() for name in start))
+
+        def on_validation_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+            now = dict(module.named_parameters())
+            if not trainer.sanity_checking:
+                seen.append(all((now[name] != start[name])[1:].any(1).all() for name in start))
+
+    data = clicks()
+    learner = model(data, **options)
+    start = {name: p.detach().clone() for name, p in learner.named_parameters() if name.startswith("tables.")}
+    fit(
+        [LazyDP()],
+        data,
+        learner,
+        callbacks=[Look()],
+        limit_val_batches=1,
+        val_check_interval=2,
+        check_val_every_n_epoch=1,
+    )
+    assert len(seen) > STEPS
+    assert all(seen)
+    assert all((p.detach() != start[name])[1:].any(1).all() for name, p in learner.named_parameters() if name in start)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [FEST(keep=20, share=0.1), AdaFEST(threshold=1.0)],
+        lambda: [LazyDP()],
+    ],
+)
+def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -> None:
+    data, path, again, kept = clicks(), tmp_path / "half.ckpt", make(), {}
+    momentum = 0.5 if len(again) == 1 else 0.0
+
+    class SaveHalf(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(path)
+                kept.update(_copied(trainer.callbacks[0].rules.state_dict()[0]))  # type: ignore[attr-defined]
+
+    class LookAtStart(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 2:
+                now = trainer.callbacks[0].rules.state_dict()[0]  # type: ignore[attr-defined]
+                assert kept
+                assert kept.keys() == now.keys()
+                assert all(torch.equal(kept[key], now[key]) for key in kept)
+
+    first, _ = fit(make(), data, model(data, momentum=momentum), callbacks=[SaveHalf()])
+    privacy, trainer = fit(again, data, model(data, momentum=momentum), ckpt=path, callbacks=[LookAtStart()])
+    assert trainer.global_step == STEPS
+    assert privacy.spent == first.spent
+    assert again[0].settings() == first.rules.strategies[0].settings()
+    other = [FEST(keep=21, share=0.1), AdaFEST()] if len(again) == 2 else [LazyDP(aggregate=False)]
+    with pytest.raises(UserError, match="cannot resume: sparsity was"):
+        fit(other, data, model(data), ckpt=path, max_steps=2 * STEPS)
+
+
+def _copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def test_averaged_weights_and_owed_noise_do_not_go_together() -> None:
+    from pytorch_lightning.callbacks import EMAWeightAveraging
+
+    with pytest.raises(UserError, match="averaged weights would hold rows that still owe noise"):
+        fit([LazyDP()], callbacks=[EMAWeightAveraging(decay=0.9)])
+
+
+def test_shared_negatives_leave_a_sequence_model_sparse() -> None:
+    data = Sequences(
+        dataset="synthetic", synthetic_users=60, synthetic_items=200, batch_size=12, max_length=9, min_events=0
+    )
+    data.setup()
+    learner = DualEncoder(data.items, dim=8, max_length=9, negatives=7, weight_decay=0.0)
+    privacy, _ = fit([AdaFEST(threshold=2.0)], data, learner)
+    assert 7 <= privacy.rules.report()["rows_noised"] < 250
+    whole = DualEncoder(data.items, dim=8, max_length=9, weight_decay=0.0)
+    with pytest.raises(UserError, match=r"table 'embedding\.weight' is used as a whole"):
+        fit([AdaFEST(threshold=2.0)], data, whole)
+
+
+OWN = '''
+import torch
+from dprec.sparsity import BatchRows, Strategy
+
+
+class EveryOther(Strategy):
+    """Trains half of the rows, whatever the data says: free of charge, since nothing is looked at."""
+
+    def __init__(self, start: int = 0, **options):
+        super().__init__(**options)
+        self.start = start
+
+    def choose(self, batch, among):
+        rows = torch.arange(self.start, self.space.size, 2)
+        return rows if among is None else rows[torch.isin(rows, among)]
+'''
+
+
+def test_a_strategy_of_ones_own_works_from_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "every_other.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(
+        "data: {class_path: dprec.data.Clicks, init_args: {dataset: synthetic, synthetic_records: 700, "
+        "table_scale: 0.001, batch_size: 60}}\n"
+        "model: {class_path: dprec.models.PCTR, init_args: {hidden: [8], weight_decay: 0.0}}\n"
+        "privacy: {epsilon: 4, sparsity: {class_path: every_other.EveryOther, init_args: {start: 1}}}\n"
+        "trainer: {max_steps: 3}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert fit_command(["own.yaml", "--out", "run"]) == 0, capsys.readouterr().err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["sparsity"]["gradient_size_reduction"] == pytest.approx(2, rel=0.1)
+    assert metrics["epsilon"] <= 4
