@@ -77,12 +77,12 @@ def points(epsilons: Sequence[float]) -> list[Point]:
     """Return what is compared."""
     found = []
     for epsilon in epsilons:
-        ada: dict[int, Named] = {t: ("AdaFEST", {"threshold": t, "noise_ratio": 5}) for t in (5, 10, 15, 20, 50)}
+        ada: dict[int, Named] = {t: ("AdaFEST", {"threshold": t, "noise_ratio": 2}) for t in (4, 6, 8, 12, 25)}
         settings: dict[tuple[str, str], tuple[Named, ...]] = {
             ("DP-SGD", ""): (),
             **{("FEST", f"keep={n}"): (("FEST", {"keep": n}),) for n in (100, 1_000, 10_000, 100_000)},
-            **{("AdaFEST", f"threshold={t}"): (ada[t],) for t in (10, 15, 20, 50)},
-            **{("AdaFEST+", f"threshold={t}"): (("FEST", {"keep": 2_000}), ada[t]) for t in (5, 10, 20)},
+            **{("AdaFEST", f"threshold={t}"): (ada[t],) for t in (6, 8, 12, 25)},
+            **{("AdaFEST+", f"threshold={t}"): (("FEST", {"keep": 2_000}), ada[t]) for t in (4, 6, 8)},
             **{
                 ("exponential", f"keep={n}"): (("ExponentialSelection", {"keep": n, "noise_ratio": 1, "max_norm": 20}),)
                 for n in (100, 1_000)

@@ -79,6 +79,10 @@ class Rows:
         values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
         return self.ids.flatten(), values.flatten(0, 1)
 
+    def reads(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ids, values (B, N, d) and the factor of each user: the same sum, with nothing multiplied yet."""
+        return self.ids, self.values.reshape(*self.ids.shape, -1), weight
+
     def only(self, rows: Tensor) -> Rows:
         """Return what is left where no other rows than these, which ascend, may change."""
         return Rows(self.ids, _zeroed(self.values, ~is_among(self.ids, rows)))
@@ -111,6 +115,10 @@ class SharedRows:
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         left = self.left * weight[:, None, None]
         return self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1)
+
+    def reads(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ids, values = self.weighted_rows(weight)
+        return ids, values, values.new_ones(len(ids))
 
     def only(self, rows: Tensor) -> SharedRows:
         kept = is_among(self.ids, rows)

@@ -61,8 +61,8 @@ class RowRules:
 
     @property
     def defer(self) -> bool:
-        """Whether noise is paid later, so that what lies in memory between steps is not yet private."""
-        return any(strategy.noised == "later" for strategy in self.strategies)
+        """Whether noise is owed from step to step, so that what lies in memory between steps is not yet private."""
+        return any(strategy.owes for strategy in self.strategies)
 
     @property
     def broken(self) -> str | None:

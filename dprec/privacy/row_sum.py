@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dprec.privacy.contribution import Contribution, Rows, SharedRows
+from dprec_kernels.sparse_update import sparse_update
 
 
 class RowSum:
@@ -22,7 +23,7 @@ class RowSum:
     def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
         self.shape = shape
         self.dtype = torch.promote_types(dtype, torch.float32)
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[Reads] = []
 
     def zero_(self) -> None:
         self._parts.clear()
@@ -30,19 +31,34 @@ class RowSum:
     def add(self, use: Contribution, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u of one use."""
         assert isinstance(use, (Rows, SharedRows))
-        self._parts.append(use.weighted_rows(weight))
+        self._parts.append(use.reads(weight))
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
         if not self._parts:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, *self.shape[1:], dtype=self.dtype)
-        rows, back = torch.cat([ids for ids, _ in self._parts]).unique(return_inverse=True)
-        values = torch.cat([part.to(self.dtype) for _, part in self._parts])
-        return rows, values.new_zeros(len(rows), *self.shape[1:]).index_add_(0, back, values)
+        ids, values, scales = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
+        collected = _Collected(values.new_empty(ids.numel(), values.shape[-1], dtype=self.dtype))
+        rows = sparse_update(collected.values[:0], ids, values, collected, scales=scales)
+        return rows, collected.values[: len(rows)].view(len(rows), *self.shape[1:])
 
-    def at(self, rows: Tensor) -> Tensor:
-        """Return the sums of these rows, which ascend; all that was added is among them."""
-        own, values = self.merged()
-        total = values.new_zeros(len(rows), *self.shape[1:])
-        total[torch.searchsorted(rows, own.to(rows.device))] = values.to(total.device)
-        return total
+
+Reads = tuple[Tensor, Tensor, Tensor]  # ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,)
+
+
+class _Collected:
+    """A rule for an update that keeps gradients instead of applying them."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._count = 0
+
+    def update(self, table: Tensor, rows: Tensor, gradient: Tensor) -> None:
+        self.values[self._count : self._count + len(rows)] = gradient
+        self._count += len(rows)
+
+
+def _joined(parts: list[Reads]) -> Reads:
+    each = [scales.view(-1, *[1] * (ids.dim() - 1)).expand(ids.shape).flatten() for ids, _, scales in parts]
+    values = [values.reshape(-1, values.shape[-1]) for _, values, _ in parts]
+    return torch.cat([ids.flatten() for ids, _, _ in parts]), torch.cat(values), torch.cat(each)

@@ -15,7 +15,7 @@ from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.release import ExactSums, Portion, Release
 from dprec.privacy.tables import RowSpace
 
-Noised = Literal["chosen", "touched", "later"]
+Noised = Literal["chosen", "touched", "later"]  # "later": by `update`, not in the gradient
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Strategy:
     Where several strategies name a table, each chooses among what the ones before it left.
     """
 
-    noised: ClassVar[Noised] = "chosen"  # noise goes to all chosen rows; to those a user touched; or is paid later
+    noised: ClassVar[Noised] = "chosen"  # where noise goes
+    owes: ClassVar[bool] = False  # whether rows may still owe noise after a step
     looks: ClassVar[bool] = False  # whether `choose` looks at the batch, and so needs noise of its own
     broken: ClassVar[str | None] = None  # why what it trains is not private
 

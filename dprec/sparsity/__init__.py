@@ -2,9 +2,10 @@
 
 from dprec.privacy.strategy import BatchRows, Strategy
 from dprec.sparsity.adafest import AdaFEST
+from dprec.sparsity.dense import Dense
 from dprec.sparsity.eana import EANA
 from dprec.sparsity.exponential import ExponentialSelection
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
 
-__all__ = ["EANA", "FEST", "AdaFEST", "BatchRows", "ExponentialSelection", "LazyDP", "Strategy"]
+__all__ = ["EANA", "FEST", "AdaFEST", "BatchRows", "Dense", "ExponentialSelection", "LazyDP", "Strategy"]

@@ -30,7 +30,7 @@ class AdaFEST(Strategy):
     looks: ClassVar[bool] = True
 
     def __init__(
-        self, threshold: float = 5.0, noise_ratio: float = 5.0, max_contribution: float = 1.0, **options: Any
+        self, threshold: float = 5.0, noise_ratio: float = 2.0, max_contribution: float = 1.0, **options: Any
     ) -> None:
         super().__init__(**options)
         for name, value in (("noise_ratio", noise_ratio), ("max_contribution", max_contribution)):

@@ -35,6 +35,7 @@ class LazyDP(Strategy):
     """
 
     noised: ClassVar[Noised] = "later"
+    owes: ClassVar[bool] = True
 
     def __init__(self, aggregate: bool = True, **options: Any) -> None:
         super().__init__(**options)

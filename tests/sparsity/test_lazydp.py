@@ -13,7 +13,7 @@ from torch import Tensor
 from dprec.errors import UserError
 from dprec.models.optimizers import Adam
 from dprec.privacy.noise import GaussianNoise
-from dprec.sparsity import AdaFEST, LazyDP
+from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
 
@@ -29,12 +29,21 @@ class Placed:
         self.seed, self.step = seed, 0
 
     def add_(self, tensor: Tensor, std: float) -> None:
-        if tensor.shape[0] == ROWS:
-            rows = torch.arange(ROWS)
+        if tensor.shape[0] == ROWS - 1:  # all but padding
+            rows = torch.arange(1, ROWS)
             tensor.add_(row_noise(self.seed, 0, rows, self.step, tensor.shape[1]).mul_(std))
         else:
             generator = torch.Generator().manual_seed(1000 * self.step + tensor.numel())
             tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=std)
+
+
+class Whole(Strategy):
+    """Noise for all rows in every step: the same sums as LazyDP's, and a gradient of the table's size."""
+
+    def update(self, optimizer: Any) -> None:
+        for table in self.space.tables.values():
+            assert table.parameter.grad is not None
+            table.parameter.grad = table.parameter.grad.to_dense()
 
 
 def batches(step: int) -> list[Any]:
@@ -51,7 +60,7 @@ def test_replayed_noise_makes_dense_training_bit_for_bit(options: dict[str, floa
     late = Placed()
     lazy = Run([LazyDP(tables="big.*", aggregate=False)], noise=late, **options)
     now = Placed(lazy.rules.strategies[0]._tables["big.weight"].seed)  # type: ignore[attr-defined]
-    dense = Run([], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options)
+    dense = Run([Whole(tables="big.*")], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options)
     behind = 0
     for step in range(STEPS):
         late.step = now.step = step
@@ -140,6 +149,26 @@ def test_without_noise_gradients_arrive_as_in_dense_training(options: dict[str, 
             run.step(*batches(step), lr=0.5 / (1 + step))
     for name, value in dense.weights().items():
         assert torch.allclose(lazy.weights()[name], value, atol=1e-5), name
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}])
+def test_the_sweep_of_dense_noise_is_dense_training(options: dict[str, float]) -> None:
+    """One sweep over the table against a gradient of the table's size, with the same normals."""
+
+    class Counted(Placed):
+        def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
+            return out.copy_(row_noise(7, 0, rows, self.step, out.shape[1]))
+
+    swept, whole = (Counted(7) for _ in range(2))
+    runs = [Run([Dense(tables="big.*")], noise=swept, **options), Run([Whole(tables="big.*")], noise=whole, **options)]
+    for step in range(20):
+        swept.step = whole.step = step
+        for run in runs:
+            run.step(*batches(step), lr=0.5 / (1 + step))
+    for name, value in runs[0].weights().items():
+        assert torch.allclose(value, runs[1].weights()[name], atol=1e-5), name
+    with pytest.raises(UserError, match="Dense needs SGD"):
+        Run([Dense()], optimizer=Adam)
 
 
 def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:

@@ -122,7 +122,7 @@ def _pool(tape: Tape, weight: Tensor, ids: Tensor, mode: str, padding: int | Non
         share = at_least_float32(gradient.detach())  # (bags, d)
         if mode == "mean":
             share = share / real.sum(1, keepdim=True).clamp(min=1)
-        if padding is None:
+        if padding is None or bool(real.all()):
             values = share.unsqueeze(1).expand(*ids.shape, -1)
         else:
             values = share.unsqueeze(1) * real.unsqueeze(2)
