@@ -204,16 +204,16 @@ class RowRules:
         kept = ~is_among(touched, nothing)
         if chosen is not None:
             kept &= is_among(touched, chosen)
-        touched, values = touched[kept], values[kept]
+        rows, values = _where(kept, touched, values)
         if noised == "chosen":
+            touched = rows
             rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
             rows = rows[~is_among(rows, nothing)]
             values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
                 0, torch.searchsorted(rows, touched), values
             )
-        else:
-            moved = (values != 0).flatten(1).any(1)
-            rows, values = touched[moved], values[moved]
+        elif noised == "touched":
+            rows, values = _where((values != 0).flatten(1).any(1), rows, values)
         if noised != "later":
             noise.add_(values, std)
             self.tally.noised += len(rows)
@@ -230,3 +230,7 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
+
+
+def _where(kept: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    return (rows, values) if bool(kept.all()) else (rows[kept], values[kept])

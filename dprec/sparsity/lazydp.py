@@ -15,6 +15,7 @@ from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.strategy import Noised, Strategy
 from dprec.privacy.tables import RowSpace, Table
 from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
+from dprec_kernels import sparse_update
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.row_noise import RowNoise
 
@@ -183,7 +184,7 @@ class _Aggregated(_LazyTable):
             left = 1 - rates.rate * rates.decay
             if left <= 0:
                 raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
-            self.values.index_add_(0, rows, values, alpha=-rates.rate / left)
+            sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
         self.steps.record(rates)
         if self.steps.worn:
             self.settle(None)

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import os
 import pickle
 from typing import Any
@@ -200,3 +201,31 @@ def test_a_forked_process_does_not_repeat_its_parents_noise() -> None:
     os.waitpid(child, 0)
     noise.at(1).add_(mine, 1.0)
     assert os.read(reading, 16) != mine.numpy().tobytes()
+
+
+def test_float32_normals_are_normal_to_the_tails() -> None:
+    noise = GaussianNoise(seed=5)
+    drawn = noise(torch.empty(4001, 501), torch.arange(4001)).flatten()  # an odd number
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-3
+    for bound in (3.0, 4.5):
+        expected = 2 * stats.norm.sf(bound) * len(drawn)
+        assert 1e-3 < stats.poisson.cdf(int((drawn.abs() > bound).sum()), expected) < 1 - 1e-3
+    halves = drawn[: len(drawn) // 2 * 2].view(-1, 2)
+    assert abs(float(np.corrcoef(halves.T.numpy())[0, 1])) < 4 / len(halves) ** 0.5
+
+
+@pytest.mark.parametrize(("uniform", "radius"), [(1 - 2.0**-53, (2 * 53 * math.log(2)) ** 0.5), (0.0, 0.0)])
+def test_float32_normals_reach_as_far_as_their_uniforms(uniform: float, radius: float) -> None:
+    class Always:
+        def random(self, out: np.ndarray, dtype: type = np.float64) -> None:
+            out[:] = uniform if dtype is np.float64 else 0.0
+
+    noise = GaussianNoise(seed=5)
+    noise._philox = Always()  # type: ignore[assignment]
+    assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=1e-6)
+
+
+def test_float64_rows_get_float64_normals() -> None:
+    drawn = GaussianNoise(seed=5)(torch.empty(300, 7, dtype=torch.float64), torch.arange(300))
+    assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
+    assert (drawn.float().double() != drawn).any()
