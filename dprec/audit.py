@@ -27,7 +27,7 @@ without privacy. A promise that is not kept ends the command with exit code 2.
   --seed_of_canaries N
   --noise LIST         also with these noise multipliers and no budget (0.01,0.001), or none
   --beside TEXT        also the recipe with other overrides: 'name = --key value'; may be repeated
-  --minutes N          in all; training that has no time left stops early and says so (9)
+  --minutes N          in all; training that has no time left stops early and says so (8)
   --out DIR            folder of the audit; default runs/audit-<recipe>. The same command goes on where it stopped.
   --key value          any override of dprec.fit
 
@@ -55,7 +55,7 @@ def audit(argv: list[str], console: Console) -> None:
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.audit recipes/quickstart.yaml")
     canaries = asked_canaries(line)
-    minutes = line.take_number("minutes") or 9
+    minutes = line.take_number("minutes") or 8
     default = Path("runs") / ("audit-" + "+".join(Path(path).stem for path in line.recipes))
     run = Audit(Path(line.take("out") or default), canaries, minutes)
     found = run.run(line, asked_systems(line), console)

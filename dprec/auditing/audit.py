@@ -30,7 +30,7 @@ from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.folder import RunFolder, write_json
 
-TRAINING = 0.75  # of the time that is left goes to training, the rest to measuring
+TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
 
 
 class Audited(Experiment):

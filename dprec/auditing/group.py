@@ -60,8 +60,9 @@ def most_exposed(epsilon: float, delta: float) -> float:
 
 def _step(sigma: float, rate: float, group: int) -> pld.PrivacyLossDistribution:
     """One step's distribution: 0 to `group` users drawn, each adding the clipping norm in the same direction."""
+    interval = INTERVAL * group  # as ε grows, so may the grid
     if rate == 1.0:
-        return pld.from_gaussian_mechanism(sigma / group, value_discretization_interval=INTERVAL)
+        return pld.from_gaussian_mechanism(sigma / group, value_discretization_interval=interval)
     drawn = stats.binom(group, rate)
     chances = [float(drawn.pmf(count)) for count in range(group + 1)]
     likely = [count for count in range(group + 1) if chances[count] > UNLIKELY]
@@ -72,5 +73,5 @@ def _step(sigma: float, rate: float, group: int) -> pld.PrivacyLossDistribution:
     if rest > 0:
         weights, sizes = [*weights, rest], [*sizes, float(group)]
     return pld.from_mixture_gaussian_mechanism(
-        sigma, sizes, [weight / math.fsum(weights) for weight in weights], value_discretization_interval=INTERVAL
+        sigma, sizes, [weight / math.fsum(weights) for weight in weights], value_discretization_interval=interval
     )

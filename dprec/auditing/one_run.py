@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 CONFIDENCE = 0.95
 SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 1.0)  # of the canaries that are guessed; about the others one abstains
+TOLERANCE = 1e-3
 MOST = 50.0  # an ε beyond this is nothing to tell from infinity
 
 
@@ -37,29 +38,32 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
     >>> round(chance(10, 10, 10, epsilon=0.0, delta=0.0) * 2**10, 9)
     1.0
     """
-    tail = stats.binom(guesses, special.expit(epsilon))
-    enough = float(tail.sf(right - 1))  # P[W >= right]
-    if delta == 0 or right == 0:
-        return min(1.0, enough)
-    back = np.arange(1, right + 1)
-    nearly = np.cumsum(tail.pmf(right - back)) / back  # P[right > W >= right - i] / i
-    return min(1.0, enough + 2 * canaries * delta * float(nearly.max()))
+    if right == 0:
+        return 1.0
+    reached = np.arange(right, 0, -1)  # right - i for i = 0 ... right - 1
+    least = special.betainc(reached, guesses - reached + 1, special.expit(epsilon))  # P[W >= right - i]
+    if delta == 0:
+        return min(1.0, float(least[0]))
+    nearly = (np.append(least[1:], 1.0) - least[0]) / np.arange(1, right + 1)  # P[right > W >= right - i] / i
+    return min(1.0, float(least[0] + 2 * canaries * delta * nearly.max()))
 
 
 def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float) -> float:
     """The largest ε that so many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
 
     >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 3)
-    3.492
+    3.491
     """
 
     def refuted(epsilon: float) -> bool:
         return chance(canaries, guesses, right, epsilon, delta) <= doubt
 
+    if 2 * right <= guesses:
+        return 0.0
     low, high = 0.0, MOST
     if not refuted(low) or refuted(high):
         return MOST if refuted(high) else 0.0
-    while high - low > 1e-4:
+    while high - low > TOLERANCE:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low

@@ -11,6 +11,8 @@ from rich.table import Table
 
 from dprec.privacy.guarantee import round_up
 
+GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
+
 
 def show(report: Mapping[str, Any], console: Console) -> None:
     rows = report["systems"]
@@ -21,41 +23,50 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What is promised beside what is seen."""
-    table = Table(box=SIMPLE_HEAD, title="ε promised, and at least (95 %)", title_justify="left", title_style="bold")
-    table.add_column("system")
-    columns = ("promised", "by sequences", "by gradients", "noise", "share", "repetition", "rows untouched", "steps")
-    for name in columns:
-        table.add_column(name, justify="right")
-    for row in rows:
-        promised = row["promised_epsilon"]
-        bounds = (row["empirical_epsilon"].get(view) for view in ("sequences", "gradients"))
-        gauges = (row["gauges"].get(name) for name in ("noise", "share", "repetition"))
-        planned = "" if row["steps"] == row["planned_steps"] else f" of {row['planned_steps']}"
-        table.add_row(
-            row["system"],
-            "none" if promised is None else round_up(promised),
-            *("" if bound is None else f"{bound['epsilon']:.2f}" for bound in bounds),
-            *("" if gauge is None else f"{gauge['measured']:.3g} ± {gauge['error']:.1g}" for gauge in gauges),
-            f"{sum(row['untouched_rows'].values()):,}",
-            f"{row['steps']}{planned}",
-            style="bold red" if row["breaches"] else None,
-        )
+    """What is promised beside what is seen, a column for each system."""
+    table = _columns("what is promised and what is seen", rows)
+    table.add_row(
+        "ε promised", *("none" if r["promised_epsilon"] is None else _short(r["promised_epsilon"]) for r in rows)
+    )
+    for view in ("sequences", "gradients"):
+        bounds = (row["empirical_epsilon"].get(view) for row in rows)
+        table.add_row(f"ε at least, by {view}", *("" if b is None else f"{b['epsilon']:.2f}" for b in bounds))
+    for name, meaning in GAUGES.items():
+        gauges = (row["gauges"].get(name) for row in rows)
+        table.add_row(meaning, *("" if g is None else f"{_ratio(g):.3f} ± {_error(g):.3f}" for g in gauges))
+    table.add_row("rows never touched", *(f"{sum(row['untouched_rows'].values()):,}" for row in rows))
+    table.add_row("steps", *(f"{row['steps']:,} of {row['planned_steps']:,}" for row in rows))
     return table
 
 
 def exposures(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Median bits by rank, then by fit, for each number of users who hold a secret."""
-    title = "median exposure in bits by rank / by fit, of secrets that so many users hold"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    table.add_column("system")
-    for point in rows[0]["exposures"]:
-        table.add_column(str(point["occurrences"]), justify="right")
-    for row in rows:
-        points = row["exposures"]
-        cells = (f"{point['by_rank']['median']:.1f} / {point['by_fit']['median']:.1f}" for point in points)
-        table.add_row(row["system"], *cells)
+    """Median bits by rank, then by fit, a line for each number of users who hold a secret."""
+    table = _columns("median exposure in bits, by rank / by fit", rows, first="users who hold the secret")
+    for points in zip(*(row["exposures"] for row in rows), strict=True):
+        cells = (f"{p['by_rank']['median']:.1f} / {_short(p['by_fit']['median'])}" for p in points)
+        table.add_row(str(points[0]["occurrences"]), *cells)
     return table
+
+
+def _columns(title: str, rows: Sequence[Mapping[str, Any]], first: str = "") -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 0, 0, 1))
+    table.add_column(first)
+    for row in rows:
+        table.add_column(row["system"], justify="right", style="bold red" if row["breaches"] else None)
+    return table
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value >= 100 else f"{value:.1f}"
+
+
+def _ratio(gauge: Mapping[str, Any]) -> float:
+    """Measured over promised; as it is where 0 is promised."""
+    return gauge["measured"] / (gauge["promised"] or 1.0)
+
+
+def _error(gauge: Mapping[str, Any]) -> float:
+    return gauge["error"] / (gauge["promised"] or 1.0)
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,8 +16,9 @@ def untouched_rows(start: Mapping[str, Tensor], end: Mapping[str, Tensor], rows:
     Row 0 is padding and never moves. The other rows of a private model all carry noise.
 
     >>> import torch
-    >>> start = {"table": torch.zeros(4, 2), "bias": torch.zeros(2)}
-    >>> untouched_rows(start, {"table": torch.tensor([[0.0, 0], [1, 0], [0, 0], [0, 1]]), "bias": torch.ones(2)}, rows=4)
+    >>> start = {"table": torch.zeros(4, 1), "bias": torch.zeros(2)}
+    >>> end = {"table": torch.tensor([[0.0], [1.0], [0.0], [2.0]]), "bias": torch.ones(2)}
+    >>> untouched_rows(start, end, rows=4)
     {'table': [2]}
     """
     tables = [name for name, value in start.items() if value.dim() == 2 and len(value) == rows]
