@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What makes a documented run short; everything else stands as it is written.
 SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
+FEW = ["--canaries", "1,2", "--each", "2", "--references", "100", "--coins", "20", "--noise", "none"]
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -56,6 +57,8 @@ def test_every_command_runs(document: Path, workplace: Path) -> None:
             Path(argv[argv.index("--resume") + 1], "metrics.json").unlink()  # as if it had been killed
         elif module == "dprec.fit":
             argv += SHORT if "my_log.csv" not in argv else SHORT[:4]
+        elif module == "dprec.audit":
+            argv += SHORT + FEW
         assert importlib.import_module(module).main(argv) == 0, argv
 
 

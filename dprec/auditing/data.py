@@ -18,7 +18,8 @@ class CanariedSequences(Sequences):
         canaries: how many of which kind.
         options: those of `Sequences`.
 
-    >>> data = CanariedSequences(Canaries(each=1, coins=10), dataset="synthetic", synthetic_users=50, batch_size=10)
+    >>> few = Canaries(each=1, coins=10)
+    >>> data = CanariedSequences(few, dataset="synthetic", synthetic_users=50, batch_size=10, min_events=0)
     >>> data.users, len(next(iter(data.test_dataloader())).target)
     (265, 50)
     """

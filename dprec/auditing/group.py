@@ -11,7 +11,7 @@ from scipy import stats
 
 from dprec.privacy import accounting
 
-INTERVAL = 1e-3
+INTERVAL, POINTS = 1e-3, 1e4  # the finest grid of losses, and the most points, of which each takes a search
 USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10
 UNLIKELY = 1e-15  # this many of a group in one step are counted as all of it
 
@@ -41,8 +41,11 @@ def group_epsilons(uses: accounting.Uses, delta: float, groups: Sequence[int]) -
     """ε for each size of a group; larger groups are not tried once one is beyond use."""
     found: dict[int, float] = {}
     for group in sorted(groups):
-        beyond = bool(found) and max(found.values()) == math.inf
-        found[group] = math.inf if beyond else group_epsilon(uses, delta, group)
+        if group == 1:
+            found[group] = accounting.epsilon(uses, delta)
+        else:
+            beyond = math.inf in found.values()
+            found[group] = math.inf if beyond else group_epsilon(uses, delta, group)
     return [found[group] for group in groups]
 
 
@@ -60,7 +63,8 @@ def most_exposed(epsilon: float, delta: float) -> float:
 
 def _step(sigma: float, rate: float, group: int) -> pld.PrivacyLossDistribution:
     """One step's distribution: 0 to `group` users drawn, each adding the clipping norm in the same direction."""
-    interval = INTERVAL * group  # as ε grows, so may the grid
+    reach = group / sigma
+    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # as ε grows, so may the grid
     if rate == 1.0:
         return pld.from_gaussian_mechanism(sigma / group, value_discretization_interval=interval)
     drawn = stats.binom(group, rate)

@@ -51,8 +51,8 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
 def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float) -> float:
     """The largest ε that so many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
 
-    >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 3)
-    3.491
+    >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 2)
+    3.49
     """
 
     def refuted(epsilon: float) -> bool:

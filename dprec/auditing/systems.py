@@ -87,9 +87,13 @@ def _whole(line: CommandLine, option: str, usual: Canaries) -> int:
 def asked_systems(line: CommandLine) -> list[System]:
     """The recipe last, after the same without privacy and those that `--noise` and `--beside` name."""
     beside = [value for key, value in line.overrides if key == "beside"]
-    noise = line.take("noise") or NOISE
+    noise = line.take("noise")
     line.take("beside")
-    privacy = parse(line).tree["privacy"]
+    tree = parse(line).tree
+    privacy = tree["privacy"]
+    if noise is None:  # releases before training take a share of a budget, so there must be one
+        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        noise = NOISE if model.releases is Learner.releases else "none"
     systems = [System.without_privacy(), *_noises(noise, privacy is not None), *map(System.read, beside)]
     if privacy is not None:
         given = privacy["init_args"]
