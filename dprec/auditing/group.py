@@ -11,7 +11,7 @@ from scipy import stats
 
 from dprec.privacy import accounting
 
-INTERVAL, POINTS = 1e-3, 1e4  # the finest grid of losses, and the most points, of which each takes a search
+INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the most points, of which each takes a search
 USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10
 UNLIKELY = 1e-15  # this many of a group in one step are counted as all of it
 

@@ -92,7 +92,7 @@ def asked_systems(line: CommandLine) -> list[System]:
     tree = parse(line).tree
     privacy = tree["privacy"]
     if noise is None:  # releases before training take a share of a budget, so there must be one
-        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         noise = NOISE if model.releases is Learner.releases else "none"
     systems = [System.without_privacy(), *_noises(noise, privacy is not None), *map(System.read, beside)]
     if privacy is not None:

@@ -7,6 +7,8 @@ import pytest
 
 from dprec.audit import main as audit
 from dprec.auditing.directions import Marked
+from dprec.auditing.systems import asked_systems
+from dprec.cli.arguments import CommandLine
 from tests.auditing.support import noise_times
 from tests.commands.support import ROOT, strict
 
@@ -113,6 +115,15 @@ def test_mistakes(options: list[str], says: str, recipe: Path, here: Path, capsy
 def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit([str(ROOT / "recipes" / "criteo_pctr.yaml"), *SMALL]) == 2
     assert "the audit takes recipes of recommenders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "noises"),
+    [("movielens_transformer", ["noise multiplier 0.01", "noise multiplier 0.001"]), ("movielens_dpformer", [])],
+)
+def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
+    line = CommandLine(recipes=[str(ROOT / "recipes" / f"{recipe}.yaml")])
+    assert [system.name for system in asked_systems(line)] == ["no privacy", *noises, "epsilon 8"]
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
