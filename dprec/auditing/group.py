@@ -30,7 +30,9 @@ def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
         return 0.0
     if any(group / sigma > 40 if sigma else True for sigma, _ in uses):  # whose distribution would not fit in memory
         return math.inf
-    parts = [_step(sigma, rate, group).self_compose(count) for (sigma, rate), count in uses.items() if count]
+    reach = max(group / sigma for sigma, _ in uses)
+    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # as ε grows, so may the grid
+    parts = [_step(sigma, rate, group, interval).self_compose(count) for (sigma, rate), count in uses.items() if count]
     total = reduce(lambda left, right: left.compose(right), parts)
     certain = delta - accounting.ROUNDING * (sum(uses.values()) + 10)
     epsilon = float(total.get_epsilon_for_delta(certain)) if certain > 0 else math.inf
@@ -61,10 +63,8 @@ def most_exposed(epsilon: float, delta: float) -> float:
     return (epsilon - math.log(0.5 - delta)) / math.log(2) if delta < 0.5 else math.inf
 
 
-def _step(sigma: float, rate: float, group: int) -> pld.PrivacyLossDistribution:
+def _step(sigma: float, rate: float, group: int, interval: float) -> pld.PrivacyLossDistribution:
     """One step's distribution: 0 to `group` users drawn, each adding the clipping norm in the same direction."""
-    reach = group / sigma
-    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # as ε grows, so may the grid
     if rate == 1.0:
         return pld.from_gaussian_mechanism(sigma / group, value_discretization_interval=interval)
     drawn = stats.binom(group, rate)

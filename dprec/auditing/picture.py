@@ -12,6 +12,7 @@ from dprec.auditing import eana
 from dprec.benchmarks.figure import DPREC, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
+TRUSTED = 3.0  # times the bits that ranks can tell: a fit says no more than "more" beyond
 WAYS = {"by_rank": "by rank (interpolation)", "by_fit": "by a fitted distribution (extrapolation)"}
 
 
@@ -30,9 +31,10 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
             known = [p for p in points if p["at_most"] is not None and p["at_most"] <= np.log2(references)]
             panel.plot(
                 [p["occurrences"] for p in known], [p["at_most"] for p in known], color=colour, linestyle=(0, (4, 3)),
-                linewidth=1,
+                linewidth=1, marker="_", ms=12,
             )  # fmt: skip
         panel.axhline(1.0, color="#94a3b8", linewidth=0.8)
+        panel.set_ylim(0, (1.05 if way == "by_rank" else TRUSTED) * np.log2(references))
         panel.set_xscale("log")
         panel.set_xticks(x, [str(count) for count in x], minor=False)
         panel.minorticks_off()

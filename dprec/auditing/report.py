@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from dprec.auditing.group import USELESS
 from dprec.privacy.guarantee import round_up
 
 GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
@@ -73,7 +74,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader must know to read the numbers, and every breach."""
     said = ["a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it"]
     for row in rows:
-        bounded = [p for p in row["exposures"] if p["group_epsilon"] is not None]
+        bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
             said.append(f"{row['system']} promises groups of so many users: {'; '.join(parts)} in the median at most")

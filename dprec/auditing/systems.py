@@ -54,7 +54,7 @@ class System:
     def with_noise(cls, multiplier: float) -> System:
         """DP-SGD with this noise and no budget, whatever ε that comes to."""
         noise = (("privacy.epsilon", "null"), ("privacy.noise_multiplier", f"{multiplier:g}"))
-        return cls(f"noise multiplier {multiplier:g}", noise)
+        return cls(f"noise {multiplier:g}", noise)
 
     @property
     def folder(self) -> str:

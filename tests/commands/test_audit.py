@@ -119,7 +119,7 @@ def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("recipe", "noises"),
-    [("movielens_transformer", ["noise multiplier 0.01", "noise multiplier 0.001"]), ("movielens_dpformer", [])],
+    [("movielens_transformer", ["noise 0.01", "noise 0.001"]), ("movielens_dpformer", [])],
 )
 def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
     line = CommandLine(recipes=[str(ROOT / "recipes" / f"{recipe}.yaml")])
