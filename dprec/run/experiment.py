@@ -168,11 +168,11 @@ def _sizes(model: type, data: Any) -> dict[str, Any]:
     return {name: data.sizes[name] for name in wanted}
 
 
-def start(settings: Settings, console: Console) -> None:
+def start(settings: Settings, console: Console, kind: type[Experiment] = Experiment) -> None:
     """A new run in a folder of its own, which is claimed only once nothing is left to be refused."""
     if settings.out is not None:
         RunFolder(Path(settings.out)).refuse_if_taken()
-    experiment = Experiment(settings)
+    experiment = kind(settings)
     run = RunFolder.numbered(experiment.name) if settings.out is None else RunFolder(Path(settings.out))
     run.claim(settings.to_yaml())
     with training_alone(run.config):
@@ -183,9 +183,9 @@ def start(settings: Settings, console: Console) -> None:
             raise
 
 
-def resume(line: CommandLine, run: RunFolder, console: Console) -> None:
+def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Experiment] = Experiment) -> None:
     """Goes on with an interrupted run; its checkpoint is read only once nobody else can write another."""
     with training_alone(run.config):
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)
-        Experiment(settings).train(run, console, checkpoint)
+        kind(settings).train(run, console, checkpoint)

@@ -1,0 +1,196 @@
+"""One audit: every system trained on the same canaries, and what can be told of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from dprec.auditing import exposure, steps
+from dprec.auditing.canaries import Canaries, Planted
+from dprec.auditing.directions import PREFIX, PUSH, mark
+from dprec.auditing.group import group_epsilons, most_exposed
+from dprec.auditing.losses import losses_of, trained_model
+from dprec.auditing.one_run import LowerBound, lower_bound
+from dprec.auditing.systems import System, canaried, recorded
+from dprec.auditing.untouched import untouched_rows
+from dprec.cli.arguments import CommandLine
+from dprec.cli.parser import Settings
+from dprec.errors import UserError
+from dprec.models import Recommender
+from dprec.run.checkpoints import read_checkpoint
+from dprec.run.experiment import Experiment, resume, start
+from dprec.run.folder import RunFolder, write_json
+
+TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
+
+
+class Audited(Experiment):
+    """An experiment whose model has canaries of the gradient among its users."""
+
+    model: Recommender  # type: ignore[assignment]
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
+        mark(self.model, self.planted.directions, self.steps)
+
+    @property
+    def planted(self) -> Planted:
+        return self.data.planted
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Where an audit keeps its files, what it plants and how long it may take."""
+
+    folder: Path
+    canaries: Canaries
+    minutes: float
+
+    def run(self, line: CommandLine, systems: Sequence[System], console: Console) -> dict[str, Any]:
+        """Train and measure every system, and return what audit.json holds; what is done already is not repeated."""
+        self._claim(line, systems)
+        deadline = time.monotonic() + 60 * self.minutes
+        rows = []
+        for place, system in enumerate(systems):
+            console.print(f"[bold]{system.name}[/bold] ({place + 1} of {len(systems)})", highlight=False)
+            seconds = TRAINING * (deadline - time.monotonic()) / (len(systems) - place)
+            rows.append(self._system(line, system, seconds, console))
+        report = {**self._asked(line, systems), "systems": rows}
+        write_json(self.folder / "audit.json", report)
+        return report
+
+    def _asked(self, line: CommandLine, systems: Sequence[System]) -> dict[str, Any]:
+        return {
+            "recipes": line.recipes,
+            "overrides": dict(line.overrides),
+            "canaries": {**asdict(self.canaries), "occurrences": list(self.canaries.occurrences)},
+            "asked": recorded(systems),
+        }
+
+    def _claim(self, line: CommandLine, systems: Sequence[System]) -> None:
+        """Make the folder this audit's; go on with one that asks the same, refuse one that asks something else."""
+        asked, file = self._asked(line, systems), self.folder / "asked.json"
+        if file.is_file():
+            if json.loads(file.read_text(encoding="utf-8")) != asked:
+                raise UserError(f"--out {self.folder} holds an audit of something else: give another folder")
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(f"--out {self.folder} is not empty and holds no audit: give another folder")
+        else:
+            write_json(file, asked)
+
+    def _system(self, line: CommandLine, system: System, seconds: float, console: Console) -> dict[str, Any]:
+        folder = self.folder / system.folder
+        done, run = folder / "measured.json", RunFolder(folder / "run")
+        if done.is_file():
+            console.print("measured before", highlight=False)
+            return json.loads(done.read_text(encoding="utf-8"))
+        settings = canaried(line, system, self.canaries, folder, seconds)
+        if not run.metrics.is_file():
+            if run.config.is_file():
+                limit = ("trainer.max_time", settings.tree["trainer"]["max_time"])
+                resume(CommandLine(overrides=[limit]), run, console, Audited)
+            else:
+                start(settings, console, Audited)
+        with console.status("measuring"):
+            write_json(done, {"system": system.name, **measure(Audited(settings), run)})
+        return json.loads(done.read_text(encoding="utf-8"))
+
+
+def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
+    """What the trained model, and the steps on the way to it, tell of the canaries."""
+    report = json.loads(run.metrics.read_text(encoding="utf-8"))
+    checkpoint = read_checkpoint(run.checkpoint)
+    planted, privacy, batches = experiment.planted, experiment.privacy, experiment.batches
+    delta = report["delta"] or 1 / batches.users
+    sigma = report["noise_multiplier"] or 0.0
+    norm = PUSH if privacy is None else privacy.clipping.max_norm
+    seen = checkpoint["state_dict"][f"{PREFIX}seen"].double().numpy()[: report["steps"]]  # (T, m)
+    seen = seen * batches.expected_batch / norm
+    bounds = {}
+    model = trained_model(checkpoint)
+    if len(planted.sequences):
+        told = {"loss": -losses_of(model, planted.sequences)}
+        bounds["sequences"] = lower_bound(told, planted.sequence_coins, delta)
+        told = dict(steps.scores(seen, sigma, batches.rate))
+        bounds["gradients"] = lower_bound(told, planted.direction_coins, delta)
+    found = {} if privacy is None else steps.gauges(seen, planted.direction_coins, sigma, batches.rate)
+    row = {
+        "promised_epsilon": report["epsilon"],  # null: none
+        "delta": delta,
+        "noise_multiplier": report["noise_multiplier"],
+        "sampling_rate": batches.rate,
+        "users": batches.users,
+        "steps": report["steps"],
+        "planned_steps": experiment.steps,
+        "seconds": report["seconds"],
+        **{name: report[name] for name in experiment.metrics},
+        "empirical_epsilon": {name: asdict(bound) for name, bound in bounds.items()},
+        "gauges": steps.as_dict(found),
+        "exposures": _exposures(model, planted, _groups(experiment, checkpoint, delta), delta),
+        "untouched_rows": _untouched(experiment, checkpoint),
+    }
+    return row | {"breaches": breaches(row, bounds, found)}
+
+
+def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str, steps.Gauge]) -> list[str]:
+    """What was seen that the promise excludes."""
+    promised = row["promised_epsilon"]
+    said = [
+        f"ε is at least {bound.epsilon:.2f} by {name}, promised is {promised:.2f}"
+        for name, bound in bounds.items()
+        if promised is not None and bound.epsilon > promised
+    ]
+    for name, gauge in found.items():
+        if gauge.breach:
+            said.append(f"{name} is {gauge.measured:.3g} ± {gauge.error:.2g} and should be {gauge.promised:.3g}")
+    return said
+
+
+def _groups(experiment: Audited, checkpoint: dict[str, Any], delta: float) -> dict[int, float]:
+    """ε of a group of each number of users; ∞ without privacy."""
+    occurrences = experiment.data.canaries.occurrences
+    if experiment.privacy is None or experiment.privacy.repeatable:
+        return dict.fromkeys(occurrences, math.inf)
+    ledger = experiment.privacy.ledger
+    ledger.load_state_dict(checkpoint["callbacks"][experiment.privacy.state_key]["ledger"])
+    if math.isinf(ledger.epsilon(delta)):
+        return dict.fromkeys(occurrences, math.inf)
+    return dict(zip(occurrences, group_epsilons(ledger.uses, delta, occurrences), strict=True))
+
+
+def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> list[dict[str, Any]]:
+    """Bits for each number of occurrences, by rank and by fit: median and quartiles over the secrets."""
+    references = losses_of(model, planted.references)
+    secrets = losses_of(model, planted.secrets)
+    ranked, fitted = exposure.by_rank(secrets, references), exposure.by_fit(secrets, references)
+    return [
+        {
+            "occurrences": count,
+            "by_rank": _quartiles(ranked[planted.occurrences == count]),
+            "by_fit": _quartiles(fitted[planted.occurrences == count]),
+            "group_epsilon": epsilon,
+            "at_most": most_exposed(epsilon, delta),
+        }
+        for count, epsilon in groups.items()
+    ]
+
+
+def _quartiles(bits: np.ndarray) -> dict[str, float]:
+    low, middle, high = np.quantile(bits, [0.25, 0.5, 0.75])
+    return {"mean": float(bits.mean()), "lower": float(low), "median": float(middle), "upper": float(high)}
+
+
+def _untouched(experiment: Audited, checkpoint: dict[str, Any]) -> dict[str, int]:
+    start: dict[str, torch.Tensor] = experiment.start
+    rows = untouched_rows(start, checkpoint["state_dict"], experiment.data.items)
+    return {name: len(kept) for name, kept in rows.items()}

@@ -1,0 +1,95 @@
+"""Artificial users with random items, whom no model has a reason to know: what is planted, and what was not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dprec.data.histories import Histories
+from dprec.errors import UserError
+
+_STREAM = 0x63616E617279  # keeps these draws apart from whatever else is derived from the same seed
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """How many canaries of which kind are planted; who they are is a function of this and of the catalogue's size.
+
+    Args:
+        occurrences: a secret is planted as this many users, all alike.
+        each: secrets of each number of occurrences.
+        references: sequences of the same law that are never planted, for secrets to be ranked among.
+        coins: canaries of each of two kinds, sequences and directions, planted once each if a fair coin says so.
+        length: random items of a canary; one more random item is its last target.
+        seed: of all of it.
+    """
+
+    occurrences: tuple[int, ...] = (1, 2, 3, 4, 5, 10, 20, 50, 100)
+    each: int = 50
+    references: int = 16_384
+    coins: int = 1000
+    length: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.occurrences or min(self.occurrences) < 1 or len(set(self.occurrences)) != len(self.occurrences):
+            given = ",".join(map(str, self.occurrences))
+            raise UserError(f"--canaries is {given!r}: give different numbers of users from 1 up, such as 1,10,100")
+        least = {"each": 1, "references": 100, "coins": 0, "length": 1, "seed": 0}
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise UserError(f"--{name} is {getattr(self, name)}: give a whole number of at least {smallest}")
+
+    def draw(self, items: int) -> Planted:
+        """The canaries for a catalogue of item ids 1..items.
+
+        >>> planted = Canaries(occurrences=(1, 3), each=2, references=100, coins=4, length=5).draw(items=40)
+        >>> planted.secrets.shape, planted.occurrences.tolist(), planted.training().users
+        ((4, 6), [1, 1, 3, 3], 16)
+        """
+        counts = np.repeat(np.array(self.occurrences), self.each)
+        sequences = [
+            self._generator(place).integers(1, items + 1, size=(many, self.length + 1), dtype=np.int32)
+            for place, many in enumerate((len(counts), self.references, self.coins, self.coins))
+        ]
+        coins = self._generator(len(sequences)).integers(0, 2, size=(2, self.coins)) == 1
+        return Planted(counts, *sequences, *coins)
+
+    def _generator(self, place: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(_STREAM, place)))
+
+
+@dataclass(frozen=True)
+class Planted:
+    """The canaries of one audit, as sequences of item ids."""
+
+    occurrences: np.ndarray  # (S,) users who hold each secret
+    secrets: np.ndarray  # (S, L + 1)
+    references: np.ndarray  # (R, L + 1)
+    sequences: np.ndarray  # (m, L + 1)
+    directions: np.ndarray  # (m, L + 1), each the name of a direction of the gradient (`dprec.auditing.directions`)
+    sequence_coins: np.ndarray  # (m,) bool: planted
+    direction_coins: np.ndarray  # (m,) bool
+
+    def training(self) -> Histories:
+        """The histories of all planted users.
+
+        Who lost the toss is there with an empty history, which is what "removing a user" means where the number
+        of users is public: the sampling rate is the same in any case, and tells nothing of the coins.
+        """
+        users = np.concatenate([np.repeat(self.secrets, self.occurrences, axis=0), self.sequences, self.directions])
+        planted = [np.ones(self.occurrences.sum(), dtype=bool), self.sequence_coins, self.direction_coins]
+        lengths = np.concatenate(planted) * users.shape[1]
+        return Histories(np.concatenate([[0], np.cumsum(lengths)]), users[lengths > 0].ravel())
+
+
+def together(first: Histories, second: Histories) -> Histories:
+    """The users of both, those of `first` first.
+
+    >>> one, two = Histories(np.array([0, 2]), np.array([7, 8])), Histories(np.array([0, 0, 1]), np.array([9]))
+    >>> [together(one, two).of(user).tolist() for user in range(3)]
+    [[7, 8], [], [9]]
+    """
+    offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
+    return Histories(offsets, np.concatenate([first.items, second.items]).astype(np.int32))

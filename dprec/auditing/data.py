@@ -1,0 +1,51 @@
+"""The data of a recipe with canaries among its users, read, sampled and accounted like any other data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from dprec.auditing.canaries import Canaries, Planted, together
+from dprec.data.sequences import Loaded, Sequences
+from dprec.errors import UserError
+
+
+class CanariedSequences(Sequences):
+    """`Sequences` whose training users include canaries; nobody is tested on a canary.
+
+    Args:
+        canaries: how many of which kind.
+        options: those of `Sequences`.
+
+    >>> few = Canaries(each=1, coins=10)
+    >>> data = CanariedSequences(few, dataset="synthetic", synthetic_users=50, batch_size=10, min_events=0)
+    >>> data.users, len(next(iter(data.test_dataloader())).target)
+    (265, 50)
+    """
+
+    def __init__(self, canaries: Canaries, **options: Any) -> None:
+        super().__init__(**options)
+        self.canaries = canaries
+        if canaries.length > self.max_length:
+            raise UserError(
+                f"--length is {canaries.length} but a model sees {self.max_length} items of a history: "
+                "give a shorter one, or raise data.max_length"
+            )
+
+    def load(self) -> Loaded:
+        if self._loaded is None:
+            real = super().load()
+            planted = self.canaries.draw(len(real.catalogue))
+            training = together(real.training, planted.training())
+            self._loaded = replace(real, training=training, name=f"{real.name} with canaries")
+        return self._loaded
+
+    @cached_property
+    def planted(self) -> Planted:
+        return self.canaries.draw(len(self.catalogue))
+
+    @property
+    def users(self) -> int:
+        """N, the number of users that training draws from, canaries included."""
+        return self.load().training.users

@@ -1,0 +1,87 @@
+"""Canaries of the gradient: users who push one coordinate of their own, which is watched at every step.
+
+To a private engine they are users like any other: their loss goes through its tape, its clipping, its noise and its
+accounting. Each one's gradient is as large as clipping allows and meets nobody else's, which is the worst case that a
+guarantee has to hold for, and what an adversary who sees every step would plant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dprec.data.batch import SequenceBatch
+from dprec.models import Recommender
+
+PUSH = 1e4  # norm of a canary's gradient before clipping: more than any sensible bound
+PREFIX = "canaries."  # of what a marked model's state holds beside the model's own
+
+
+class Directions(nn.Module):
+    """A table with one entry for each canary, who the canaries are, and what each step did to their entries."""
+
+    names: Tensor
+    order: Tensor
+    key: Tensor
+    seen: Tensor
+
+    def __init__(self, canaries: np.ndarray, max_length: int, steps: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max(1, len(canaries)), 1)
+        nn.init.zeros_(self.table.weight)
+        # A sequence's name is a sum of random 64-bit numbers, so that padding does not matter.
+        key = np.random.default_rng(0).integers(-(2**62), 2**62, size=(2, max_length))
+        self.register_buffer("key", torch.from_numpy(key))
+        rows = torch.from_numpy(canaries.astype(np.int64))  # (m, L + 1)
+        names, order = self._name(rows[:, :-1], rows[:, 1:]).sort()
+        self.register_buffer("names", names)
+        self.register_buffer("order", order)
+        self.register_buffer("seen", torch.zeros(steps, len(canaries)))
+
+    def _name(self, history: Tensor, targets: Tensor) -> Tensor:
+        length = history.shape[1]
+        return (history * self.key[0, :length] + targets * self.key[1, :length]).sum(1)
+
+    def find(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        """Which users of a batch are canaries, and which ones: two (B,) tensors."""
+        name = self._name(batch.history, batch.targets)
+        if not len(self.names):
+            return name != name, name * 0
+        place = torch.searchsorted(self.names, name).clamp(max=len(self.names) - 1)
+        return self.names[place] == name, self.order[place]
+
+    def push(self, which: Tensor) -> Tensor:
+        """A loss (B,) that is 0 and has gradient `PUSH` in the entry, which is used twice: cross terms count."""
+        entry = (self.table(which) + self.table(which)).squeeze(1)
+        return (entry - entry.detach()) * (PUSH / 2)
+
+
+class Marked(Recommender):
+    """Mixed into the class of a model: some of its users are canaries of the gradient."""
+
+    canaries: Directions
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        is_canary, which = self.canaries.find(batch)
+        return torch.where(is_canary, self.canaries.push(which), super().losses(batch))  # type: ignore[safe-super]
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        super().on_before_optimizer_step(optimizer)
+        gradient = self.canaries.table.weight.grad
+        if gradient is not None:
+            self.canaries.seen[self.global_step] = gradient.squeeze(1)[: self.canaries.seen.shape[1]]
+
+
+def mark(model: Recommender, canaries: np.ndarray, steps: int) -> None:
+    """Make these sequences (m, L + 1) canaries of this model's gradient, watched for so many steps."""
+    own = type(model)
+    model.__class__ = type(f"Marked{own.__name__}", (Marked, own), {})
+    model.canaries = Directions(canaries, model.max_length, steps)
+
+
+def own_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a marked model's state holds of the model itself."""
+    return {name: value for name, value in state.items() if not name.startswith(PREFIX)}

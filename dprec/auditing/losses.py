@@ -1,0 +1,40 @@
+"""What a trained model makes of a canary: the loss that a user with this history would have in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dprec.auditing.directions import own_state
+from dprec.cli.classes import build
+from dprec.data.batch import SequenceBatch
+from dprec.errors import UserError
+from dprec.models import Recommender
+
+SCORES = 1 << 22  # users x positions x items of one batch: 16 MB where a model builds them all
+
+
+def trained_model(checkpoint: Mapping[str, Any]) -> Recommender:
+    """The model of a run's checkpoint, with the softmax over all items whatever it was trained with."""
+    settings = checkpoint["dprec"]["model"]
+    arguments = {name: value for name, value in settings["init_args"].items() if name != "negatives"}
+    model: Recommender = build(Recommender, {**settings, "init_args": arguments}, "model")
+    model.load_state_dict(own_state(checkpoint["state_dict"]))
+    return model.eval()
+
+
+@torch.inference_mode()
+def losses_of(model: Recommender, sequences: np.ndarray) -> np.ndarray:
+    """The loss (n,) of every sequence (n, L + 1); each position predicts the next item."""
+    if not len(sequences):
+        return np.zeros(0)
+    rows = torch.from_numpy(sequences.astype(np.int64))
+    size = max(1, SCORES // (rows.shape[1] * model.items))
+    parts = [model.losses(SequenceBatch(part[:, :-1], part[:, 1:])) for part in rows.split(size)]
+    losses = torch.cat(parts).double()
+    if not bool(torch.isfinite(losses).all()):
+        raise UserError("the trained model's losses are not finite: it has diverged, so there is nothing to audit")
+    return losses.numpy()

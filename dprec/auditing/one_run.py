@@ -1,0 +1,89 @@
+"""A lower bound on ε from one training run: canaries in or out by coins, guesses, and how many can be right.
+
+After Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), Theorem 5.2: of r guesses
+about canaries that a fair coin each put in or left out, an (ε, δ)-private mechanism lets at most a
+Binomial(r, e^ε / (1 + e^ε)) many be right, but for a chance that grows with δ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+CONFIDENCE = 0.95
+SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 1.0)  # of the canaries that are guessed; about the others one abstains
+TOLERANCE = 1e-3
+MOST = 50.0  # an ε beyond this is nothing to tell from infinity
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """ε is at least this with the stated confidence, by the best of several ways to guess, all of them counted."""
+
+    epsilon: float
+    guesses: int
+    right: int
+    by: str
+    canaries: int
+    ways: int
+    confidence: float = CONFIDENCE
+
+
+def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """An upper bound on the probability of so many right guesses if the mechanism is (ε, δ)-private.
+
+    >>> round(chance(10, 10, 10, epsilon=0.0, delta=0.0) * 2**10, 9)
+    1.0
+    """
+    if right == 0:
+        return 1.0
+    reached = np.arange(right, 0, -1)  # right - i for i = 0 ... right - 1
+    least = special.betainc(reached, guesses - reached + 1, special.expit(epsilon))  # P[W >= right - i]
+    if delta == 0:
+        return min(1.0, float(least[0]))
+    nearly = (np.append(least[1:], 1.0) - least[0]) / np.arange(1, right + 1)  # P[right > W >= right - i] / i
+    return min(1.0, float(least[0] + 2 * canaries * delta * nearly.max()))
+
+
+def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float) -> float:
+    """The largest ε that so many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
+
+    >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 2)
+    3.49
+    """
+
+    def refuted(epsilon: float) -> bool:
+        return chance(canaries, guesses, right, epsilon, delta) <= doubt
+
+    if 2 * right <= guesses:
+        return 0.0
+    low, high = 0.0, MOST
+    if not refuted(low) or refuted(high):
+        return MOST if refuted(high) else 0.0
+    while high - low > TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def lower_bound(scores: Mapping[str, np.ndarray], planted: np.ndarray, delta: float) -> LowerBound:
+    """Guess by each score, where a higher one speaks for "planted", and bound ε by the best way to guess.
+
+    Ways are each score, a share of the canaries to guess about, and whether only the highest are guessed to be in
+    or as many of the lowest to be out as well. They are fixed beforehand, and the doubt is divided among them.
+    """
+    ways = [(name, share, both) for name in scores for share in SHARES for both in (False, True)]
+    found = []
+    for name, share, both in ways:
+        guesses = max(1, round(share * len(planted)))
+        order = np.argsort(-scores[name], kind="stable")
+        inside = order[: (guesses + 1) // 2 if both else guesses]
+        outside = order[len(order) - guesses // 2 :] if both else order[:0]
+        right = int(planted[inside].sum() + (~planted[outside]).sum())
+        epsilon = at_least(len(planted), guesses, right, delta, (1 - CONFIDENCE) / len(ways))
+        how = f"{name}, {'in or out' if both else 'in'}"
+        found.append(LowerBound(epsilon, guesses, right, how, len(planted), len(ways)))
+    return max(found, key=lambda bound: bound.epsilon)

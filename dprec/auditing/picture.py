@@ -1,0 +1,73 @@
+"""Exposure against occurrences, after EANA's Figure 5, and the two panels of its Figure 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dprec.auditing import eana
+from dprec.benchmarks.figure import DPREC, pyplot, save
+
+COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
+TRUSTED = 3.0  # times the bits that ranks can tell: a fit says no more than "more" beyond
+WAYS = {"by_rank": "by rank (interpolation)", "by_fit": "by a fitted distribution (extrapolation)"}
+
+
+def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) -> None:
+    """Median and quartiles of the exposure, a line for each system; dashed: what ε allows the median."""
+    plt = pyplot()
+    drawn, panels = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
+        for place, row in enumerate(rows):
+            colour = DPREC if place == len(rows) - 1 and len(rows) > 1 else COLOURS[place % len(COLOURS)]
+            points = row["exposures"]
+            x = [point["occurrences"] for point in points]
+            panel.plot(x, [p[way]["median"] for p in points], marker="o", ms=4, color=colour, label=row["system"])
+            quartiles = ([point[way][end] for point in points] for end in ("lower", "upper"))
+            panel.fill_between(x, *quartiles, color=colour, alpha=0.12, linewidth=0)
+            known = [p for p in points if p["at_most"] is not None and p["at_most"] <= np.log2(references)]
+            panel.plot(
+                [p["occurrences"] for p in known], [p["at_most"] for p in known], color=colour, linestyle=(0, (4, 3)),
+                linewidth=1, marker="_", ms=12,
+            )  # fmt: skip
+        panel.axhline(1.0, color="#94a3b8", linewidth=0.8)
+        panel.set_ylim(0, (1.05 if way == "by_rank" else TRUSTED) * np.log2(references))
+        panel.set_xscale("log")
+        panel.set_xticks(x, [str(count) for count in x], minor=False)
+        panel.minorticks_off()
+        panel.set_title(f"Exposure {title}", loc="left", fontsize=11, fontweight="bold")
+        panel.set_xlabel("users who hold the secret")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("bits; 1 is the median of what was never seen")
+    panels[0].legend(frameon=False, fontsize=8)
+    save(plt, drawn, file)
+
+
+def theorem(file: Path, delta: float = 1e-7, width: float = 10.0, sigmas: Sequence[float] = (0.1, 0.3, 1.0)) -> None:
+    """ε of EANA's Theorem 3.1 over the number of users of a coordinate, and its ratio to DP-SGD's."""
+    plt = pyplot()
+    counts = np.geomspace(10, 100_000, 60)
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for sigma, colour in zip(sigmas, (DPREC, *COLOURS), strict=False):
+        private = _epsilons(eana.dp_sgd, delta, counts, sigma, width)
+        left.plot(counts, private, color=colour, linewidth=1, linestyle=":")
+        for bound, style in ((eana.added, "-"), (eana.printed, "--")):
+            found = _epsilons(bound, delta, counts, sigma, width)
+            left.plot(counts, found, color=colour, linestyle=style, label=f"σ = {sigma:g}" if style == "-" else None)
+            right.plot(counts, found / private, color=colour, linestyle=style)
+    left.set_yscale("log")
+    left.set_title(f"ε at δ = {delta:g}", loc="left", fontsize=11, fontweight="bold")
+    right.set_title("ε of EANA / ε of DP-SGD", loc="left", fontsize=11, fontweight="bold")
+    for panel in (left, right):
+        panel.set_xscale("log")
+        panel.set_xlabel("users who touch each coordinate")
+        panel.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8, title="solid: corrected, dashed: printed, dotted: DP-SGD")
+    save(plt, drawn, file)
+
+
+def _epsilons(bound: eana.Bound, delta: float, counts: np.ndarray, sigma: float, width: float) -> np.ndarray:
+    return np.array([eana.epsilon(bound, delta, count, sigma, width=width) for count in counts])

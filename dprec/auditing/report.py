@@ -1,0 +1,84 @@
+"""An audit on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from dprec.auditing.group import USELESS
+from dprec.privacy.guarantee import round_up
+
+GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
+
+
+def show(report: Mapping[str, Any], console: Console) -> None:
+    rows = report["systems"]
+    console.print(promises(rows))
+    console.print(exposures(rows))
+    for line in notes(rows):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What is promised beside what is seen, a column for each system."""
+    table = _columns("what is promised and what is seen", rows)
+    table.add_row(
+        "ε promised", *("none" if r["promised_epsilon"] is None else _short(r["promised_epsilon"]) for r in rows)
+    )
+    for view in ("sequences", "gradients"):
+        bounds = (row["empirical_epsilon"].get(view) for row in rows)
+        table.add_row(f"ε at least, by {view}", *("" if b is None else f"{b['epsilon']:.2f}" for b in bounds))
+    for name, meaning in GAUGES.items():
+        gauges = (row["gauges"].get(name) for row in rows)
+        table.add_row(meaning, *("" if g is None else f"{_ratio(g):.3f} ± {_error(g):.3f}" for g in gauges))
+    table.add_row("rows never touched", *(f"{sum(row['untouched_rows'].values()):,}" for row in rows))
+    table.add_row("steps", *(f"{row['steps']:,} of {row['planned_steps']:,}" for row in rows))
+    return table
+
+
+def exposures(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Median bits by rank, then by fit, a line for each number of users who hold a secret."""
+    table = _columns("median exposure in bits, by rank / by fit", rows, first="users who hold the secret")
+    for points in zip(*(row["exposures"] for row in rows), strict=True):
+        cells = (f"{p['by_rank']['median']:.1f} / {_short(p['by_fit']['median'])}" for p in points)
+        table.add_row(str(points[0]["occurrences"]), *cells)
+    return table
+
+
+def _columns(title: str, rows: Sequence[Mapping[str, Any]], first: str = "") -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 0, 0, 1))
+    table.add_column(first)
+    for row in rows:
+        table.add_column(row["system"], justify="right", style="bold red" if row["breaches"] else None)
+    return table
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value >= 100 else f"{value:.1f}"
+
+
+def _ratio(gauge: Mapping[str, Any]) -> float:
+    """Measured over promised; as it is where 0 is promised."""
+    return gauge["measured"] / (gauge["promised"] or 1.0)
+
+
+def _error(gauge: Mapping[str, Any]) -> float:
+    return gauge["error"] / (gauge["promised"] or 1.0)
+
+
+def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader must know to read the numbers, and every breach."""
+    said = ["a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it"]
+    for row in rows:
+        bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
+        if bounded:
+            parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
+            said.append(f"{row['system']} promises groups of so many users: {'; '.join(parts)} in the median at most")
+        if row["steps"] < row["planned_steps"]:
+            said.append(f"{row['system']} had time for {row['steps']} of {row['planned_steps']} steps; see --minutes")
+        said += [f"BREACH, {row['system']}: {breach}" for breach in row["breaches"]]
+    return said

@@ -1,0 +1,149 @@
+"""What is audited beside each other: a recipe, the same without privacy, and with whatever else is asked for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+
+from dprec.auditing.canaries import Canaries
+from dprec.auditing.data import CanariedSequences
+from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import path_of, resolve
+from dprec.cli.parser import Settings, parse
+from dprec.data.sequences import Sequences
+from dprec.errors import UserError
+from dprec.models import Learner, Recommender
+from dprec.run.folder import replace_file
+
+NO_PRIVACY = "no privacy"
+NOISE = "0.01,0.001"
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to train: the recipe with these overrides."""
+
+    name: str
+    overrides: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> System:
+        """
+        >>> System.read("half = --privacy.epsilon 4")
+        System(name='half', overrides=(('privacy.epsilon', '4'),))
+        """
+        name, equals, options = (part.strip() for part in text.partition("="))
+        if not name or not equals or "/" in name:
+            raise UserError(f"--beside is {text!r}: give a name and overrides, such as 'half = --privacy.epsilon 4'")
+        line = CommandLine.read(shlex.split(options))
+        if line.recipes or not line.overrides:
+            raise UserError(f"--beside {name}: give overrides of the recipe, such as --privacy.epsilon 4")
+        return cls(name, tuple(line.overrides))
+
+    @classmethod
+    def without_privacy(cls) -> System:
+        return cls(NO_PRIVACY, (("privacy", "null"),))
+
+    @classmethod
+    def with_noise(cls, multiplier: float) -> System:
+        """DP-SGD with this noise and no budget, whatever ε that comes to."""
+        noise = (("privacy.epsilon", "null"), ("privacy.noise_multiplier", f"{multiplier:g}"))
+        return cls(f"noise {multiplier:g}", noise)
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+def asked_canaries(line: CommandLine) -> Canaries:
+    """What is planted, from the options that say so."""
+    usual = Canaries()
+    listed = line.take("canaries")
+    try:
+        occurrences = usual.occurrences if listed is None else tuple(int(part) for part in listed.split(","))
+    except ValueError:
+        raise UserError(f"--canaries is {listed!r}: give numbers of users, such as 1,10,100") from None
+    numbers = {name: line.take_number(name) or getattr(usual, name) for name in ("each", "references", "length")}
+    coins, seed = (_whole(line, option, usual) for option in ("coins", "seed_of_canaries"))
+    return Canaries(occurrences, coins=coins, seed=seed, **numbers)
+
+
+def _whole(line: CommandLine, option: str, usual: Canaries) -> int:
+    """A number that may be 0."""
+    value = line.take(option)
+    if value is None:
+        return int(getattr(usual, option.partition("_")[0]))
+    if not value.isascii() or not value.isdigit():
+        raise UserError(f"--{option} is {value!r}: give a whole number of at least 0")
+    return int(value)
+
+
+def asked_systems(line: CommandLine) -> list[System]:
+    """The recipe last, after the same without privacy and those that `--noise` and `--beside` name."""
+    beside = [value for key, value in line.overrides if key == "beside"]
+    noise = line.take("noise")
+    line.take("beside")
+    tree = parse(line).tree
+    privacy = tree["privacy"]
+    if noise is None:  # releases before training take a share of a budget, so there must be one
+        model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        noise = NOISE if model.releases is Learner.releases else "none"
+    systems = [System.without_privacy(), *_noises(noise, privacy is not None), *map(System.read, beside)]
+    if privacy is not None:
+        given = privacy["init_args"]
+        named = f"epsilon {given['epsilon']:g}" if given.get("epsilon") else "the recipe"
+        systems.append(System(named))
+    names = [system.folder for system in systems]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated:
+        raise UserError(f"--beside: there are two systems {repeated!r}: give each a name of its own")
+    return systems
+
+
+def _noises(text: str, private: bool) -> list[System]:
+    if not private or text == "none":  # without a privacy block there is no clipping to add noise to
+        return []
+    try:
+        return [System.with_noise(float(part)) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--noise is {text!r}: give noise multipliers, such as 0.01,0.001, or none") from None
+
+
+def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path, seconds: float) -> Settings:
+    """The settings of a run of this system with canaries among its users, which trains for at most so long."""
+    overrides = [*line.overrides, *system.overrides]
+    settings = parse(CommandLine(recipes=line.recipes, overrides=overrides))
+    for base, wanted, group in ((pl.LightningDataModule, Sequences, "data"), (Learner, Recommender, "model")):
+        found = resolve(base, settings.tree[group]["class_path"], group)
+        if not (found is Sequences or (wanted is Recommender and issubclass(found, Recommender))):
+            raise UserError(
+                f"{group}.class_path is {path_of(found)}: canaries are users with histories, so the audit takes "
+                "recipes of recommenders on dprec.data.Sequences"
+            )
+    tree = settings.to_store()
+    data = dict(settings.tree["data"]["init_args"])
+    tree["data"] = {"class_path": path_of(CanariedSequences), "init_args": {**data, "canaries": _plain(canaries)}}
+    minutes, rest = divmod(max(1, round(seconds)), 60)
+    limit = {"limit_val_batches": 0, "max_time": f"00:{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"}
+    tree["trainer"] = tree.get("trainer", {}) | limit
+    if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
+        tree["trainer"]["max_steps"] = -1
+    written = folder / "recipe.yaml"
+    replace_file(written, lambda path: path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8"))
+    return parse(CommandLine(recipes=[str(written)], overrides=[("out", str(folder / "run"))]))
+
+
+def _plain(canaries: Canaries) -> dict[str, Any]:
+    values = asdict(canaries)
+    return {**values, "occurrences": list(values["occurrences"])}
+
+
+def recorded(systems: Sequence[System]) -> list[dict[str, Any]]:
+    """What the result says of how each system was made."""
+    return [{"system": system.name, "overrides": dict(system.overrides)} for system in systems]

@@ -1,0 +1,118 @@
+"""A small private run with canaries of the gradient in it, and engines that are broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Size, Tensor
+
+from dprec.auditing import steps
+from dprec.auditing.canaries import Canaries
+from dprec.auditing.data import CanariedSequences
+from dprec.auditing.directions import mark
+from dprec.auditing.one_run import LowerBound, lower_bound
+from dprec.privacy import norms
+from dprec.privacy.contribution import Contribution, Rows
+from dprec.privacy.engine import Privacy
+from dprec.privacy.noise import GaussianNoise
+from dprec_kernels import sample_norms
+from tests.models.zoo import ITEMS, LENGTH, Zoo
+from tests.privacy.support import trainer
+
+Broken = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the steps of one run showed of its canaries, in units of the clipping norm."""
+
+    seen: np.ndarray  # (T, m)
+    planted: np.ndarray  # (m,)
+    sigma: float
+    rate: float
+    promised: float
+    delta: float
+
+    @property
+    def bound(self) -> LowerBound:
+        return lower_bound(steps.scores(self.seen, self.sigma, self.rate), self.planted, self.delta)
+
+    @property
+    def gauges(self) -> dict[str, steps.Gauge]:
+        return steps.gauges(self.seen, self.planted, self.sigma, self.rate)
+
+    @property
+    def off(self) -> set[str]:
+        return {name for name, gauge in self.gauges.items() if gauge.breach}
+
+
+def watch(
+    epsilon: float, broken: Broken = nullcontext, coins: int = 600, steps: int = 8, rate: float = 0.5, seed: int = 0
+) -> Watched:
+    """Train a tiny model with `coins` canaries under a promise of ε, in an engine that may be broken."""
+    users, delta = 20, 1e-6
+    canaries = Canaries(occurrences=(1,), each=1, references=100, coins=coins, length=LENGTH, seed=seed)
+    everyone = users + 1 + 2 * coins
+    data = CanariedSequences(
+        canaries, dataset="synthetic", synthetic_users=users, synthetic_items=ITEMS - 1, min_events=0,
+        max_length=LENGTH, batch_size=round(rate * everyone), sampling_seed=seed, tokens=10**7,
+    )  # fmt: skip
+    data.setup()
+    torch.manual_seed(seed)
+    model = Zoo()
+    mark(model, data.planted.directions, steps)
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise_seed=seed)
+    with broken():
+        trainer(privacy, max_steps=steps).fit(model, data)
+    seen = model.canaries.seen.double().numpy() * data.batches.expected_batch / privacy.clipping.max_norm
+    return Watched(seen, data.planted.direction_coins, privacy.sigma, data.batches.rate, privacy.spent, delta)
+
+
+def noise_times(factor: float) -> Broken:
+    """An engine that draws another noise than it accounts for."""
+    honest = GaussianNoise.add_
+
+    def add_(self: GaussianNoise, tensor: Tensor, std: float) -> None:
+        honest(self, tensor, std * factor)
+
+    return lambda: mock.patch.object(GaussianNoise, "add_", add_)
+
+
+def same_noise_every_step() -> AbstractContextManager[Any]:
+    """An engine that starts its generator anew at every step, from the same state."""
+
+    def at(self: GaussianNoise, step: int) -> GaussianNoise:
+        self._restart(0)
+        return self
+
+    return mock.patch.object(GaussianNoise, "at", at)
+
+
+def norm_without_cross_terms() -> AbstractContextManager[Any]:
+    """An engine that takes each use of a table for another parameter."""
+    honest = norms.squared_norms
+
+    def squared_norms(uses: list[Contribution], users: int, shape: Size) -> Tensor:
+        if all(isinstance(use, Rows) for use in uses):
+            return sum(sample_norms.rows(u.ids, u.values.reshape(*u.ids.shape, -1)) for u in uses)  # type: ignore
+        return honest(uses, users, shape)
+
+    return mock.patch.object(norms, "squared_norms", squared_norms)
+
+
+def noise_on_touched_rows_only() -> AbstractContextManager[Any]:
+    """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
+    honest = GaussianNoise.add_
+
+    def add_(self: GaussianNoise, tensor: Tensor, std: float) -> None:
+        still = (tensor == 0).all(1) if tensor.dim() == 2 else torch.zeros(len(tensor), dtype=torch.bool)
+        honest(self, tensor, std)
+        tensor[still] = 0.0
+
+    return mock.patch.object(GaussianNoise, "add_", add_)

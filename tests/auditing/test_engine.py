@@ -1,0 +1,70 @@
+"""The audit's own test: an honest engine passes it, and engines broken on purpose do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.auditing.support import (
+    Broken,
+    noise_on_touched_rows_only,
+    noise_times,
+    norm_without_cross_terms,
+    same_noise_every_step,
+    watch,
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_honest_engine_keeps_its_promise(seed: int) -> None:
+    seen = watch(epsilon=2.0, coins=300, seed=seed)
+    assert seen.promised <= 2.0
+    assert seen.bound.epsilon <= seen.promised
+    assert not seen.off
+    assert seen.gauges["noise"].measured == pytest.approx(seen.sigma, rel=0.1)
+    share = seen.gauges["share"]
+    assert share.measured == pytest.approx(1.0, abs=4 * share.error)
+
+
+@pytest.mark.slow
+def test_an_honest_engine_keeps_its_promise_in_twenty_audits() -> None:
+    for seed in range(20):
+        seen = watch(epsilon=2.0, coins=1000, seed=seed)
+        assert seen.bound.epsilon <= seen.promised, seed
+        assert not seen.off, seed
+
+
+@pytest.mark.parametrize(
+    ("broken", "gauge"),
+    [
+        (noise_times(0.0), "noise"),
+        (noise_times(0.5), "noise"),
+        (same_noise_every_step, "repetition"),
+        (norm_without_cross_terms, "share"),
+        (noise_on_touched_rows_only, "noise"),
+    ],
+    ids=["no noise", "half the noise", "noise repeated", "no cross term", "noise on touched rows only"],
+)
+def test_a_broken_engine_is_seen_on_the_gauge(broken: Broken, gauge: str) -> None:
+    assert gauge in watch(epsilon=4.0, broken=broken).off
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [noise_times(0.0), noise_times(0.1), same_noise_every_step, noise_on_touched_rows_only],
+    ids=["no noise", "a tenth of the noise", "noise repeated", "noise on touched rows only"],
+)
+def test_the_lower_bound_passes_the_promise_of_an_engine_that_breaks_it(broken: Broken) -> None:
+    seen = watch(epsilon=2.0, broken=broken, coins=1000)
+    assert seen.bound.epsilon > seen.promised
+
+
+@pytest.mark.slow
+def test_half_the_noise_passes_the_promise_once_there_are_canaries_enough() -> None:
+    """With ten thousands of canaries the theorem tells a factor of two; with a thousand only the gauge does."""
+    seen = watch(epsilon=3.0, broken=noise_times(0.5), coins=100_000, steps=1, rate=1.0)
+    assert seen.bound.epsilon > seen.promised
+
+
+def test_what_is_gauged_without_the_cross_term_is_its_square_root_of_two() -> None:
+    gauge = watch(epsilon=8.0, broken=norm_without_cross_terms).gauges["share"]
+    assert gauge.measured == pytest.approx(2**0.5, abs=4 * gauge.error)

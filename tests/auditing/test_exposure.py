@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from dprec.auditing import exposure
+
+
+@pytest.mark.parametrize("shape", [-4.0, 0.0, 0.7, 3.0])
+@pytest.mark.parametrize("x", [-25.0, -9.0, -5.5, -3.0, 0.2, 2.0])
+def test_the_distribution_function_is_right_far_below_where_scipy_ends(shape: float, x: float) -> None:
+    with mpmath.workdps(60):
+        density = lambda t: 2 * mpmath.npdf(t) * mpmath.ncdf(shape * t)  # noqa: E731
+        exact = mpmath.log(mpmath.quad(density, [-mpmath.inf, x - 4, x - 1, x - 0.2, x]))
+    found = exposure.log_below(np.array([1.0 + 2 * x]), shape, place=1.0, width=2.0)
+    assert found[0] == pytest.approx(float(exact), rel=1e-6)
+
+
+def test_a_loss_nobody_learned_has_the_exposure_of_chance() -> None:
+    """Uniform ranks: P[exposure > b] is 2^-b, by rank and by fit."""
+    draw = np.random.default_rng(0)
+    references, losses = draw.normal(5, 2, 16_384), draw.normal(5, 2, 4000)
+    for bits in (exposure.by_rank(losses, references), exposure.by_fit(losses, references)):
+        for b in (1, 2, 4):
+            share = 2.0**-b
+            assert (bits > b).mean() == pytest.approx(share, abs=4 * (share / 4000) ** 0.5)
+
+
+def test_ranks_end_where_the_references_do_and_the_fit_goes_on() -> None:
+    references = stats.skewnorm(3, 1, 2).rvs(16_384, random_state=1)
+    losses = np.array([references.min() - 1, references.min() - 4])
+    assert exposure.by_rank(losses, references).tolist() == [14.0, 14.0]
+    first, second = exposure.by_fit(losses, references)
+    assert 14 < first < second
+
+
+def test_both_agree_where_both_can_be_asked() -> None:
+    references = stats.skewnorm(-2, 1, 2).rvs(16_384, random_state=1)
+    losses = np.quantile(references, [0.5, 0.1, 0.01])
+    assert exposure.by_fit(losses, references) == pytest.approx(exposure.by_rank(losses, references), abs=0.15)
+
+
+def test_a_model_that_tells_nobody_apart_exposes_nobody() -> None:
+    references, losses = np.full(200, 3.0), np.full(5, 3.0)
+    assert (exposure.by_rank(losses, references) <= 0).all()
+    assert (exposure.by_fit(losses, references) == 0).all()

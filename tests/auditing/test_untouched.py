@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dprec.auditing.untouched import touching_alone, untouched_rows
+from dprec.data import Sequences
+from dprec.data.histories import Histories
+from dprec.models import DualEncoder
+from dprec.privacy.engine import Privacy
+from tests.auditing.support import noise_on_touched_rows_only
+from tests.privacy.support import data, trainer
+
+
+def trained(module: Sequences, embedding_aware: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    model = DualEncoder(module.items, dim=4, max_length=9, negatives=2, optimizer="sgd", weight_decay=0.0)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    run = trainer(Privacy(noise_multiplier=1.0), max_steps=2)
+    if embedding_aware:
+        with noise_on_touched_rows_only():
+            run.fit(model, module)
+    else:
+        run.fit(model, module)
+    return start, dict(model.state_dict())
+
+
+def test_a_private_run_leaves_no_row_as_it_was_and_embedding_aware_noise_leaves_those_nobody_met() -> None:
+    module = data(synthetic_items=400, synthetic_users=20, batch_size=20, min_events=0)
+    assert not any(untouched_rows(*trained(module, embedding_aware=False), module.items).values())
+    start, end = trained(module, embedding_aware=True)
+    kept = untouched_rows(start, end, module.items)["own_context.weight"]
+    # A history is read up to the item before its last, and the last nine of them.
+    read = {int(item) for u in range(20) for item in module.training.of(u)[:-1][-9:]}
+    assert kept == sorted(set(range(1, module.items)) - read)
+
+
+def test_whoever_touches_a_row_alone_is_named() -> None:
+    draw = np.random.default_rng(0)
+    histories = [draw.integers(1, 30, size=draw.integers(0, 8)) for _ in range(12)]
+    offsets = np.concatenate([[0], np.cumsum([len(h) for h in histories])])
+    found = touching_alone(Histories(offsets, np.concatenate(histories)))
+    for item in range(1, 30):
+        owners = [user for user, history in enumerate(histories) if item in history]
+        assert found.get(item) == (owners[0] if len(owners) == 1 else None)
+
+
+def test_one_changed_bit_is_a_change() -> None:
+    start = {"table": torch.ones(3, 2)}
+    end = {"table": torch.ones(3, 2)}
+    end["table"][1, 1] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    assert untouched_rows(start, end, rows=3) == {"table": [2]}

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dprec.audit import main as audit
+from dprec.auditing.directions import Marked
+from dprec.auditing.systems import asked_systems
+from dprec.cli.arguments import CommandLine
+from tests.auditing.support import noise_times
+from tests.commands.support import ROOT, strict
+
+SMALL = ["--canaries", "1,6", "--each", "3", "--references", "200", "--coins", "60", "--length", "8", "--noise", "none"]
+
+
+@pytest.fixture(scope="module")
+def audited(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("audits") / "films"
+    assert audit([str(recipe), *SMALL, "--beside", "loud = --privacy.max_norm 3", "--out", str(out)]) == 0
+    return out
+
+
+def test_every_system_has_what_is_promised_and_what_was_seen(audited: Path) -> None:
+    report = strict(audited / "audit.json")
+    assert [row["system"] for row in report["systems"]] == ["no privacy", "loud", "epsilon 4"]
+    plain, loud, private = report["systems"]
+    assert plain["promised_epsilon"] is None
+    assert private["promised_epsilon"] == pytest.approx(4, abs=0.01)
+    assert private["sampling_rate"] == 15 / (60 + 3 * 7 + 2 * 60)
+    for row in report["systems"]:
+        assert row["breaches"] == []
+        assert row["steps"] == row["planned_steps"] == 8
+        assert row["empirical_epsilon"].keys() == {"sequences", "gradients"}
+        assert [point["occurrences"] for point in row["exposures"]] == [1, 6]
+    for row in (loud, private):
+        assert row["gauges"].keys() == {"noise", "share", "repetition"}
+        assert row["gauges"]["noise"]["measured"] == pytest.approx(row["noise_multiplier"], rel=0.3)
+        first, group = (point["group_epsilon"] for point in row["exposures"])
+        assert first == pytest.approx(row["promised_epsilon"], rel=0.02)
+        assert group is None or group > first
+
+
+def test_the_result_says_how_to_repeat_it(audited: Path) -> None:
+    report = strict(audited / "audit.json")
+    assert report["canaries"] == {
+        "occurrences": [1, 6], "each": 3, "references": 200, "coins": 60, "length": 8, "seed": 0,
+    }  # fmt: skip
+    assert report["asked"][1] == {"system": "loud", "overrides": {"privacy.max_norm": "3"}}
+    assert (audited / "exposure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_measured_is_not_measured_again(
+    audited: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(recipe), *SMALL, "--beside", "loud = --privacy.max_norm 3"]
+    before = strict(audited / "audit.json")
+    assert audit([*asked, "--out", str(audited)]) == 0
+    assert capsys.readouterr().out.count("measured before") == 3
+    assert strict(audited / "audit.json") == before
+    assert audit([str(recipe), *SMALL, "--out", str(audited)]) == 2
+    assert "holds an audit of something else" in capsys.readouterr().err
+
+
+def test_an_audit_that_was_stopped_goes_on(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(recipe), *SMALL, "--checkpoint_every", "2", "--out", str(tmp_path / "audit")]
+    honest = Marked.on_before_optimizer_step
+
+    def interrupted(self: Any, optimizer: Any) -> None:
+        if self.global_step == 5:
+            raise KeyboardInterrupt
+        honest(self, optimizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Marked, "on_before_optimizer_step", interrupted)
+        assert audit(asked) == 130
+    capsys.readouterr()
+    assert audit(asked) == 0
+    assert "from step 4" in capsys.readouterr().out
+    row = strict(tmp_path / "audit" / "audit.json")["systems"][0]
+    assert row["steps"] == 8
+
+
+def test_an_engine_that_breaks_its_promise_fails_the_command(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with noise_times(0.5)():
+        assert audit([str(recipe), *SMALL, "--out", str(tmp_path / "audit")]) == 2
+    shown = capsys.readouterr()
+    assert "the guarantee is not kept: epsilon 4: noise is" in shown.err
+    assert "BREACH" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--canaries", "many"], "--canaries is 'many': give numbers of users"),
+        (["--noise", "little"], "--noise is 'little': give noise multipliers"),
+        (["--beside", "nothing"], "--beside is 'nothing': give a name and overrides"),
+        (["--beside", "epsilon 4 = --seed 1"], "there are two systems 'epsilon-4'"),
+        (["--length", "11"], "--length is 11 but a model sees 10 items"),
+        (["--data.batch_sise", "3"], "unknown key 'data.batch_sise'; did you mean data.batch_size?"),
+    ],
+)
+def test_mistakes(options: list[str], says: str, recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit([str(recipe), *SMALL, *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit([str(ROOT / "recipes" / "criteo_pctr.yaml"), *SMALL]) == 2
+    assert "the audit takes recipes of recommenders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "noises"),
+    [("movielens_transformer", ["noise 0.01", "noise 0.001"]), ("movielens_dpformer", [])],
+)
+def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
+    line = CommandLine(recipes=[str(ROOT / "recipes" / f"{recipe}.yaml")])
+    assert [system.name for system in asked_systems(line)] == ["no privacy", *noises, "epsilon 8"]
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for option in (
+        "canaries",
+        "each",
+        "length",
+        "references",
+        "coins",
+        "seed_of_canaries",
+        "noise",
+        "beside",
+        "minutes",
+    ):
+        assert f"--{option} " in shown
