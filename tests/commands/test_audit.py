@@ -113,7 +113,7 @@ def test_mistakes(options: list[str], says: str, recipe: Path, here: Path, capsy
 
 
 def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit([str(ROOT / "recipes" / "criteo_pctr.yaml"), *SMALL]) == 2
+    assert audit([str(ROOT / "recipes" / "criteo_dpsgd.yaml"), *SMALL]) == 2
     assert "the audit takes recipes of recommenders" in capsys.readouterr().err
 
 
