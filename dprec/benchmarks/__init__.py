@@ -13,6 +13,7 @@ from dprec.errors import UserError
 
 BENCHMARKS = {
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
+    "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",
     "sparsity": "dprec.benchmarks.sparsity",
