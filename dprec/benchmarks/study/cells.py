@@ -21,6 +21,7 @@ MODELS = {
 }
 VARIANTS = {"spectral_former_plain": ("spectral_former", ("--model.error_scale", "0"))}
 EPSILONS = (5.0, 8.0, 10.0)
+SHOWN = (1.0, *EPSILONS)
 NUMBER = r"\d+(?:\.\d+)?"
 # (model, data) -> NDCG@10 and HIT@10 in % at each ε, from tables 1 and 2 of the DPFormer paper.
 PAPER = {

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, PAPER
+from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, PAPER, SHOWN
 
 MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
 
@@ -22,16 +22,17 @@ def grid(rows: Sequence[Row], data: str, figures: tuple[str, str] = MASKED) -> l
     """
     lines = []
     for model, name in MODELS.items():
-        cells = [_cell(_of(rows, data, model, epsilon), figures) for epsilon in EPSILONS]
+        cells = [_cell(_of(rows, data, model, epsilon), figures) for epsilon in SHOWN]
         if any(cells):
             lines.append([name, *cells])
         if figures == MASKED and (model, data) in PAPER:
-            lines.append([f"{name}, in the paper", *map(_pair, PAPER[model, data])])
+            before = [""] * (len(SHOWN) - len(EPSILONS))
+            lines.append([f"{name}, in the paper", *before, *map(_pair, PAPER[model, data])])
     return lines
 
 
 def heads() -> list[str]:
-    return ["model", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
+    return ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
 
 
 def on_screen(rows: Sequence[Row]) -> Group:
@@ -42,16 +43,16 @@ def on_screen(rows: Sequence[Row]) -> Group:
         for head in ("model", "ε", "measured", "paper"):
             table.add_column(head, justify="left" if head == "model" else "right")
         for model, title in MODELS.items():
-            for number, epsilon in enumerate(EPSILONS):
+            paper = dict(zip(EPSILONS, PAPER.get((model, data), ()), strict=False))
+            for epsilon in SHOWN:
                 if found := _cell(_of(rows, data, model, epsilon), MASKED):
-                    paper = PAPER.get((model, data))
-                    table.add_row(title, f"{epsilon:g}", found, paper and _pair(paper[number]))
+                    table.add_row(title, f"{epsilon:g}", found, _pair(paper[epsilon]) if epsilon in paper else "")
         parts.append(table)
     return Group(*parts)
 
 
 def markdown(rows: Sequence[Row], data: str, figures: tuple[str, str] = MASKED) -> str:
-    lines = [heads(), ["---"] * (1 + len(EPSILONS)), *grid(rows, data, figures)]
+    lines = [heads(), ["---"] * (1 + len(SHOWN)), *grid(rows, data, figures)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
