@@ -21,6 +21,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
 
   phantom          training private against non-private, Opacus and fastDP: time and memory of a step
   recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
+  adafest          one table of up to ten million rows: AdaFEST and dense noise
   lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs

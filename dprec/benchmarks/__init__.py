@@ -12,6 +12,7 @@ from types import ModuleType
 from dprec.errors import UserError
 
 BENCHMARKS = {
+    "adafest": "dprec.benchmarks.adafest",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",

@@ -134,7 +134,10 @@ def test_turns_alternate() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fantom"], "there is no benchmark 'fantom'; there is dpformer-tables, lazydp, phantom, recurrent, sparsity"),
+        (
+            ["fantom"],
+            "there is no benchmark 'fantom'; there is adafest, dpformer-tables, lazydp, phantom, recurrent, sparsity",
+        ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],

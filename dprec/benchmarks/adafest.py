@@ -1,0 +1,120 @@
+"""One embedding table of up to ten million rows: AdaFEST's step beside a dense one, on the same table."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Group
+from torch import Tensor, nn
+
+from dprec.benchmarks import figure, report
+from dprec.benchmarks.compare import one_thread
+from dprec.benchmarks.report import Row
+from dprec.models.optimizers import SGD
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.strategy import Strategy
+from dprec.sparsity import AdaFEST, Dense
+
+SIZES, DIM, BATCH, STEPS = (100_000, 1_000_000, 10_000_000), 64, 1024, 100
+DENSE_STEPS = 3
+COLUMNS = {
+    "rows": "rows",
+    "system": "system",
+    "ms_per_step": "ms/step",
+    "seconds_of_100": "s of 100 steps",
+    "ratio_to_adafest": "ratio",
+    "survivors": "survivors",
+}
+
+
+class OneTable(nn.Module):
+    """A score for each id, by its row."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding.from_pretrained(torch.zeros(rows, DIM), freeze=False)
+        self.weight: Tensor
+        self.register_buffer("weight", torch.randn(DIM, generator=torch.Generator().manual_seed(0)))
+
+    def losses(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.table(ids) @ self.weight
+        return scores
+
+
+def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Return a row for each size of the table and each system."""
+    rows = []
+    with one_thread():
+        for size in (1_000, 10_000) if quick else SIZES:
+            say(f"{size:,} rows")
+            module = OneTable(size)
+            generator = torch.Generator().manual_seed(1)
+            batches = [(torch.rand(BATCH, generator=generator) ** 8 * size).long() for _ in range(10)]
+            sparse = _seconds(module, AdaFEST(threshold=25.0, noise_ratio=5.0), batches, STEPS)
+            dense = _seconds(module, Dense(), batches, 2 if quick else DENSE_STEPS)
+            for name, (seconds, survivors) in (("AdaFEST", sparse), ("DP-SGD, fused", dense)):
+                rows.append(
+                    {
+                        "rows": size,
+                        "batch": BATCH,
+                        "system": name,
+                        "ms_per_step": 1e3 * seconds,
+                        "seconds_of_100": 100 * seconds,
+                        "ratio_to_adafest": seconds / sparse[0],
+                        "survivors": survivors,
+                    }
+                )
+    return rows
+
+
+def table(rows: Sequence[Row]) -> Group:
+    """Return the comparison and what follows from it."""
+    line = (
+        f"A table of width {DIM}, {BATCH:,} users a step, one look-up each. AdaFEST: the mean of {STEPS} steps; dense: "
+        f"of {DENSE_STEPS}. One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
+    )
+    return Group(report.table(rows, COLUMNS), line)
+
+
+ready_to_draw = figure.pyplot
+
+
+def picture(rows: Sequence[Row], file: Path) -> None:
+    """Time of 100 steps against the size of the table."""
+    plt = figure.pyplot()
+    drawn, panel = plt.subplots(figsize=(4.5, 3.4), layout="constrained")
+    for system, colour in (("AdaFEST", figure.DPREC), ("DP-SGD, fused", figure.PRIVATE)):
+        found = [(row["rows"], row["seconds_of_100"]) for row in rows if row["system"] == system]
+        panel.plot(*zip(*found, strict=True), marker="o", color=colour, label=system)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_xlabel("rows of the table")
+    panel.set_ylabel("seconds of 100 steps")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False)
+    figure.save(plt, drawn, file)
+
+
+def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], steps: int) -> tuple[float, float | None]:
+    """Return the mean time of a step after the first one, and how many rows got noise in it."""
+    parameters, noise = dict(module.named_parameters()), GaussianNoise()
+    optimizer, rules = SGD(parameters.values(), lr=0.01, fused=True), RowRules([strategy])
+    rules.begin(module, parameters, 1.0, 1 / BATCH, noise)
+    rules.guard(module, optimizer, 0)
+    gradient = PrivateGradient(Clipping("flat", 1.0), rules.gradient_noise, BATCH, noise, rules=rules)
+    begin = 0.0
+    for number in range(steps + 1):
+        if number == 1:
+            begin = time.perf_counter()
+        gradient(parameters, module.losses, [batches[number % len(batches)]])
+        rules.update(optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+    return (time.perf_counter() - begin) / steps, rules.report().get("rows_noised")

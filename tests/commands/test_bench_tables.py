@@ -1,0 +1,59 @@
+"""The benchmarks of large tables run, and leave the rows that they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dprec.bench import main as bench
+from dprec.benchmarks import lazydp, sparsity
+
+
+def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
+    file = tmp_path / "rows.json"
+    assert bench([*argv, "--quick", "--json", str(file)]) == 0
+    found: list[dict[str, object]] = json.loads(file.read_text())
+    return found
+
+
+def test_every_system_has_a_row_at_every_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(tmp_path, "lazydp")
+    for size, pooling in ((0.002, 1), (0.004, 1), (0.002, 10)):
+        here = [row for row in rows if (row["table_gb"], row["pooling"]) == (size, pooling)]
+        assert [row["system"] for row in here] == list(lazydp.SYSTEMS)
+        assert here[0]["ratio_to_sgd"] == 1
+    assert "LazyDP, noise replay" in capsys.readouterr().out
+
+
+def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "adafest")
+    assert [(row["rows"], row["system"]) for row in rows] == [
+        (size, system) for size in (1_000, 10_000) for system in ("AdaFEST", "DP-SGD, fused")
+    ]
+    assert all(row["ms_per_step"] > 0 for row in rows)  # type: ignore[operator]
+
+
+def test_strategies_are_compared_at_the_same_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    few = [point for point in sparsity.points([8.0]) if point.setting in ("", "keep=100", "threshold=6")]
+    monkeypatch.setattr(sparsity, "points", lambda epsilons: few)
+    argv = [
+        "sparsity",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--picture",
+        str(tmp_path / "s.png"),
+        "--trainer.max_steps",
+        "2",
+    ]
+    rows = rows_of(tmp_path, *argv)
+    assert [row["system"] for row in rows] == ["DP-SGD", "FEST", "AdaFEST", "AdaFEST+", "exponential"]
+    assert rows[0]["auc_loss"] == 0
+    assert rows[1]["rows_noised"] == 100
+    assert (tmp_path / "s.png").stat().st_size > 5000
+    seconds = [row["seconds"] for row in rows]
+    assert [row["seconds"] for row in rows_of(tmp_path, *argv)] == seconds, (
+        "what is finished is read, not trained again"
+    )
