@@ -13,13 +13,17 @@ MODELS = {
     "spectral_former": "SpectralFormer",
     "spectral_former_plain": "SpectralFormer, no Re-Attention",
     "spectral": "Spectral",
+    "spectral_small": "Spectral, 300 items",
     "dpformer": "DPFormer",
     "transformer": "Transformer",
     "transformer_untied": "Transformer, untied",
     "gru": "GRU",
     "lstm": "LSTM",
 }
-VARIANTS = {"spectral_former_plain": ("spectral_former", ("--model.error_scale", "0"))}
+VARIANTS = {
+    "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
+    "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
+}
 EPSILONS = (5.0, 8.0, 10.0)
 SHOWN = (1.0, *EPSILONS)
 NUMBER = r"\d+(?:\.\d+)?"
