@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data.batch import SequenceBatch
+from dprec.errors import UserError
 from dprec.models import Recommender
 
 PUSH = 1e4  # norm of a canary's gradient before clipping: more than any sensible bound
@@ -71,8 +72,12 @@ class Marked(Recommender):
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         super().on_before_optimizer_step(optimizer)
         gradient = self.canaries.table.weight.grad
-        if gradient is not None:
-            self.canaries.seen[self.global_step] = gradient.squeeze(1)[: self.canaries.seen.shape[1]]
+        if gradient is None:
+            raise UserError(
+                "the audit watches the gradient of a table of its own, canaries.table.weight, which LazyDP and Dense take "
+                "away: have them rule the model's tables only, such as tables: embedding.*"
+            )
+        self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
 
 def mark(model: Recommender, canaries: np.ndarray, steps: int) -> None:
