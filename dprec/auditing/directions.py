@@ -74,8 +74,8 @@ class Marked(Recommender):
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
-                "the audit watches the gradient of a table of its own, canaries.table.weight, which LazyDP and Dense take "
-                "away: have them rule the model's tables only, such as tables: embedding.*"
+                "the audit watches the gradient of a table of its own, canaries.table.weight, which LazyDP and Dense "
+                "take away: have them rule the model's tables only, such as tables: embedding.*"
             )
         self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
