@@ -48,6 +48,8 @@ def _cells(names: str | None) -> list[Cell]:
 def _publish(rows: list[report.Row], page: Path, folder: Path) -> None:
     drawn = []
     for title, (name, draw) in PICTURES.items():
+        if draw is pictures.tuning and not any(row["tuned"] for row in rows):
+            continue
         picture = page.parent / "measured" / name
         draw(rows, picture)
         drawn.append((title, picture))
