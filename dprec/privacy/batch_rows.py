@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dprec.errors import MixedUsers
 from dprec.privacy.clipping import Clipping, Recorded, add_recorded
 from dprec.privacy.contribution import Contribution, Rows, SharedRows
 from dprec.privacy.layout import layout_of
@@ -16,7 +17,7 @@ from dprec.privacy.release import Portion
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import BatchRows
 from dprec.privacy.tables import RowSpace, is_among
-from dprec.privacy.tape import Tape
+from dprec.privacy.tape import Tape, select_users
 
 AT_ONCE = 8192  # users whose look-ups are counted together
 
@@ -39,14 +40,18 @@ def shared_rows(space: RowSpace, recorded: Sequence[Recorded]) -> Tensor:
 
 
 def batch_rows(space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> BatchRows:
-    """Return what the users of these micro-batches look up; None stands for all rows of the space."""
+    """Return what the users of these micro-batches look up; None stands for all rows of the space.
+
+    A row counts for a user whose gradient is not zero there. What is read for padding, or for positions that only a
+    longer history has, depends on who else is in the micro-batch; its gradient, which is zero, does not.
+    """
     pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
     for part in recorded:
         for name in space.tables:
             for use in part.contributions.get(name, ()):
                 if isinstance(use, Rows):
                     user = torch.arange(users, users + part.users, device=use.ids.device).unsqueeze(1)
-                    pairs.append((user * space.size + space.flat(name, use.ids)).flatten())
+                    pairs.append((user * space.size + space.flat(name, use.ids))[_moved(use)])
         users += part.users
     user, row = _kept(space, torch.cat(pairs))
     shared = shared_rows(space, recorded)
@@ -63,24 +68,42 @@ def batch_rows(space: RowSpace, recorded: Sequence[Recorded], among: Tensor | No
 def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:
     """Yield which rows of a space the users look up in training, each row of a user once.
 
-    `users` is what training draws from: it gives the micro-batches of a list of users.
+    `users` is what training draws from: it gives the micro-batches of a list of users. Refused is a model in which
+    what a user looks up depends on who else is in the micro-batch.
     """
     before = 0
     for start in range(0, len(users), AT_ONCE):
         for part in users.__getitems__(list(range(start, min(start + AT_ONCE, len(users))))):
-            pairs = [torch.zeros(0, dtype=torch.int64)]
-
-            def read(name: str, ids: Tensor | None, own: list[Tensor] = pairs, count: int = len(part)) -> None:
-                if name in space.tables and ids is not None and layout_of(ids) is not None:
-                    user = torch.arange(count, device=ids.device).unsqueeze(1)
-                    own.append((user * space.size + space.flat(name, ids.reshape(count, -1))).flatten())
-
-            with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
-                tape.watch(part)
-                module.losses(part)
-            user, row = _kept(space, torch.cat(pairs))
+            user, row = _looked_up(space, module, trained, part)
+            for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
+                if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):
+                    raise MixedUsers(
+                        "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
+                        "counted: declare padding_idx for tables that are read for padding"
+                    )
             yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
             before += len(part)
+
+
+def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], part: Any) -> tuple[Tensor, Tensor]:
+    """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
+    pairs = [torch.zeros(0, dtype=torch.int64)]
+
+    def read(name: str, ids: Tensor | None) -> None:
+        if name in space.tables and ids is not None and layout_of(ids) is not None:
+            user = torch.arange(len(part), device=ids.device).unsqueeze(1)
+            pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
+
+    with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
+        tape.watch(part)
+        module.losses(part)
+    return _kept(space, torch.cat(pairs))
+
+
+def _moved(use: Rows) -> Tensor:
+    """Return (B, N) which reads have a gradient: finite, since what is not makes even padding's not finite."""
+    largest = torch.linalg.vector_norm(use.values.reshape(*use.ids.shape, -1), ord=torch.inf, dim=2)
+    return (largest > 0) & (largest < torch.inf)
 
 
 def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:

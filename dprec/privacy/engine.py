@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
@@ -140,7 +140,8 @@ class Privacy(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
-        if self.rules.defer and any(isinstance(c, WeightAveraging) for c in trainer.callbacks):  # type: ignore[attr-defined]
+        averaging = (WeightAveraging, StochasticWeightAveraging)
+        if self.rules.defer and any(isinstance(c, averaging) for c in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError("averaged weights would hold rows that still owe noise: leave LazyDP or averaging out")
         _refuse_model(pl_module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
@@ -178,7 +179,6 @@ class Privacy(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
         self._probe(pl_module, batch)
-        self.rules.stepping = True
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
@@ -197,7 +197,6 @@ class Privacy(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.rules.stepping = False
         self._refuse_own_step(pl_module)
 
     def on_validation_start(self, *_: Any) -> None:

@@ -63,9 +63,10 @@ class PrivateGradient:
         recorded: Iterable[Recorded] = (
             record(parameters, losses, part, self.rules.read, kept=together and len(parts) > 1) for part in parts
         )
-        recorded = list(recorded) if together else recorded
-        self.rules.choose(recorded if isinstance(recorded, list) else ())
-        seen = [add_recorded(sums, self.rules.restricted(part), self.clipping) for part in recorded]
+        with self.rules.step():
+            recorded = list(recorded) if together else recorded
+            self.rules.choose(recorded if isinstance(recorded, list) else ())
+            seen = [add_recorded(sums, self.rules.restricted(part), self.clipping) for part in recorded]
         std = self.noise_multiplier * self.clipping.max_norm * (1 + ROUNDING)
         for name, total in sums.items():
             parameter = parameters[name]

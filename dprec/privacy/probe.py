@@ -11,19 +11,18 @@ averaged over padding, and state that learns from users.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from dprec.errors import MixedUsers
 from dprec.privacy.gradient import PaddingRow, padding_rows
 from dprec.privacy.layout import RANDOM, operation_name, tensors_in
-from dprec.privacy.tape import Tape, batch_tensors
+from dprec.privacy.tape import Tape, batch_tensors, select_users
 
 SMALLEST = 1e-4  # norm below which a gradient is rounding
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
@@ -92,15 +91,6 @@ def _padded(batch: Any) -> bool:
 
 def _chosen(batch: Any) -> list[int]:
     return sorted({0, len(batch) // 2, len(batch) - 1})  # longest, middle, shortest
-
-
-def select_users(batch: Any, users: Sequence[int]) -> Any:
-    """Return the batch that these users alone would be, in this order."""
-    if hasattr(batch, "select") and not isinstance(batch, Tensor):  # a tensor's `select` is another thing
-        return batch.select(users)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
-    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
 
 
 def _compare_one(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from dprec.privacy.batch_rows import batch_rows, look_ups, only
 from dprec.privacy.clipping import Recorded
 from dprec.privacy.contribution import Rows, SharedRows
 from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.privacy.owed import guard
 from dprec.privacy.release import ExactSums, Release
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import Strategy
@@ -49,7 +51,7 @@ class RowRules:
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.strategies = list(strategies)
         self.tally = Tally()
-        self.stepping = False  # a step reads rows one batch at a time
+        self._stepping = False
         self._guarded: nn.Module | None = None
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
@@ -136,10 +138,7 @@ class RowRules:
         if not self.defer or self._guarded is module:
             return
         self._guarded = module
-        module.register_state_dict_pre_hook(lambda *_: self.settle())
-        for part in module.modules():
-            if any(p is t.parameter for p in part.parameters(recurse=False) for t in self._tables.values()):
-                part.register_forward_pre_hook(lambda *_: None if self.stepping else self.settle())
+        guard(module, [t.parameter for t in self._tables.values()], self.settle, lambda: self._stepping)
 
     def report(self) -> dict[str, float]:
         """What the strategies did in a step of this process, on average."""
@@ -165,6 +164,15 @@ class RowRules:
         """Let strategies settle what they owe to rows that are about to be read."""
         for strategy in self._over.get(name, ()):
             strategy.read(name, ids)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Within, look-ups are announced by the tape one batch at a time, and pay for their own rows alone."""
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
 
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step."""

@@ -24,7 +24,7 @@ class BatchRows:
 
     users: int
     user: Tensor  # (n,) distinct pairs of a user
-    row: Tensor  # (n,) and a row that the user looks up, in the strategy's space
+    row: Tensor  # (n,) and a row where the user's gradient is not zero, in the strategy's space
     shared: Tensor  # rows that all users look up alike whoever they are, ascending: shared negatives
     summed: Callable[[float], tuple[Tensor, Tensor]]
     # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,

@@ -12,13 +12,13 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dprec.errors import UncoveredUse
 from dprec.privacy import layout
@@ -175,6 +175,8 @@ class Tape(TorchFunctionMode):
             result = rule(self, func, args, kwargs)
             if result is not NotImplemented:
                 return result
+            for value in used:  # a look-up of another kind, which announced nothing
+                self.reads(value, None)
         others = [tensor for tensor in tensors if not self.trainable(tensor)]
         if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
             return self._of_parameters_alone(func, args, kwargs, used)
@@ -209,6 +211,15 @@ def batch_tensors(batch: Any) -> list[Tensor]:
     if is_dataclass(batch) and not isinstance(batch, type):
         batch = [getattr(batch, field.name) for field in fields(batch)]
     return layout.tensors_in(batch)
+
+
+def select_users(batch: Any, users: Sequence[int]) -> Any:
+    """Return the batch that these users alone would be, in this order."""
+    if hasattr(batch, "select") and not isinstance(batch, Tensor):  # a tensor's `select` is another thing
+        return batch.select(users)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
+    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
 
 
 def _blame(known: Layout | None) -> str:

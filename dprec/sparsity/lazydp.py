@@ -42,6 +42,7 @@ class LazyDP(Strategy):
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, _LazyTable] = {}
+        self._owing = True
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
@@ -73,6 +74,7 @@ class LazyDP(Strategy):
 
     def update(self, optimizer: Optimizer) -> None:
         """Apply one step to the tables, whose gradients the optimizer then does not see."""
+        self._owing = True
         for group in optimizer.param_groups:
             rates = Rates(group["lr"], group["weight_decay"], group["momentum"])
             for lazy in self._tables.values():
@@ -84,8 +86,10 @@ class LazyDP(Strategy):
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""
-        for lazy in self._tables.values():
-            lazy.settle(None)
+        if self._owing:
+            for lazy in self._tables.values():
+                lazy.settle(None)
+        self._owing = False
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()  # so that nothing else has to be remembered
@@ -130,6 +134,12 @@ class _LazyTable:
         raise NotImplementedError
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
+        if bool((self.settled[rows] != self.now).any()):
+            raise RuntimeError("a row got a gradient without having been read in this step")
+        self.take(rows, values, rates)
+
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         raise NotImplementedError
 
 
@@ -173,19 +183,17 @@ class _Aggregated(_LazyTable):
         both = factor[:, 1] * one + factor[:, 2] * other
         self.momentum[rows] = (mw * weight + mm * momentum + both).to(self.values.dtype)
 
-    def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        if bool((self.settled[rows] != self.now).any()):
-            raise RuntimeError("a row got a gradient without having been read in this step")
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        left = 1 - rates.rate * rates.decay
+        if self.momentum is not None and rates.momentum == 0:
+            raise UserError("LazyDP: momentum became 0 during the run: keep it")
+        if self.momentum is None and left <= 0:
+            raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
+        self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         if self.momentum is not None:
-            if rates.momentum == 0:
-                raise UserError("LazyDP: momentum became 0 during the run: keep it")
             self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
         else:
-            left = 1 - rates.rate * rates.decay
-            if left <= 0:
-                raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
             sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
-        self.steps.record(rates)
         if self.steps.worn:
             self.settle(None)
             self.steps = Decayed()
@@ -210,9 +218,10 @@ class _Replayed(_LazyTable):
                 self._apply(behind, self._noise(behind, step), self.steps[step])
             self.settled[rows] = self.now
 
-    def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        self._apply(rows, values + self._noise(rows, self.now), rates)
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        noisy = values + self._noise(rows, self.now)
         self.steps.append(rates)
+        self._apply(rows, noisy, rates)
         self.settled[rows] = self.now
 
     def _noise(self, rows: Tensor, step: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -194,3 +195,23 @@ def test_detached_and_metadata_uses_are_no_uses() -> None:
         return m.mix(x / (1 + size) * m.mix.weight.shape[0] + m.mix.bias.detach()).sum((1, 2))
 
     assert len(run(use).contributions["mix.weight"]) == 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda w: w[:, :2],
+        lambda w: w[None],
+        lambda w: w[3, 1],
+        lambda w: w[torch.ones(6, dtype=torch.bool)],
+        lambda w: torch.nn.functional.embedding_bag(torch.tensor([[1, 5]]), w),
+        lambda w: w.detach()[2],
+        lambda w: w.index_select(1, torch.tensor([0])),
+    ],
+)
+def test_every_form_of_reading_a_table_is_announced(form: Any) -> None:
+    """Rows may wait for noise until somebody reads them."""
+    table, heard = nn.Embedding(6, 3), []
+    with torch.no_grad(), Tape({"w": table.weight}, users=1, read=lambda name, ids: heard.append((name, ids))):
+        form(table.weight)
+    assert ("w", None) in heard

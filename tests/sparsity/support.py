@@ -89,9 +89,7 @@ class Run:
 
     def fill(self, *parts: Bags) -> dict[str, Tensor]:
         """Return the gradients of one step, whole."""
-        self.rules.stepping = True
         self.gradient(self.module.trained, self.module.losses, parts)
-        self.rules.stepping = False
         return {name: p.grad.to_dense() for name, p in self.module.trained.items() if p.grad is not None}
 
     def step(self, *parts: Bags, **rates: float) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -180,21 +183,79 @@ def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:
     assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
 
 
-@pytest.mark.parametrize("look", ["state_dict", "forward", "copy"])
+LOOKS: dict[str, Callable[[Any], Tensor]] = {
+    "state_dict": lambda module: module.state_dict()["big.weight"],
+    "a part's state_dict": lambda module: module.big.state_dict()["weight"],
+    "copy": lambda module: copy.deepcopy(module).big.weight,
+    "copy of the table": lambda module: copy.deepcopy(module.big).weight,
+    "forward": lambda module: torch.cat([module.big.weight[:1], module.big(torch.arange(1, ROWS).unsqueeze(1))]),
+    "forward of a copy": lambda module: torch.cat(
+        [module.big.weight[:1], copy.deepcopy(module).big(torch.arange(1, ROWS).unsqueeze(1))]
+    ),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
 def test_nobody_sees_a_row_that_owes_noise(look: str) -> None:
     run = Run([LazyDP(tables="big.*")])
     start = run.weights()["big.weight"]
     for step in range(4):
         run.step(users(2, seed=step, most=3))
     assert torch.equal(run.module.big.weight[5:], start[5:])
-    if look == "state_dict":
-        seen = run.module.state_dict()["big.weight"]
-    elif look == "forward":
-        seen = torch.cat([start[:1], run.module.big(torch.arange(1, ROWS).unsqueeze(1))])
-    else:
-        seen = run.weights()["big.weight"]
+    seen = LOOKS[look](run.module).detach()
     assert (seen[1:] != start[1:]).any(1).all()
     assert torch.equal(seen[0], start[0])
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_a_step_that_is_cut_off_leaves_no_gradient_without_noise(aggregate: bool) -> None:
+    run = Run([LazyDP(tables="big.*", aggregate=aggregate)], momentum=0.0)
+    start = run.weights()["big.weight"]
+    lazy = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+    lazy.values = _CutOff(lazy.values)
+    with pytest.raises(KeyboardInterrupt):
+        run.step(users(3, seed=0))
+    lazy.values = run.module.big.weight.detach()
+    assert (run.weights()["big.weight"][1:] != start[1:]).any(1).all()
+
+
+class _CutOff:
+    """A table in whose writing the run is stopped, after the write."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.held = values
+
+    def index_add_(self, *args: Any, **options: Any) -> None:
+        self.held.index_add_(*args, **options)
+        raise KeyboardInterrupt
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.held, name)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.held[rows]
+
+    def __setitem__(self, rows: Tensor, values: Tensor) -> None:
+        self.held[rows] = values
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_a_gradient_of_a_row_that_was_not_read_is_an_error(aggregate: bool) -> None:
+    run = Run([LazyDP(tables="big.*", aggregate=aggregate)])
+    run.step(users(2, seed=0, most=3))
+    run.module.big.weight.grad = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
+    with pytest.raises(RuntimeError, match="without having been read"):
+        run.rules.update(run.optimizer)
+
+
+def test_the_module_is_not_pickled_while_it_may_owe() -> None:
+    run = Run([LazyDP()])
+    with pytest.raises(UserError, match="save its state_dict"):
+        torch.save(run.module, io.BytesIO())
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -1,0 +1,98 @@
+"""What counts as a user's rows depends on that user alone, whoever else makes the batch longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.data.batch import SequenceBatch
+from dprec.errors import MixedUsers
+from dprec.models import DualEncoder
+from dprec.privacy.batch_rows import batch_rows, look_ups
+from dprec.privacy.clipping import record
+from dprec.privacy.tables import RowSpace, tables_of
+from dprec.privacy.tape import select_users
+
+ITEMS = 30
+
+
+class Undeclared(nn.Module):
+    """A table whose padding is masked by the model, which does not tell the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(ITEMS, 4)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        inside = (batch.history != 0).unsqueeze(2)
+        return (self.table(batch.history) * inside).sum(1).square().sum(1)
+
+
+def sequences(lengths: list[int], seed: int = 0) -> SequenceBatch:
+    generator = torch.Generator().manual_seed(seed)
+    items = torch.randint(1, ITEMS, (len(lengths), 1 + max(lengths)), generator=generator)
+    outside = torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)
+    return SequenceBatch(items[:, :-1].masked_fill(outside, 0), items[:, 1:].masked_fill(outside, 0))
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(module.named_parameters())
+
+
+def rows_of(module: Any, batch: Any) -> list[set[int]]:
+    space = RowSpace(tables_of(module, trained(module)))
+    seen = batch_rows(space, [record(trained(module), module.losses, batch)], None)
+    return [set(seen.row[seen.user == user].tolist()) for user in range(len(batch))]
+
+
+def encoder() -> Any:
+    """A Transformer, whose table of positions is read as far as the longest history goes."""
+    torch.manual_seed(0)
+    return DualEncoder(ITEMS, dim=8, max_length=9, tower="transformer", negatives=5, optimizer="sgd")
+
+
+@pytest.mark.parametrize("make", [Undeclared, encoder])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_users_rows_are_those_it_has_alone(make: Any, broken: bool) -> None:
+    """Else who leaves moves the counts of all others, and not of one user."""
+    module, batch = make(), sequences([9, 7, 3, 1])
+    if broken:
+        losses = module.losses
+        short = lambda part: (part.history != 0).sum(1) < 4  # noqa: E731
+        module.losses = lambda part: losses(part) * torch.where(short(part), torch.inf, 1.0)
+    together = rows_of(module, batch)
+    assert together == [rows_of(module, select_users(batch, [user]))[0] for user in range(4)]
+    assert len(set(map(frozenset, together))) == 4 - broken
+
+
+class Together:
+    """Training data that serves all users in one micro-batch."""
+
+    def __init__(self, batch: SequenceBatch) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitems__(self, users: list[int]) -> list[SequenceBatch]:
+        return [self.batch.select(users)]
+
+
+def test_counts_of_all_users_refuse_padding_that_the_table_does_not_know() -> None:
+    """A release takes each user's rows from one forward pass, in which all are as long as the longest."""
+    for module, lengths, holds in (
+        (encoder(), [9, 7, 3, 1], True),
+        (Undeclared(), [4, 4, 4, 4], True),
+        (Undeclared(), [9, 7, 3, 1], False),
+    ):
+        space, users = RowSpace(tables_of(module, trained(module))), Together(sequences(lengths))
+        if holds:
+            (portion,) = look_ups(space, module, trained(module), users)
+            assert set(portion.users) == {0, 1, 2, 3}
+        else:
+            with pytest.raises(MixedUsers, match="declare padding_idx"):
+                list(look_ups(space, module, trained(module), users))
