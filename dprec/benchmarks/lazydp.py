@@ -166,9 +166,7 @@ class Step:
         for part in self.model.modules():  # torch's own sparse gradients are for plain SGD
             if isinstance(part, nn.EmbeddingBag):
                 part.sparse = self.rule == self._plain
-        self.rules.stepping = True
         self.rule(self.parameters, self.model.losses, [self.batches[self.count % len(self.batches)]])
-        self.rules.stepping = False
         self.rules.update(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()

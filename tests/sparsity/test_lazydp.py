@@ -17,6 +17,7 @@ from dprec.errors import UserError
 from dprec.models.optimizers import Adam
 from dprec.privacy.noise import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
+from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
 
@@ -208,11 +209,22 @@ def test_nobody_sees_a_row_that_owes_noise(look: str) -> None:
 
 
 @pytest.mark.parametrize("aggregate", [True, False])
-def test_a_step_that_is_cut_off_leaves_no_gradient_without_noise(aggregate: bool) -> None:
+def test_a_step_that_is_cut_off_leaves_no_gradient_without_noise(
+    aggregate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run([LazyDP(tables="big.*", aggregate=aggregate)], momentum=0.0)
     start = run.weights()["big.weight"]
     lazy = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
-    lazy.values = _CutOff(lazy.values)
+    if aggregate:
+        update = sparse_update.SGD.update
+
+        def cut_off(*given: Any) -> None:
+            update(*given)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(sparse_update.SGD, "update", cut_off)
+    else:
+        lazy.values = _CutOff(lazy.values)
     with pytest.raises(KeyboardInterrupt):
         run.step(users(3, seed=0))
     lazy.values = run.module.big.weight.detach()
@@ -224,10 +236,6 @@ class _CutOff:
 
     def __init__(self, values: Tensor) -> None:
         self.held = values
-
-    def index_add_(self, *args: Any, **options: Any) -> None:
-        self.held.index_add_(*args, **options)
-        raise KeyboardInterrupt
 
     def __len__(self) -> int:
         return len(self.held)
