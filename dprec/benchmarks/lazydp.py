@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from dprec.privacy.strategy import Strategy
 from dprec.sparsity import EANA, Dense, LazyDP
 
 TABLES, DIM, BATCH = 26, 128, 2048
-SIZES = (8.0, 4.0, 0.4)  # GB of tables, the largest first: memory is kept
+SIZES = (0.4, 4.0, 8.0)  # GB of tables
 UNFUSED_FITS = 4.0  # GB: it needs as much again
 ROUNDS = 5
 SYSTEMS: dict[str, Callable[[], list[Strategy]] | None] = {
@@ -68,11 +70,16 @@ class Pooled(ClickModel):
 
 def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
     """Return a row for each size of the tables, each pooling and each system."""
+    sizes = (0.002, 0.004) if quick else SIZES
+    cases = [(gigabytes, 1) for gigabytes in sizes] + [(sizes[0], 10)]
+    if quick:
+        return [row for case in cases for row in _compared(*case, quick)]
     rows: list[Row] = []
-    with one_thread():
-        for gigabytes in (0.002, 0.004) if quick else SIZES:
-            rows += _compared(gigabytes, 1, quick, say)
-        rows += _compared(0.002 if quick else SIZES[-1], 10, quick, say)
+    for case in cases:
+        say(f"{case[0]:g} GB of tables")
+        # A process for each, since memory is kept by the one that had it.
+        with ProcessPoolExecutor(1, get_context("spawn")) as own:
+            rows += own.submit(_compared, *case, quick).result()
     return rows
 
 
@@ -109,10 +116,10 @@ def picture(rows: Sequence[Row], file: Path) -> None:
     figure.save(plt, drawn, file)
 
 
-def _compared(gigabytes: float, pooling: int, quick: bool, say: Callable[[str], None]) -> list[Row]:
+@one_thread()
+def _compared(gigabytes: float, pooling: int, quick: bool) -> list[Row]:
     ids, records = max(2, round(gigabytes * 1e9 / (TABLES * DIM * 4))), 64 if quick else BATCH
     sizes = {"bottom": [8], "top": [8]} if quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
-    say(f"{gigabytes:g} GB of tables")
     model = DLRM(13, [ids - 1] * TABLES, dim=DIM, optimizer="sgd", weight_decay=0.0, **sizes)  # type: ignore[arg-type]
     part = Pooled(model.tables, model.vocabularies)
     batches = [_batch(records, ids - 1, pooling, seed) for seed in range(8)]
@@ -122,9 +129,9 @@ def _compared(gigabytes: float, pooling: int, quick: bool, say: Callable[[str], 
         steps = {name: Step(whole, strategies, batches) for name, strategies in wanted.items()}
         slow = {name for name in steps if name.startswith("DP-SGD") or "replayed" in name}
         fast = {name: step for name, step in steps.items() if name not in slow}
-        seconds = race(fast, 2 if quick else ROUNDS, 0.0 if quick else 1.0, say)
+        seconds = race(fast, 2 if quick else ROUNDS, 0.0 if quick else 1.0)
         for name in slow:  # a sweep over the tables takes seconds: one after the other, beside one turn of SGD
-            seconds |= {name: race({name: steps[name]}, 1, 0.0, say)[name] * len(seconds["SGD"])}
+            seconds |= {name: race({name: steps[name]}, 1, 0.0)[name] * len(seconds["SGD"])}
         times.append(seconds)
         del steps
     found = {name: (times[0][name], times[1][name]) for name in wanted}
