@@ -104,6 +104,7 @@ class RowRules:
         tables = tables_of(module, trained)
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
+            _refuse_unpaid(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
             if not mine:
                 raise UserError(
@@ -238,3 +239,12 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
+
+
+def _refuse_unpaid(strategy: Strategy) -> None:
+    """Refuse a strategy that shows what users do and claims that it costs nothing."""
+    name = type(strategy).__name__
+    if strategy.looks and not 0 < strategy.relative_noise < math.inf:
+        raise UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
+    if strategy.noised == "touched" and strategy.broken is None:
+        raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")
