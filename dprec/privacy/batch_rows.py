@@ -39,6 +39,17 @@ def shared_rows(space: RowSpace, recorded: Sequence[Recorded]) -> Tensor:
     return torch.cat(ids).unique()
 
 
+def of_nobody(recorded: Recorded) -> Recorded:
+    """Return which rows all users look up alike, with a gradient of zero: what an empty batch would look up."""
+    shared: dict[str, list[Contribution]] = {}
+    for name, uses in recorded.contributions.items():
+        for use in uses:
+            if isinstance(use, SharedRows):
+                alike = SharedRows(use.ids, torch.zeros_like(use.left), torch.zeros_like(use.right))
+                shared.setdefault(name, []).append(alike)
+    return Recorded(recorded.losses, shared)
+
+
 def batch_rows(space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> BatchRows:
     """Return what the users of these micro-batches look up; None stands for all rows of the space.
 

@@ -104,6 +104,7 @@ class RowRules:
         tables = tables_of(module, trained)
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
+            _refuse_unpaid(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
             if not mine:
                 raise UserError(
@@ -242,3 +243,12 @@ class RowRules:
 
 def _where(kept: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return (rows, values) if bool(kept.all()) else (rows[kept], values[kept])
+
+
+def _refuse_unpaid(strategy: Strategy) -> None:
+    """Refuse a strategy that shows what users do and claims that it costs nothing."""
+    name = type(strategy).__name__
+    if strategy.looks and not 0 < strategy.relative_noise < math.inf:
+        raise UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
+    if strategy.noised == "touched" and strategy.broken is None:
+        raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")

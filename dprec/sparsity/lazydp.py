@@ -28,7 +28,8 @@ class LazyDP(Strategy):
 
     The noise of many steps is drawn at once, from the distribution of their sum: exact for any schedule of the
     learning rate, with weight decay and with momentum. Everything that shows weights, a checkpoint, an evaluation, a
-    prediction, settles all rows first. It needs SGD: what Adam does to a row depends on each single noise.
+    prediction, settles all rows first; a parameter that is read as it lies in memory between two steps may still owe
+    noise, and is not private. It needs SGD: what Adam does to a row depends on each single noise.
 
     Args:
         aggregate: draw the noise of many steps at once; otherwise replay it step by step, to show that it is the same.
