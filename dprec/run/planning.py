@@ -51,6 +51,8 @@ class RunPlan:
         if tree["privacy"] is None:
             raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
         privacy = build(Privacy, tree["privacy"], "privacy")
+        if privacy.rules.broken:
+            raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
         notice, sizes = None, SMALLEST
         if users is None:
             data: Any = build(pl.LightningDataModule, tree["data"], "data")

@@ -65,3 +65,9 @@ def test_the_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "60 users, 12 items" in out
     assert "poisson" in out
+
+
+def test_what_is_not_private_has_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(Path(__file__).parents[2] / "recipes" / "dlrm_eana.yaml")
+    assert plan([recipe, "--users", "1000"]) == 2
+    assert "there is no ε to plan: EANA adds noise to touched rows only" in capsys.readouterr().err
