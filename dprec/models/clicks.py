@@ -56,27 +56,43 @@ class FeatureTables(nn.Module):
     >>> first, second = tables(torch.tensor([[[9, 9], [4, -1]]]))
     >>> first.shape, second.shape, torch.allclose(first, 2 * tables.tables[0].weight[10])
     (torch.Size([1, 3]), torch.Size([1, 2]), True)
+
+    With a `low_rank`, an id has that many numbers only, and a matrix for each feature makes a vector of them.
     """
 
     def __init__(
-        self, vocabularies: Sequence[int], dims: Sequence[int], std: float = 0.1, pooling: str = "sum"
+        self,
+        vocabularies: Sequence[int],
+        dims: Sequence[int],
+        std: float = 0.1,
+        pooling: str = "sum",
+        low_rank: int | None = None,
     ) -> None:
         super().__init__()
+        refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank)
+        widths = [dim if low_rank is None else min(dim, low_rank) for dim in dims]
         refuse_unless(pooling in ("sum", "mean"), "pooling", pooling)
         refuse_unless(0 <= std < float("inf"), "embedding_std", std)
         tables = [
             nn.EmbeddingBag(1 + size, dim, mode=pooling, padding_idx=0)
-            for size, dim in zip(vocabularies, dims, strict=True)
+            for size, dim in zip(vocabularies, widths, strict=True)
         ]
         with torch.no_grad():
             for table in tables:
                 table.weight.normal_(0.0, std)[0] = 0.0
         self.tables = nn.ModuleList(tables)
+        pairs = zip(widths, dims, strict=True)
+        self.maps = nn.ModuleList(
+            nn.Linear(width, dim, bias=False) if width < dim else nn.Identity() for width, dim in pairs
+        )
 
     def forward(self, categories: Tensor) -> list[Tensor]:
         """Return (B, d_f) of each feature f, for ids (B, F, P)."""
         rows = categories + 1
-        return [table(rows[:, feature]) for feature, table in enumerate(self.tables)]
+        return [
+            own(table(rows[:, feature]))
+            for feature, (table, own) in enumerate(zip(self.tables, self.maps, strict=True))
+        ]
 
 
 def log_counts(numbers: Tensor) -> Tensor:

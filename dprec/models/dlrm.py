@@ -25,6 +25,7 @@ class DLRM(ClickModel):
         top: widths of the top network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
         embedding_std: standard deviation of the tables' first values.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix makes the vector of them.
     """
 
     def __init__(
@@ -36,12 +37,13 @@ class DLRM(ClickModel):
         top: Sequence[int] = (512, 256),
         pooling: Literal["sum", "mean"] = "sum",
         embedding_std: float = 0.1,
+        low_rank: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(numbers, vocabularies, **options)
         refuse_unless(dim >= 1, "dim", dim)
         features = len(self.vocabularies)
-        self.tables = FeatureTables(self.vocabularies, [dim] * features, embedding_std, pooling)
+        self.tables = FeatureTables(self.vocabularies, [dim] * features, embedding_std, pooling, low_rank)
         self.bottom = network(numbers, [*bottom, dim], "bottom")
         self.top = network(dim + features * (features + 1) // 2, top, "top")
         self.output = nn.Linear(top[-1] if top else dim + features * (features + 1) // 2, 1)

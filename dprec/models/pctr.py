@@ -21,6 +21,7 @@ class PCTR(ClickModel):
         hidden: widths of the network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
         embedding_std: standard deviation of the tables' first values.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix makes the vector of them.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class PCTR(ClickModel):
         hidden: Sequence[int] = (598, 598, 598, 598),
         pooling: Literal["sum", "mean"] = "sum",
         embedding_std: float = 0.1,
+        low_rank: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(numbers, vocabularies, **options)
         widths = [int(2 * size**0.25) for size in self.vocabularies]
-        self.tables = FeatureTables(self.vocabularies, widths, embedding_std, pooling)
+        self.tables = FeatureTables(self.vocabularies, widths, embedding_std, pooling, low_rank)
         inputs = numbers + sum(widths)
         self.network = network(inputs, hidden, "hidden")
         self.output = nn.Linear(hidden[-1] if hidden else inputs, 1)

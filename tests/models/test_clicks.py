@@ -102,3 +102,13 @@ def test_arguments_that_make_no_model_are_refused_in_one_line(kind: type[Learner
     with pytest.raises(UserError, match=rf"model\.{next(iter(wrong))}") as caught:
         kind(NUMBERS, VOCABULARIES, **wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_low_rank_tables_are_products() -> None:
+    tables = FeatureTables([10, 5], dims=[6, 2], low_rank=3)
+    first, second = tables(torch.tensor([[[9, 3], [4, -1]]]))
+    rows = tables.tables[0].weight[[10, 4]] @ tables.maps[0].weight.T
+    assert torch.allclose(first, rows.sum(0))
+    assert torch.equal(second, tables.tables[1].weight[[5]])  # narrow enough as it is
+    assert [tuple(t.weight.shape) for t in tables.tables] == [(11, 3), (6, 2)]
+    assert not tables(torch.tensor([[[-1, -1], [4, 4]]]))[0].any()

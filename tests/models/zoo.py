@@ -290,6 +290,7 @@ MODELS = {
     "stepwise": Stepwise,
     "dlrm": lambda: DLRM(NUMBERS, VOCABULARIES, dim=3, bottom=[5], top=[6, 4], embedding_std=0.5),
     "pctr": lambda: PCTR(NUMBERS, VOCABULARIES, hidden=[6, 5], pooling="mean", embedding_std=0.5),
+    "low-rank": lambda: DLRM(NUMBERS, VOCABULARIES, dim=4, bottom=[5], top=[6], low_rank=2, embedding_std=0.5),
     "logistic": lambda: Logistic(NUMBERS, VOCABULARIES),
     "bags": BagsOfEverything,
 }
@@ -320,7 +321,7 @@ def clicks_of(records: int, seed: int = 0) -> ClickBatch:
     return ClickBatch(numbers, categories, torch.randint(0, 2, (records,), generator=generator).float())
 
 
-BATCHES = dict.fromkeys(("dlrm", "pctr", "logistic", "bags"), clicks_of)
+BATCHES = dict.fromkeys(("dlrm", "pctr", "logistic", "bags", "low-rank"), clicks_of)
 
 
 def batch_for(name: str, users: int, seed: int = 0) -> Any:
