@@ -12,6 +12,7 @@ from types import ModuleType
 from dprec.errors import UserError
 
 BENCHMARKS = {
+    "convex": "dprec.benchmarks.convex",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",

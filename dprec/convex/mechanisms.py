@@ -33,10 +33,17 @@ class Gaussian:
         return Event("gaussian", self.multiplier, what=what)
 
     def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
-        return self.noisy(rows, noise)
+        return self.of_mean(mean_of(rows), rows.shape[0], noise)
 
-    def noisy(self, rows: sparse.csr_array, noise: Noise) -> np.ndarray:
-        return mean_of(rows) + noise.gaussian(rows.shape[1], self.multiplier * 2 * self.norm / rows.shape[0])
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        """Return what is released of this mean of so many rows."""
+        return mean + self.noise(len(mean), records, noise)
+
+    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+        return noise.gaussian(size, self.multiplier * 2 * self.norm / records)
+
+    def projected(self, noisy: np.ndarray) -> np.ndarray:
+        return project_l1(noisy, self.norm * math.sqrt(self.sparsity))
 
 
 class Projection(Gaussian):
@@ -47,8 +54,8 @@ class Projection(Gaussian):
 
     name = "projection of Gaussian noise"
 
-    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
-        return project_l1(self.noisy(rows, noise), self.norm * math.sqrt(self.sparsity))
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        return self.projected(super().of_mean(mean, records, noise))
 
 
 class Laplace(Gaussian):
@@ -59,9 +66,8 @@ class Laplace(Gaussian):
     def event(self, what: str) -> Event:
         return Event("bounded", self.multiplier, what=what)
 
-    def noisy(self, rows: sparse.csr_array, noise: Noise) -> np.ndarray:
-        move = 2 * self.norm * math.sqrt(self.sparsity) / rows.shape[0]
-        return mean_of(rows) + noise.laplace(rows.shape[1], self.multiplier * move)
+    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+        return noise.laplace(size, self.multiplier * 2 * self.norm * math.sqrt(self.sparsity) / records)
 
 
 class LaplaceProjection(Laplace):
@@ -69,8 +75,8 @@ class LaplaceProjection(Laplace):
 
     name = "projection of Laplace noise"
 
-    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
-        return project_l1(self.noisy(rows, noise), self.norm * math.sqrt(self.sparsity))
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        return self.projected(super().of_mean(mean, records, noise))
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Recovery(Gaussian):
         records, dimension = rows.shape
         wanted = measurements_wanted(records, dimension, self.sparsity, self.epsilon, self.delta)
         if self.design is None and not recovers(wanted, dimension):
-            return self.noisy(rows, noise)
+            return super().__call__(rows, noise, rng)
         design = self.design or random_design(wanted, dimension, rng)
         longest = LONGEST * self.norm
         measured = measured_mean(rows, design, longest)

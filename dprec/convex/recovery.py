@@ -11,7 +11,7 @@ from dprec.convex.design import Design
 from dprec.convex.projection import shrunk
 
 LONGEST = 1.5  # what a measured row may be longer than an unmeasured one
-FEWER = 8  # the order of m is known, its constant is not: an eighth left the least error of 1/32 to 1
+FEWER = 6  # the order of m is known, its constant is not: 1 / 6 of it left the least error, from 1 / 32 to 1
 RELAXED = 1.6  # steps longer than 1 need fewer of them
 _BLOCK = 1 << 22  # entries of the columns that are held at a time
 

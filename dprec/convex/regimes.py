@@ -55,8 +55,8 @@ def choose(
     """Return the mechanism, and in a few words why this one.
 
     Of the private ones the projection is always the best guess: its error is at most that of the plain noise, and
-    ℓ1-recovery, whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise and came out behind wherever it
-    was measured.
+    ℓ1-recovery, whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise and came out ahead only for
+    means so small that 0 was the better answer.
     """
     check_budget(epsilon, delta)
     if mechanism not in MECHANISMS:

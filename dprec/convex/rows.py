@@ -15,7 +15,7 @@ def bounded_rows(features: Any, norm: float, sparsity: int) -> sparse.csr_array:
     """Return rows with ‖x‖₂ ≤ norm and ‖x‖₁ ≤ norm √sparsity; longer ones are scaled down, unfit ones are 0.
 
     Both bounds hold by themselves for a row of at most `sparsity` entries and norm at most `norm`. A row that is not
-    finite counts as 0, so that no record decides whether there is a result.
+    finite, or beyond 1e150, counts as 0, so that no record decides whether there is a result.
 
     >>> bounded_rows([[3.0, 4.0], [0.3, 0.0], [float("nan"), 1.0]], norm=1.0, sparsity=2).toarray().round(3)
     array([[0.6, 0.8],
@@ -49,6 +49,6 @@ def mean_of(rows: sparse.csr_array) -> np.ndarray:
 
 
 def _row_norms(rows: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    largest = np.maximum(abs(rows).max(axis=1).toarray().ravel(), np.finfo(float).tiny)
-    scaled = sparse.diags_array(1 / largest) @ rows  # squares of tiny or huge entries would leave float64
-    return largest * np.sqrt((scaled**2).sum(axis=1)), largest * abs(scaled).sum(axis=1)
+    ones = np.ones(rows.shape[1])
+    sums = [sparse.csr_array((v, rows.indices, rows.indptr), rows.shape) @ ones for v in (rows.data**2, abs(rows.data))]
+    return np.sqrt(sums[0]), sums[1]

@@ -134,7 +134,7 @@ def test_turns_alternate() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fantom"], "there is no benchmark 'fantom'; there is dpformer-tables, phantom, recurrent"),
+        (["fantom"], "there is no benchmark 'fantom'; there is convex, dpformer-tables, phantom, recurrent"),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
