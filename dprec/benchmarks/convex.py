@@ -47,7 +47,7 @@ ready_to_draw = figure.pyplot
 def slopes(rows: Sequence[Row]) -> list[str]:
     """Say how fast errors and risks fall with the number of records, and what the theory says."""
     asked = (
-        ("error by records", "projection", 1e2, 3.2e4, "-1/2 in the sparse regime"),
+        ("error by records", "projection", 1e3, 3.2e4, "-1/2 in the sparse regime"),
         ("error by records", "projection", 1e7, 1e8, "-1 beyond it"),
         ("excess risk", "output perturbation", 1e3, 1e6, "-1/2"),
         ("excess risk", "output perturbation, pure", 1e3, 1e6, "-1/3"),

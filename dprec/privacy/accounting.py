@@ -33,7 +33,21 @@ NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
 HOPELESS = 1e5  # an ε beyond this is not worth a distribution: the Rényi bound says enough
 STEP_POINTS, TOTAL_POINTS = 1e5, 1e6  # largest grids for one step and for the whole composition
 ROUNDING = 2.0**-52  # error of δ a step; 17 times what was measured against the closed form
-FEW_ORDERS = [2, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64]  # an order costs its square for batches of a fixed size
+FEW_ORDERS = [
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    11,
+    16,
+    23,
+    32,
+    64,
+    300,
+    1024,
+]  # those between 64 and 257 are dear for batches of a fixed size
 ORDERS = [*range(2, 33), *range(34, 65, 2), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024, 2048]
 
 Uses = Mapping[tuple[float, float], int]  # (noise multiplier, sampling rate) -> how many times

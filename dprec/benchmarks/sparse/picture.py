@@ -75,7 +75,7 @@ def _risks(panel: Any, rows: Sequence[Row]) -> None:
 def _clicks(panel: Any, rows: Sequence[Row]) -> None:
     _title(panel, "Click model, 1,000,000 hashed features", "records", "normalised entropy (lower is better)")
     here = [row for row in rows if row["study"] == STUDY]
-    shades = {1: 0.35, 2: 0.6, 3: 1.0}
+    shades = {1: 0.5, 2: 1.0}
     for epsilon, dash in ((1.0, (0, (4, 2))), (8.0, "-")):
         steps = sorted({row["method"] for row in here if row["method"].startswith("DP-SGD")}, key=_steps)
         for number, method in enumerate(steps, start=1):
