@@ -13,7 +13,7 @@ from dprec.convex.rows import bounded_rows
 from dprec.errors import UserError
 from dprec.privacy.ledger import Ledger
 
-E = TypeVar("E", bound="Estimator")
+Model = TypeVar("Model", bound="Estimator")
 
 
 class Estimator:
@@ -40,7 +40,7 @@ class Estimator:
         """Return the arguments the estimator was made with."""
         return {name: getattr(self, name) for name in self._names()}
 
-    def set_params(self: E, **params: Any) -> E:
+    def set_params(self: Model, **params: Any) -> Model:
         """Set arguments by name; return self."""
         for name, value in params.items():
             if name not in self._names():

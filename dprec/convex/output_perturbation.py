@@ -17,7 +17,7 @@ from dprec.convex.rows import bounded_rows
 from dprec.errors import UserError
 from dprec.privacy.ledger import Event, Ledger
 
-O = TypeVar("O", bound="OutputPerturbation")  # noqa: E741
+Model = TypeVar("Model", bound="OutputPerturbation")
 
 
 class OutputPerturbation(Estimator):
@@ -74,7 +74,7 @@ class OutputPerturbation(Estimator):
         self.tolerance = tolerance
         self.seed = seed
 
-    def fit(self: O, features: Any, targets: Any) -> O:
+    def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""
         check_budget(self.epsilon, self.delta)
         for name in ("scale", "tolerance"):
@@ -100,7 +100,8 @@ class OutputPerturbation(Estimator):
         noisy = found.weights + draw(self.n_features_in_, self.noise_scale_)
         # No minimum is longer: its value is at most that of w = 0.
         self.coef_ = project_linf(noisy, law.radius(self.regularization_))
-        self.classes_ = np.array([0, 1]) if loss.classes else None
+        if loss.classes:
+            self.classes_ = np.array([0, 1])
         self.guarantee_ = promise(f"a minimum with {law.name} noise", self.ledger_, self.delta, records, self.seed)
         return self
 
@@ -124,9 +125,8 @@ class NoiseLaw:
         return self.model.norm * self.loss.steepness(self.model.norm * self.radius(regularization))
 
     def residual(self, regularization: float) -> float:
-        """The largest gradient that the solver may leave, in ℓ2, or in ℓ1 for pure privacy."""
-        root = math.sqrt(self.model.sparsity) if self.pure else 1.0
-        return self.model.tolerance * root * self.steepness(regularization) / self.records
+        """The largest gradient that the solver may leave: in ℓ2, or in ℓ1, and so in ℓ2 too, for pure privacy."""
+        return self.model.tolerance * self.steepness(regularization) / self.records
 
     def move(self, regularization: float) -> float:
         """The sensitivity of what the solver returns: in ℓ2, or in ℓ1 for pure privacy."""

@@ -16,7 +16,7 @@ def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
     """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, where there is a mechanism for it."""
     if not 0 < epsilon < math.inf:
         raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
-    if not (0 if pure else math.ulp(0)) <= delta < 1:
+    if not (0 < delta < 1 or (pure and delta == 0)):
         least = "0 for pure privacy, or a number" if pure else "a number above 0 and"
         raise UserError(f"delta is {delta}: give {least} below 1; less than 1 / records is usual")
 

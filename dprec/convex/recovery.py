@@ -20,7 +20,7 @@ def measurements_wanted(records: int, dimension: int, sparsity: int, epsilon: fl
     """Return m ∝ nε √(s ln(d / s) / ln(1 / δ)): its noise is of the order of what m measurements cannot see.
 
     >>> measurements_wanted(1000, 200_000, 8, 1.0, 1e-6)
-    303
+    404
     """
     spread = sparsity * math.log(max(dimension / sparsity, math.e)) / math.log(1 / delta)
     return max(1, math.ceil(records * epsilon * math.sqrt(spread) / FEWER))

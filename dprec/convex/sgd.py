@@ -18,12 +18,12 @@ from dprec.convex.noise import Noise, draws
 from dprec.convex.promise import check_budget, gaussian_multiplier, promise
 from dprec.convex.regimes import regime
 from dprec.convex.rows import bounded_rows
-from dprec.convex.stopping import ledger_of, steps_within_filter, steps_within_ledger
+from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, steps_within_ledger
 from dprec.errors import UserError
 from dprec.privacy.ledger import Event, Ledger
 
-S = TypeVar("S", bound="BiasReducedSGD")
-STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # a step has (ε/8, δ/4), each of its four calls a quarter of that
+Model = TypeVar("Model", bound="BiasReducedSGD")
+STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of it
 
 
 class BiasReducedSGD(Estimator):
@@ -33,7 +33,8 @@ class BiasReducedSGD(Estimator):
     times: for the batch, for both its halves, for the single record. Levels are independent of the data, so the number
     of steps is fixed before the first: the most that the ledger allows.
 
-    A convex loss gives the average of all iterates; another one an iterate drawn uniformly.
+    A convex loss gives the average of all iterates; another one an iterate drawn uniformly. A first batch that happens
+    to be too large for the budget leaves no step, and w = 0: the theory's guarantees have constant probability.
 
     Args:
         epsilon: the budget's ε.
@@ -41,8 +42,8 @@ class BiasReducedSGD(Estimator):
         sparsity: how many entries of a row are other than 0, at most; decided without looking.
         loss: "logistic" or "sigmoid" (bounded, not convex) with targets 0 and 1, or "squared".
         estimator: "projection" or "recovery" (Gaussian ℓ1-recovery).
-        step_epsilon: ε of the four calls of a step together, before sampling; ε/8 by default. More of it is fewer
-            and better steps.
+        step_epsilon: ε of the four calls of a step together, before sampling; by default what lets `max_steps` steps
+            spend the budget, about, and ε/8 with stopping="filter". More of it is fewer and better steps.
         learning_rate: by default scale / (√steps · a bound on the estimate's root mean square).
         scale: how far the best weights are expected to be from 0, for the default of `learning_rate`.
         radius: keep the iterates in a ball of this radius; the squared loss needs one.
@@ -89,7 +90,7 @@ class BiasReducedSGD(Estimator):
         self.target_bound = target_bound
         self.seed = seed
 
-    def fit(self: S, features: Any, targets: Any) -> S:
+    def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""
         loss = self._checked()
         rows = bounded_rows(features, self.norm, self.sparsity)
@@ -99,7 +100,9 @@ class BiasReducedSGD(Estimator):
         if self.failure is None:
             descent = Descent(self, rows, wanted, loss, self.epsilon, self.delta, noise, rng)
             self.coef_, self.n_steps_, self.ledger_ = descent.run(), descent.steps, descent.ledger
-            what = f"{self.n_steps_} steps of bias-reduced gradients"
+            what = (
+                f"{self.n_steps_} steps of bias-reduced gradients, on batches of random size drawn without replacement"
+            )
         else:
             boosting = Boosting(self.epsilon, self.delta, self.failure)
             parts = boosting.epsilon_each, boosting.delta_each
@@ -112,7 +115,8 @@ class BiasReducedSGD(Estimator):
             self.ledger_ = Ledger()
             self.ledger_.record(Event("bounded", 1 / self.epsilon, what="the best of several runs", delta=self.delta))
             what = "the best of a random number of runs of bias-reduced gradients"
-        self.classes_ = np.array([0, 1]) if loss.classes else None
+        if loss.classes:
+            self.classes_ = np.array([0, 1])
         self.guarantee_ = promise(what, self.ledger_, self.delta, records, self.seed)
         return self
 
@@ -153,8 +157,12 @@ class Descent:
     ) -> None:  # fmt: skip
         self.model, self.rows, self.targets, self.loss, self.noise, self.rng = model, rows, targets, loss, noise, rng
         records = rows.shape[0]
-        share = model.step_epsilon or epsilon / STEP_SHARE
-        call = share / CALLS, delta / STEP_DELTA_SHARE / CALLS
+        call_delta = delta / STEP_DELTA_SHARE / CALLS
+        if model.step_epsilon is None and model.stopping == "ledger":
+            share = CALLS * call_epsilon(model.max_steps, records, epsilon, delta, call_delta)
+        else:
+            share = model.step_epsilon or epsilon / STEP_SHARE
+        call = share / CALLS, call_delta
         multiplier = gaussian_multiplier(*call)
         self.law = TruncatedGeometric.of(records)
         self.levels = self.law.draw(rng, model.max_steps).tolist()
@@ -162,7 +170,7 @@ class Descent:
             self.steps = steps_within_ledger(self.levels, records, multiplier, epsilon, delta)
         else:
             self.steps = steps_within_filter(self.levels, records, epsilon, delta, share)
-        if self.steps == 0:
+        if self.steps == 0 and steps_within_ledger([0], records, multiplier, epsilon, delta) == 0:
             raise UserError(f"epsilon={epsilon:g} pays for no step at step_epsilon={share:g}: lower step_epsilon")
         self.ledger = ledger_of(self.levels[: self.steps], records, multiplier)
         steep = model._steepness(loss)
@@ -171,7 +179,7 @@ class Descent:
             if model.estimator == "projection"
             else Recovery(steep, model.sparsity, multiplier, *call)
         )
-        self.rate = model.learning_rate or model.scale / (self._root_mean_square(steep) * math.sqrt(self.steps))
+        self.rate = model.learning_rate or model.scale / (self._root_mean_square(steep) * math.sqrt(max(self.steps, 1)))
         self.calls = 0
 
     def run(self) -> np.ndarray:

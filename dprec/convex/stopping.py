@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dprec.convex.debiasing import estimate_events
+from dprec.convex.debiasing import TruncatedGeometric, estimate_events
 from dprec.convex.promise import gaussian_multiplier
 from dprec.privacy.accounting import COARSE
-from dprec.privacy.ledger import Ledger
+from dprec.privacy.ledger import Event, Ledger
 
 
 def ledger_of(levels: Sequence[int], records: int, multiplier: float) -> Ledger:
@@ -38,7 +38,23 @@ def steps_within_ledger(levels: Sequence[int], records: int, multiplier: float, 
     rates = 2.0 ** (np.asarray(levels) + 1) / records
     squares = np.cumsum(rates**2) * math.expm1(min(2 / multiplier**2, 60.0))
     guess = int(np.searchsorted(squares, gaussian_multiplier(epsilon, delta) ** -2))
-    return longest_prefix(len(levels), fits, guess)
+    steps = longest_prefix(len(levels), fits, guess)
+    while steps and ledger_of(levels[:steps], records, multiplier).epsilon(delta) > epsilon:
+        steps -= 1  # the figure that is reported has a finer grid
+    return steps
+
+
+def call_epsilon(steps: int, records: int, epsilon: float, delta: float, call_delta: float) -> float:
+    """Return ε of one call such that about so many steps spend (ε, δ): as if their losses were Gaussian.
+
+    >>> round(call_epsilon(100, records=10_000, epsilon=1.0, delta=1e-6, call_delta=1e-7), 1)
+    8.6
+    """
+    law = TruncatedGeometric.of(records)
+    square = math.fsum(law.chance(k) * (2 ** (k + 1) / records) ** 2 for k in range(law.most + 1))
+    budget = gaussian_multiplier(epsilon, delta) ** -2
+    multiplier = math.sqrt(2 / math.log1p(budget / (steps * square)))
+    return Ledger({Event("gaussian", multiplier): 1}).epsilon(call_delta)
 
 
 def steps_within_filter(

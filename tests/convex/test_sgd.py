@@ -9,11 +9,13 @@ import pytest
 
 from dprec.convex import BiasReducedSGD, OutputPerturbation, sgd
 from dprec.convex.boosting import Boosting, score_of
+from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import risk
 from dprec.convex.noise import draws
 from dprec.convex.promise import gaussian_multiplier
 from dprec.convex.sgd import Descent
+from dprec.convex.stopping import call_epsilon, steps_within_ledger
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
 
@@ -44,7 +46,7 @@ def test_it_learns_where_the_budget_is_generous(loss: str, change: dict, best: f
 
 
 def test_a_convex_loss_gives_the_average_and_another_one_iterate(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, targets = easy(64)
+    rows, targets = easy(4_096)
     seen: list[np.ndarray] = []
 
     def fixed(draw: object, law: object, estimate: object) -> np.ndarray:
@@ -52,7 +54,7 @@ def test_a_convex_loss_gives_the_average_and_another_one_iterate(monkeypatch: py
         return seen[-1]
 
     monkeypatch.setattr(sgd, "debiased", fixed)
-    options = EASY | {"max_steps": 5, "learning_rate": 1.0, "step_epsilon": 50.0}
+    options = {"sparsity": 2, "max_steps": 5, "learning_rate": 1.0, "stopping": "filter", "seed": 0}
     model = BiasReducedSGD(**options).fit(rows, targets)
     iterates = np.cumsum([0.0, *[-float(k + 1) for k in range(model.n_steps_)]])
     assert model.n_steps_ == 5
@@ -67,10 +69,20 @@ def test_a_convex_loss_gives_the_average_and_another_one_iterate(monkeypatch: py
 
 def test_every_call_gets_a_quarter_of_a_step() -> None:
     rows, targets = easy(256)
-    model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=40, seed=0).fit(rows, targets)
-    multiplier = gaussian_multiplier(1.0 / 8 / 4, 1e-4 / 4 / 4)
-    found = {event.noise_multiplier for event in model.ledger_.events}
-    assert found == {multiplier, multiplier / math.sqrt(2)}
+    for change, share in (({"step_epsilon": 0.4}, 0.4), ({"stopping": "filter"}, 1 / 8)):
+        model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=40, seed=0, **change).fit(rows, targets)
+        multiplier = gaussian_multiplier(share / 4, 1e-4 / 4 / 4)
+        found = {event.noise_multiplier for event in model.ledger_.events}
+        assert found == {multiplier, multiplier / math.sqrt(2)}
+
+
+def test_by_default_about_all_steps_are_paid_for() -> None:
+    n, steps, delta = 256, 30, 1e-5
+    multiplier = gaussian_multiplier(call_epsilon(steps, n, 1.0, delta, delta / 16), delta / 16)
+    rng = np.random.default_rng(0)
+    levels = [TruncatedGeometric.of(n).draw(rng, 300).tolist() for _ in range(4)]
+    times = [steps_within_ledger(part, n, multiplier, 1.0, delta) for part in levels]
+    assert steps / 3 < np.mean(times) < 3 * steps
 
 
 def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,19 +101,22 @@ def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytes
 
 def test_a_fresh_run_is_private_and_never_the_same() -> None:
     rows, targets = easy(128)
-    model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=5)
+    model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=5, step_epsilon=0.05)
     first, promise = model.fit(rows, targets).coef_, model.guarantee_
     assert promise.startswith("(")
     assert "replacing one record" in promise
     assert (first != model.fit(rows, targets).coef_).any()
-    same = [BiasReducedSGD(epsilon=1.0, delta=1e-4, max_steps=5, seed=4).fit(rows, targets) for _ in range(2)]
+    same = [
+        BiasReducedSGD(epsilon=1.0, delta=1e-4, max_steps=5, step_epsilon=0.05, seed=4).fit(rows, targets)
+        for _ in range(2)
+    ]
     assert (same[0].coef_ == same[1].coef_).all()
     assert same[0].guarantee_.startswith("not private")
 
 
 def test_the_filter_stops_no_later_than_the_ledger() -> None:
     rows, targets = easy(256)
-    options = {"epsilon": 1.0, "delta": 1e-5, "sparsity": 2, "max_steps": 300, "seed": 1}
+    options = {"epsilon": 1.0, "delta": 1e-5, "sparsity": 2, "max_steps": 300, "seed": 1, "step_epsilon": 1 / 8}
     ledger = BiasReducedSGD(**options).fit(rows, targets)
     rule = BiasReducedSGD(**options, stopping="filter").fit(rows, targets)
     assert 0 < rule.n_steps_ < ledger.n_steps_

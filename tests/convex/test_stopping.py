@@ -52,12 +52,12 @@ def test_the_expected_number_of_steps_is_within_the_bounds_of_the_paper() -> Non
         assert times.mean() - off <= most
 
 
-@pytest.mark.parametrize("multiplier", [2.0, 4.0])
+@pytest.mark.parametrize("multiplier", [2.0])
 def test_the_ledger_allows_one_step_no_more(multiplier: float) -> None:
     n, epsilon, delta = 1024, 1.0, 1e-5
-    levels = TruncatedGeometric.of(n).draw(np.random.default_rng(1), 2_000).tolist()
+    levels = TruncatedGeometric.of(n).draw(np.random.default_rng(1), 1_000).tolist()
     steps = steps_within_ledger(levels, n, multiplier, epsilon, delta)
-    assert 0 < steps < 2_000
+    assert 0 < steps < 1_000
     assert ledger_of(levels[:steps], n, multiplier).epsilon(delta) <= epsilon
     assert ledger_of(levels[: steps + 1], n, multiplier).epsilon(delta) > epsilon * (1 - 1e-3)
 
