@@ -48,7 +48,7 @@ def call_epsilon(steps: int, records: int, epsilon: float, delta: float, call_de
     """Return ε of one call such that about so many steps spend (ε, δ): as if their losses were Gaussian.
 
     >>> round(call_epsilon(100, records=10_000, epsilon=1.0, delta=1e-6, call_delta=1e-7), 1)
-    8.6
+    4.5
     """
     law = TruncatedGeometric.of(records)
     square = math.fsum(law.chance(k) * (2 ** (k + 1) / records) ** 2 for k in range(law.most + 1))
