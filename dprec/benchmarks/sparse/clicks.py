@@ -58,13 +58,13 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
     for n in (600,) if quick else (30_000, 300_000, 1_000_000):
         say(f"drawing {n:,} click records")
         data = invented(n, dimension, test=300 if quick else 100_000)
-        rows.append(without_privacy(data, (1e-3,) if quick else (1e-4, 3e-5, 1e-5, 3e-6)))
+        rows.append(without_privacy(data))
         for epsilon in (8.0,) if quick else (1.0, 8.0):
             say(f"output perturbation, {n:,} records, ε = {epsilon:g}")
-            rows.append(output_perturbation(data, epsilon, (1e-2,) if quick else (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)))
+            rows.append(output_perturbation(data, epsilon))
             for steps in (5,) if quick else (100, 1_000):
                 say(f"{steps:,} steps of DP-SGD, {n:,} records, ε = {epsilon:g}")
-                rows.append(dp_sgd(data, epsilon, steps, batch=min(4_096, n // 4), rates=(16.0, 32.0, 64.0)))
+                rows.append(dp_sgd(data, epsilon, steps, batch=min(4_096, n // 4)))
         if n <= 30_000:
             say(f"bias-reduced descent, {n:,} records")
             rows.append(bias_reduced(data, 8.0, steps=3 if quick else 50))
@@ -94,33 +94,35 @@ def hashed(values: np.ndarray, dimension: int) -> np.ndarray:
     return (keys % np.uint64(dimension)).astype(np.int32)
 
 
-def without_privacy(data: Data, regularizations: tuple[float, ...]) -> Row:
+def without_privacy(data: Data) -> Row:
     found = []
-    for value in regularizations:
+    for share in (1.0, 3.0, 10.0):
+        value = share / len(data.clicked)
         weights = minimum(data.rows, data.clicked, Logistic(), value, value / 10, order=2).weights
-        found.append((*data.judge(weights), f"λ = {value:g}"))
+        found.append((*data.judge(weights), f"λ = {value:.1g}"))
     return _best(data, "without privacy", None, found)
 
 
-def output_perturbation(data: Data, epsilon: float, regularizations: tuple[float, ...]) -> Row:
+def output_perturbation(data: Data, epsilon: float) -> Row:
     found = []
-    for value in regularizations:
+    for share in (3.0, 10.0, 30.0) if epsilon > 3 else (30.0, 60.0, 120.0):
+        value = share / len(data.clicked)
         model = OutputPerturbation(epsilon, DELTA, SPARSITY, regularization=value, seed=0)
-        found.append((*data.judge(model.fit(data.rows, data.clicked).coef_), f"λ = {value:g}"))
+        found.append((*data.judge(model.fit(data.rows, data.clicked).coef_), f"λ = {value:.1g}"))
     return _best(data, "output perturbation", epsilon, found)
 
 
 def bias_reduced(data: Data, epsilon: float, steps: int) -> Row:
     found = []
-    for share in (1.0, 8.0):
-        model = BiasReducedSGD(
-            epsilon, DELTA, SPARSITY, step_epsilon=share, max_steps=steps, scale=10.0, seed=0
-        ).fit(data.rows, data.clicked)  # fmt: skip
-        found.append((*data.judge(model.coef_), f"ε of a step = {share:g}, {model.n_steps_} steps"))
+    for scale in (10.0, 1_000.0):
+        model = BiasReducedSGD(epsilon, DELTA, SPARSITY, max_steps=steps, scale=scale, seed=0)
+        found.append(
+            (*data.judge(model.fit(data.rows, data.clicked).coef_), f"scale {scale:g}, {model.n_steps_} steps")
+        )
     return _best(data, "bias-reduced SGD", epsilon, found)
 
 
-def dp_sgd(data: Data, epsilon: float, steps: int, batch: int, rates: tuple[float, ...]) -> Row:
+def dp_sgd(data: Data, epsilon: float, steps: int, batch: int, rates: tuple[float, ...] = (16.0, 32.0, 64.0)) -> Row:
     """Return what so many steps on batches of a fixed size reach: noise in every entry, no projection."""
     n, rng = len(data.clicked), np.random.default_rng(0)
     sigma = calibrate(
