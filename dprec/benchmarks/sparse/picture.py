@@ -14,6 +14,7 @@ from dprec.benchmarks.sparse.clicks import STUDY
 from dprec.benchmarks.sparse.measured import curve
 
 OTHER, FAINT = "#0369a1", "#94a3b8"
+TOP = 1.05  # normalised entropy: beyond 1 a model is worse than the base rate
 
 
 def panels(rows: Sequence[Row], file: Path) -> None:
@@ -33,7 +34,7 @@ def panels(rows: Sequence[Row], file: Path) -> None:
 
 def _means(panel: Any, rows: Sequence[Row]) -> None:
     study = "error by records"
-    _title(panel, "Error of a private mean, d = 200,000, s = 8, ε = 1", "records", "‖ẑ − z̄‖₂")
+    _title(panel, rows, study, "Error of a private mean, d = {d:,}, s = {s}, ε = {epsilon:g}", "records", "‖ẑ − z̄‖₂")
     for method, colour in (("plain Gaussian", PRIVATE), ("projection", DPREC), ("ℓ1-recovery", OTHER), ("zero", FAINT)):
         _plot(panel, rows, study, method, color=colour)
     bounds = sorted((row["n"], row["theory"], row["note"]) for row in rows if _is(row, study, "projection"))
@@ -47,7 +48,9 @@ def _means(panel: Any, rows: Sequence[Row]) -> None:
 
 def _sparsity(panel: Any, rows: Sequence[Row]) -> None:
     study = "error by sparsity"
-    _title(panel, "Error against entries of a row, 1,000 records, d = 262,144", "entries s", "‖ẑ − z̄‖₂")
+    _title(
+        panel, rows, study, "Error against entries, {n:,} records, d = {d:,}, ε = {epsilon:g}", "entries s", "‖ẑ − z̄‖₂"
+    )
     rates = {"projection": ("(s ln d)^¼", DPREC), "ℓ1-recovery": ("(s ln(d/s))^¼", OTHER)}
     for method, (name, colour) in rates.items():
         _plot(panel, rows, study, method, by="s", color=colour)
@@ -61,7 +64,8 @@ def _sparsity(panel: Any, rows: Sequence[Row]) -> None:
 
 def _risks(panel: Any, rows: Sequence[Row]) -> None:
     study = "excess risk"
-    _title(panel, "Excess risk of output perturbation, d = 100,000, ε = 1", "records", "F(ŵ) − F(w₀)")
+    title = "Excess risk of output perturbation, d = {d:,}, ε = {epsilon:g}"
+    _title(panel, rows, study, title, "records", "F(ŵ) − F(w₀)")
     for method, colour, power in (("output perturbation", DPREC, -1 / 2), ("output perturbation, pure", OTHER, -1 / 3)):
         _plot(panel, rows, study, method, color=colour)
         places, values = (np.array(part) for part in curve(rows, study, method))
@@ -73,7 +77,8 @@ def _risks(panel: Any, rows: Sequence[Row]) -> None:
 
 
 def _clicks(panel: Any, rows: Sequence[Row]) -> None:
-    _title(panel, "Click model, 1,000,000 hashed features", "records", "normalised entropy (lower is better)")
+    title = "Models of clicks, {d:,} hashed features"
+    _title(panel, rows, STUDY, title, "records", "normalised entropy (lower is better)")
     here = [row for row in rows if row["study"] == STUDY]
     shades = {1: 0.5, 2: 1.0}
     for epsilon, dash in ((1.0, (0, (4, 2))), (8.0, "-")):
@@ -88,8 +93,11 @@ def _clicks(panel: Any, rows: Sequence[Row]) -> None:
 def _line(panel: Any, rows: Sequence[Row], method: str, epsilon: float | None, **style: Any) -> None:
     found = sorted((row["n"], row["value"]) for row in rows if (row["method"], row["epsilon"]) == (method, epsilon))
     if found:
+        places, values = zip(*found, strict=True)
         label = method if epsilon is None else f"{method}, ε = {epsilon:g}"
-        panel.plot(*zip(*found, strict=True), marker="o", markersize=3, label=label, **style)
+        if max(values) > TOP:
+            label += f" (up to {max(values):.2f}, off the scale)"
+        panel.plot(places, [min(value, TOP) for value in values], marker="o", markersize=3, label=label, **style)
 
 
 def _plot(panel: Any, rows: Sequence[Row], study: str, method: str, by: str = "n", **style: Any) -> None:
@@ -98,8 +106,9 @@ def _plot(panel: Any, rows: Sequence[Row], study: str, method: str, by: str = "n
         panel.plot(places, values, marker="o", markersize=3, label=method, **style)
 
 
-def _title(panel: Any, title: str, across: str, up: str) -> None:
-    panel.set_title(title, loc="left", fontsize=11, fontweight="bold")
+def _title(panel: Any, rows: Sequence[Row], study: str, title: str, across: str, up: str) -> None:
+    first = next(row for row in rows if row["study"] == study)
+    panel.set_title(title.format(**first), loc="left", fontsize=11, fontweight="bold")
     panel.set_xlabel(across)
     panel.set_ylabel(up)
 
