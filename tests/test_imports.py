@@ -13,6 +13,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "kernels/dprec_kernels": ["dprec"],
     "dprec/privacy": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.*"],
     "dprec/sparsity": ["dprec.models", "dprec.data", "dprec.metrics", "dprec.*"],
+    "dprec/convex": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.benchmarks", "dprec.cli"],
     "dprec/cli": ["dprec.run"],
     "dprec/models": ["dprec.*"],
     "dprec/data": [*LAYERS, "dprec.metrics", "dprec.*"],

@@ -13,6 +13,7 @@ from dprec.errors import UserError
 
 BENCHMARKS = {
     "adafest": "dprec.benchmarks.adafest",
+    "convex": "dprec.benchmarks.convex",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",

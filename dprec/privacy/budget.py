@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dprec.errors import UserError
-from dprec.privacy.accounting import COARSE, renyi_epsilon
+from dprec.privacy.accounting import COARSE
 from dprec.privacy.ledger import Event, Ledger
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # noise multipliers outside this protect nobody, or teach nothing
@@ -57,7 +57,7 @@ def calibrate(
             f"{MOST_NOISE:g}: raise epsilon or delta, or train fewer steps"
         )
     # Each bound is slower and tighter than the one before, which only says where to look.
-    sigma = _meet(lambda s: renyi_epsilon(spent(s).uses, budget.delta), budget.epsilon, guess=1.0, slack=0.02)
+    sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
     sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE), budget.epsilon, 0.93 * sigma, slack=1e-4)
     return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
 
@@ -76,7 +76,7 @@ def steps_allowed(budget: PrivacyBudget, ledger: Ledger, event: Event, at_most: 
 
     if budget.allows(spent(at_most)):
         return at_most
-    count = _most(lambda n: renyi_epsilon(spent(n).uses, budget.delta) <= budget.epsilon, 0, at_most)
+    count = _most(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, 0, at_most)
     count = _most(lambda n: spent(n).epsilon(budget.delta, COARSE) <= budget.epsilon, count, at_most)
     return _most(lambda n: budget.allows(spent(n)), count, at_most)
 

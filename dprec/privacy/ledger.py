@@ -12,15 +12,21 @@ from typing import Any
 from dprec.errors import UserError
 from dprec.privacy import accounting
 
-KINDS = ("poisson_gaussian", "gaussian")
+KINDS = ("poisson_gaussian", "subset_gaussian", "gaussian", "bounded")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One use of private data through Gaussian noise, in units of its sensitivity to one person.
+    """One use of private data through noise, in units of its sensitivity to one person.
 
-    `poisson_gaussian`: every person takes part with probability `rate`, independently of the others.
-    `gaussian`: everybody may take part; no amplification (one-shot releases, fixed-size batches).
+    `poisson_gaussian`: every person takes part with probability `rate`, independently of the others; neighbours
+    differ by one person added or removed.
+    `subset_gaussian`: a batch of a fixed size, a share `rate` of all, every such batch as likely as any other;
+    neighbours differ by one person replaced, and the sensitivity is to that.
+    `gaussian`: everybody may take part; no amplification (one-shot releases, fixed-size batches). Neighbours are
+    those the sensitivity is to.
+    `bounded`: anything that is (1 / noise multiplier, `delta`)-differentially private by itself, such as Laplace
+    noise of that multiple of the ℓ1-sensitivity, whose δ is 0.
     A noise multiplier of 0 is an event too: it makes ε infinite.
     """
 
@@ -28,6 +34,7 @@ class Event:
     noise_multiplier: float
     rate: float = 1.0
     what: str = "training"
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -36,12 +43,17 @@ class Event:
             raise UserError(f"{self.what}: the noise multiplier is {self.noise_multiplier}, give 0 or more")
         if not 0 < self.rate <= 1:
             raise UserError(f"{self.what}: the sampling rate is {self.rate}, give more than 0 and at most 1")
-        if self.kind == "gaussian" and self.rate != 1:
-            raise UserError(f"{self.what}: a gaussian event has no sampling rate, use kind poisson_gaussian")
+        if self.kind in ("gaussian", "bounded") and self.rate != 1:
+            raise UserError(f"{self.what}: a {self.kind} event has no sampling rate, use kind poisson_gaussian")
+        if not 0 <= self.delta < 1 or (self.delta and self.kind != "bounded"):
+            raise UserError(f"{self.what}: the event's own delta is {self.delta}, give it to kind bounded, below 1")
 
 
 class Ledger:
-    """Counts events and composes them into one ε (add or remove one person, privacy loss distributions).
+    """Counts events and composes them into one ε, by privacy loss distributions.
+
+    All events are about the same neighbours: Poisson sampling (one person more or less) and batches of a fixed
+    size (one person replaced) do not mix.
 
     >>> ledger = Ledger()
     >>> ledger.record(Event("gaussian", 20.0, what="item frequencies"))
@@ -62,15 +74,30 @@ class Ledger:
     @property
     def uses(self) -> accounting.Uses:
         """What composes: counts by noise multiplier and sampling rate, whatever the events are called."""
+        return self._uses("poisson_gaussian", "gaussian")
+
+    @property
+    def subset_uses(self) -> accounting.Uses:
+        """The same, of batches of a fixed size."""
+        return self._uses("subset_gaussian")
+
+    def _uses(self, *kinds: str) -> accounting.Uses:
         uses: Counter[tuple[float, float]] = Counter()
         for event, count in self._counts.items():
-            uses[event.noise_multiplier, event.rate] += count
+            if event.kind in kinds:
+                uses[event.noise_multiplier, event.rate] += count
         return uses
 
     def record(self, event: Event, count: int = 1) -> None:
         """Adds `count` uses of `event`; equal events are merged."""
         if count < 0:
             raise ValueError(f"count {count}: an event cannot be taken back")
+        kinds = {known.kind for known in self._counts} | {event.kind}
+        if count and {"poisson_gaussian", "subset_gaussian"} <= kinds:
+            raise UserError(
+                f"{event.what}: Poisson sampling and batches of a fixed size protect against different neighbours "
+                "and cannot share a ledger: use one of them"
+            )
         if count:
             self._counts[event] += count
             self._known.clear()
@@ -88,8 +115,23 @@ class Ledger:
         still an upper bound, less than 1e-3 higher in common settings. Asking twice is free.
         """
         if (delta, resolution) not in self._known:
-            self._known[delta, resolution] = accounting.epsilon(self.uses, delta, resolution)
+            added, rest = self._bounded(delta)
+            noisy = accounting.epsilon(self.uses, rest, resolution, self.subset_uses)
+            self._known[delta, resolution] = added + noisy
         return self._known[delta, resolution]
+
+    def renyi_epsilon(self, delta: float) -> float:
+        """An upper bound on `epsilon` that takes milliseconds and is looser: it says where to look."""
+        added, rest = self._bounded(delta)
+        return added + accounting.renyi_epsilon(self.uses, rest, self.subset_uses)
+
+    def _bounded(self, delta: float) -> tuple[float, float]:
+        """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and what they leave of it."""
+        bounded = [(event, count) for event, count in self._counts.items() if event.kind == "bounded"]
+        rest = delta - math.fsum(count * event.delta for event, count in bounded)
+        if rest < 0 or any(event.noise_multiplier == 0 for event, _ in bounded):
+            return math.inf, max(rest, 0.0)
+        return math.fsum(count / event.noise_multiplier for event, count in bounded), rest
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able: the events with their counts."""

@@ -1,0 +1,71 @@
+"""What sparse gradients are worth: errors of means, excess risks and models of clicks, with the rates of the theory.
+
+Against plain noise in every entry and DP-SGD, at the same ε, δ and neighbours: one record replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Group
+from rich.table import Table
+
+from dprec.benchmarks import figure, report
+from dprec.benchmarks.compare import one_thread
+from dprec.benchmarks.report import Row
+from dprec.benchmarks.sparse import clicks, means, risks
+from dprec.benchmarks.sparse import picture as drawing
+from dprec.benchmarks.sparse.measured import slope
+
+COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}
+HEADINGS = {  # study: what its value is
+    "error by records": "‖ẑ − z̄‖₂",
+    "error by sparsity": "‖ẑ − z̄‖₂",
+    means.HEADED: "‖ẑ − z̄‖₂",
+    "error by dimension": "‖ẑ − z̄‖₂",
+    "excess risk": "F(ŵ) − F(w₀)",
+    "stopping time": "steps",
+    clicks.STUDY: "entropy",
+}
+
+
+def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Return a row for each method, place and study."""
+    with one_thread():
+        return [*means.run(quick, say), *risks.run(quick, say), *clicks.run(quick, say)]
+
+
+def table(rows: Sequence[Row]) -> Group:
+    """Return a table for each study, and the slopes."""
+    return Group(*(_table(rows, study) for study in HEADINGS), *slopes(rows))
+
+
+picture = drawing.panels
+ready_to_draw = figure.pyplot
+
+
+def slopes(rows: Sequence[Row]) -> list[str]:
+    """Say how fast errors and risks fall with the number of records, and what the theory says."""
+    asked = (
+        ("error by records", "projection", 1e3, 3.2e4, "-1/2 in the sparse regime"),
+        ("error by records", "projection", 1e7, 1e8, "-1 beyond it"),
+        ("excess risk", "output perturbation", 1e3, 1e6, "-1/2"),
+        ("excess risk", "output perturbation, pure", 1e3, 1e6, "-1/3"),
+    )
+    lines = []
+    for study, method, low, high, theory in asked:
+        found = slope(rows, study, method, low, high)
+        if found is not None:
+            lines.append(f"{study}, {method}: exponent {found:.2f} from n = {low:,.0f} to {high:,.0f}; theory {theory}")
+    return lines
+
+
+def _table(rows: Sequence[Row], study: str) -> Table:
+    here = [{key: _figure(key, value) for key, value in row.items()} for row in rows if row["study"] == study]
+    more = {"value": HEADINGS[study], "theory": "theory", "auc": "AUC", "note": "note"}
+    shown = {key: heading for key, heading in more.items() if any(row[key] for row in here)}
+    return report.table(here, COLUMNS | shown, study.capitalize())
+
+
+def _figure(key: str, value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) and key != "n" else value

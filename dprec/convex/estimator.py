@@ -1,0 +1,80 @@
+"""What the estimators share: parameters that can be read, set and cloned, and scores of a linear model."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.special import expit
+
+from dprec.convex.losses import Loss, find_loss
+from dprec.convex.rows import bounded_rows
+from dprec.errors import UserError
+from dprec.privacy.ledger import Ledger
+
+Model = TypeVar("Model", bound="Estimator")
+
+
+class Estimator:
+    """A linear model with the habits of scikit-learn: nothing is checked or computed before `fit`.
+
+    A row longer than `norm` is scaled down, when learning and when predicting.
+    """
+
+    coef_: np.ndarray  # (d,)
+    ledger_: Ledger
+    guarantee_: str
+    n_features_in_: int
+
+    loss: str
+    norm: float
+    sparsity: int
+    target_bound: float
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments the estimator was made with."""
+        return {name: getattr(self, name) for name in self._names()}
+
+    def set_params(self: Model, **params: Any) -> Model:
+        """Set arguments by name; return self."""
+        for name, value in params.items():
+            if name not in self._names():
+                raise UserError(
+                    f"{type(self).__name__} has no argument '{name}': give one of {', '.join(self._names())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
+        given = {name: value for name, value in self.get_params().items() if value != defaults[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+    def decision_function(self, features: Any) -> np.ndarray:
+        """Return a score for each row: the log-odds of a click under the logistic loss, a number under the squared."""
+        if not hasattr(self, "coef_"):
+            raise UserError(f"this {type(self).__name__} has learnt nothing yet: call fit first")
+        rows = bounded_rows(features, self.norm, self.sparsity)
+        if rows.shape[1] != self.n_features_in_:
+            raise UserError(f"the features have {rows.shape[1]} columns, those of fit had {self.n_features_in_}")
+        return rows @ self.coef_
+
+    def predict(self, features: Any) -> np.ndarray:
+        """Return 0 or 1 for each row, a number under the squared loss."""
+        scores = self.decision_function(features)
+        return (scores > 0).astype(np.int64) if self._loss().classes else scores
+
+    def predict_proba(self, features: Any) -> np.ndarray:
+        """Return the chances of 0 and of 1 for each row, (rows, 2)."""
+        if not self._loss().classes:
+            raise UserError("loss='squared' predicts numbers, not chances: use predict, or loss='logistic'")
+        chance = expit(self.decision_function(features))
+        return np.stack([1 - chance, chance], axis=1)
+
+    def _loss(self) -> Loss:
+        return find_loss(self.loss, self.target_bound)

@@ -1,0 +1,128 @@
+"""Losses of a linear score, and the constants that bound what one record does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Cross-entropy of a click, 0 or 1: ln(1 + e^s) - y s at the score s."""
+
+    name = "logistic"
+    classes = True
+    convex = True
+    steepest = 1.0  # |derivative by the score|
+    bend = 0.25  # second derivative
+    at_zero = math.log(2)
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return np.logaddexp(0.0, scores) - targets * scores
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return expit(scores) - targets
+
+    def curvature(self, scores: np.ndarray) -> np.ndarray:
+        chance = expit(scores)
+        return chance * (1 - chance)
+
+    def steepness(self, largest_score: float) -> float:
+        return self.steepest
+
+    def largest(self, largest_score: float) -> float:
+        return math.log1p(math.exp(-largest_score)) + largest_score
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Half the squared error of a number; targets beyond ±`bound` are cut there."""
+
+    bound: float = 1.0
+    name = "squared"
+    classes = False
+    convex = True
+    bend = 1.0
+
+    @property
+    def at_zero(self) -> float:
+        return self.bound**2 / 2
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return (scores - targets) ** 2 / 2
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return scores - targets
+
+    def curvature(self, scores: np.ndarray) -> np.ndarray:
+        return np.ones_like(scores)
+
+    def steepness(self, largest_score: float) -> float:
+        return largest_score + self.bound
+
+    def largest(self, largest_score: float) -> float:
+        return (largest_score + self.bound) ** 2 / 2
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """The chance of deciding a click wrongly, σ(∓s): bounded, smooth, deaf to outliers, and not convex."""
+
+    name = "sigmoid"
+    classes = True
+    convex = False
+    steepest = 0.25
+    bend = 0.1
+    at_zero = 0.5
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return expit((1 - 2 * targets) * scores)
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        chance = expit(scores)
+        return (1 - 2 * targets) * chance * (1 - chance)
+
+    def curvature(self, scores: np.ndarray) -> np.ndarray:
+        raise NotImplementedError("no solver asks a loss that is not convex for its curvature")
+
+    def steepness(self, largest_score: float) -> float:
+        return self.steepest
+
+    def largest(self, largest_score: float) -> float:
+        return 1.0
+
+
+Loss = Logistic | Squared | Sigmoid
+
+
+def find_loss(name: str, target_bound: float, convex: bool = False) -> Loss:
+    """Return the loss of this name; only convex ones where `convex`."""
+    if not (math.isfinite(target_bound) and target_bound > 0):
+        raise UserError(f"target_bound is {target_bound}: give the largest size a target may have, above 0")
+    losses: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Squared(target_bound), Sigmoid())}
+    allowed = [loss.name for loss in losses.values() if loss.convex or not convex]
+    if name not in allowed:
+        raise UserError(f"loss is '{name}': give one of {', '.join(allowed)}")
+    return losses[name]
+
+
+def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:
+    """Return one target for each record: 0 or 1 for clicks, cut to the loss's bound for numbers."""
+    try:
+        found = np.asarray(targets, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError("the targets are no numbers: give 0 or 1 for each record, or a number") from None
+    if found.shape != (records,):
+        raise UserError(f"there are {records} records and targets of shape {found.shape}: give one for each record")
+    if isinstance(loss, Squared):
+        return np.clip(np.nan_to_num(found, nan=0.0), -loss.bound, loss.bound)
+    if not np.isin(found, (0.0, 1.0)).all():
+        raise UserError(
+            f"targets other than 0 and 1 mean nothing to loss '{loss.name}': give 0 or 1, or loss='squared'"
+        )
+    return found

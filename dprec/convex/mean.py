@@ -1,0 +1,67 @@
+"""The private mean of sparse vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dprec.convex.noise import Noise, draws
+from dprec.convex.promise import promise
+from dprec.convex.regimes import choose
+from dprec.convex.rows import bounded_rows
+from dprec.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class PrivateMean:
+    """A released mean, how it was released, what it cost and what that guarantees."""
+
+    value: np.ndarray  # (d,)
+    mechanism: str
+    why: str
+    ledger: Ledger
+    guarantee: str
+
+
+def private_mean(
+    vectors: Any,
+    *,
+    sparsity: int,
+    epsilon: float,
+    delta: float = 0.0,
+    norm: float = 1.0,
+    mechanism: str = "auto",
+    seed: int | None = None,
+) -> PrivateMean:
+    """Return the mean of sparse vectors with (ε, δ)-differential privacy for replacing one of them.
+
+    With at most `sparsity` entries each the error hardly depends on the dimension, while there are few vectors
+    for it: that of noise in every entry grows like √d.
+
+    Args:
+        vectors: a row for each record, as a scipy.sparse matrix. Rows longer than `norm` in ℓ2, or than
+            norm √sparsity in ℓ1, are scaled down.
+        sparsity: how many entries of a row are other than 0, at most; decided without looking.
+        epsilon: the budget's ε.
+        delta: its δ; 0 adds Laplace noise and is pure privacy.
+        norm: the longest row.
+        mechanism: "projection", "recovery" (Gaussian ℓ1-recovery), "plain" (noise alone), "zero" (no answer),
+            or "auto": zero where its error is the least to be expected, projection elsewhere.
+        seed: makes the noise repeatable, and the result not private.
+
+    >>> from scipy import sparse
+    >>> clicks = sparse.csr_array(([1.0] * 5000, ([*range(5000)], [7] * 4000 + [3] * 1000)), shape=(5000, 10**5))
+    >>> mean = private_mean(clicks, sparsity=1, epsilon=1.0, delta=1e-6)
+    >>> mean.mechanism, mean.value[[7, 3]].round(1), mean.guarantee[:43]
+    ('projection of Gaussian noise', array([0.8, 0.2]), '(1, 1e-06)-differential privacy per record,')
+    """
+    rows = bounded_rows(vectors, norm, sparsity)
+    records, dimension = rows.shape
+    release, why = choose(mechanism, records, dimension, min(sparsity, dimension), norm, epsilon, delta)
+    ledger = Ledger()
+    if event := release.event("the mean"):
+        ledger.record(event)
+    value = release(rows, Noise(seed).at(0), draws(seed))
+    return PrivateMean(value, release.name, why, ledger, promise(f"{release.name}", ledger, delta, records, seed))

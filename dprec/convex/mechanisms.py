@@ -1,0 +1,125 @@
+"""Ways to release the mean of sparse vectors privately, each with the event it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from dprec.convex.design import Design, random_design
+from dprec.convex.noise import Noise
+from dprec.convex.projection import project_l1
+from dprec.convex.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
+from dprec.convex.rows import mean_of
+from dprec.privacy.ledger import Event
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """The mean with Gaussian noise in every entry: unbiased, with an error that grows like √d.
+
+    `multiplier` is the noise in units of 2 norm / n, which replacing one of n rows moves the mean by in ℓ2.
+    """
+
+    norm: float
+    sparsity: int
+    multiplier: float
+
+    name = "plain Gaussian"
+
+    def event(self, what: str) -> Event:
+        return Event("gaussian", self.multiplier, what=what)
+
+    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+        return self.of_mean(mean_of(rows), rows.shape[0], noise)
+
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        """Return what is released of this mean of so many rows."""
+        return mean + self.noise(len(mean), records, noise)
+
+    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+        return noise.gaussian(size, self.multiplier * 2 * self.norm / records)
+
+    def projected(self, noisy: np.ndarray) -> np.ndarray:
+        return project_l1(noisy, self.norm * math.sqrt(self.sparsity))
+
+
+class Projection(Gaussian):
+    """The noisy mean, drawn back to the ℓ1-ball in which every mean of such rows lies.
+
+    ‖ẑ - z̄‖² ≤ 2 norm √s ‖ξ‖∞ for whatever noise ξ, and ‖ẑ - z̄‖ ≤ ‖ξ‖.
+    """
+
+    name = "projection of Gaussian noise"
+
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        return self.projected(super().of_mean(mean, records, noise))
+
+
+class Laplace(Gaussian):
+    """The mean with Laplace noise, `multiplier` in units of 2 norm √s / n, its move in ℓ1: pure privacy."""
+
+    name = "plain Laplace"
+
+    def event(self, what: str) -> Event:
+        return Event("bounded", self.multiplier, what=what)
+
+    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+        return noise.laplace(size, self.multiplier * 2 * self.norm * math.sqrt(self.sparsity) / records)
+
+
+class LaplaceProjection(Laplace):
+    """The mean with Laplace noise, drawn back to the ℓ1-ball."""
+
+    name = "projection of Laplace noise"
+
+    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+        return self.projected(super().of_mean(mean, records, noise))
+
+
+@dataclass(frozen=True)
+class Recovery(Gaussian):
+    """Few noisy measurements of the mean, and the vector of least ℓ1-norm that explains them.
+
+    Two guards. Where the measurements would be too many for the dimension (d < m ln² m) it is the plain
+    Gaussian. What comes out longer than 2 norm counts as a failed recovery and becomes 0. The sensitivity is
+    that of measured rows of norm 1.5 at most, which is enforced, not assumed.
+    """
+
+    epsilon: float = 1.0  # with δ, of this release alone: what the number of measurements is made for
+    delta: float = 1e-6
+    design: Design | None = None  # None: drawn anew, as it must be for the error to be small
+
+    name = "ℓ1-recovery"
+
+    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+        records, dimension = rows.shape
+        wanted = measurements_wanted(records, dimension, self.sparsity, self.epsilon, self.delta)
+        if self.design is None and not recovers(wanted, dimension):
+            return super().__call__(rows, noise, rng)
+        design = self.design or random_design(wanted, dimension, rng)
+        longest = LONGEST * self.norm
+        measured = measured_mean(rows, design, longest)
+        measured += noise.gaussian(design.measurements, self.multiplier * 2 * longest / records)
+        found = least_l1(design, measured)[:dimension]
+        return found if np.linalg.norm(found) <= 2 * self.norm else np.zeros(dimension)
+
+
+@dataclass(frozen=True)
+class Zero:
+    """No answer: 0, which costs nothing and is at most `norm` away."""
+
+    norm: float
+
+    name = "zero"
+
+    def event(self, what: str) -> None:
+        return None
+
+    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+        return np.zeros(rows.shape[1])
+
+
+Mechanism = Gaussian | Zero

@@ -1,0 +1,50 @@
+"""The two projections that turn noise in every coordinate into noise in a few."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
+    """Return the point with ℓ1-norm at most `radius` that is nearest in ℓ2: all entries drawn towards 0 alike.
+
+    >>> project_l1(np.array([3.0, -1.0, 0.5]), 2.0)
+    array([ 2., -0.,  0.])
+    """
+    sizes = np.abs(vector)
+    if sizes.sum() <= radius:
+        return vector.copy()
+    # What lies below the threshold of a superset lies below the final one: only survivors are looked at again.
+    kept, threshold = sizes, 0.0
+    while True:
+        threshold = (kept.sum() - radius) / len(kept)
+        above = kept[kept > threshold]
+        if len(above) == len(kept) or not len(above):
+            return shrunk(vector, threshold)
+        kept = above
+
+
+def project_linf(vector: np.ndarray, radius: float) -> np.ndarray:
+    """Return a point with ℓ2-norm at most `radius` that is nearest in ℓ∞: every entry moves by the same amount.
+
+    >>> project_linf(np.array([5.0, -1.0, 0.5]), 4.0)
+    array([ 4., -0.,  0.])
+    """
+    if np.linalg.norm(vector) <= radius:
+        return vector.copy()
+    sizes = np.sort(np.abs(vector))[::-1]
+    count, sums, squares = np.arange(1, len(sizes) + 1), np.cumsum(sizes), np.cumsum(sizes**2)
+    norms = squares - 2 * sizes * sums + count * sizes**2  # ‖shrunk by the k-th largest‖², ascending in k
+    last = max(int(np.searchsorted(norms, radius**2)), 1) - 1
+    k, total, square = last + 1, float(sums[last]), float(squares[last])
+    spread = max(total**2 - k * (square - radius**2), 0.0)
+    found = shrunk(vector, max((total - math.sqrt(spread)) / k, 0.0))
+    norm = float(np.linalg.norm(found))
+    return found * (radius / norm) if norm > radius else found  # rounding only
+
+
+def shrunk(vector: np.ndarray, threshold: float) -> np.ndarray:
+    """Return every entry moved towards 0 by `threshold`, and no further than 0."""
+    return np.sign(vector) * np.maximum(np.abs(vector) - threshold, 0.0)

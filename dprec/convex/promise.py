@@ -1,0 +1,44 @@
+"""What a result of this package guarantees: its sentence, and the checks of a budget."""
+
+from __future__ import annotations
+
+import math
+
+from dprec.errors import UserError
+from dprec.privacy.budget import PrivacyBudget, calibrate
+from dprec.privacy.guarantee import round_up
+from dprec.privacy.ledger import Event, Ledger
+
+REPEATABLE = "not private: the noise follows from a fixed seed, and whoever knows the seed can remove it"
+
+
+def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
+    """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, where there is a mechanism for it."""
+    if not 0 < epsilon < math.inf:
+        raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
+    if not (0 < delta < 1 or (pure and delta == 0)):
+        least = "0 for pure privacy, or a number" if pure else "a number above 0 and"
+        raise UserError(f"delta is {delta}: give {least} below 1; less than 1 / records is usual")
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """Return the least noise, in units of the sensitivity, that makes one Gaussian release (ε, δ)-private.
+
+    >>> round(gaussian_multiplier(1.0, 1e-6), 3)  # the classical formula asks for 5.299
+    4.225
+    """
+    return calibrate(PrivacyBudget(epsilon, delta), lambda sigma: Event("gaussian", sigma), steps=1)
+
+
+def promise(what: str, ledger: Ledger, delta: float, records: int, seed: int | None) -> str:
+    """Return the sentence: what holds, between which neighbours, by which mechanism, and what it leaves out."""
+    if seed is not None:
+        return REPEATABLE
+    if not ledger.events:
+        return "(0, 0)-differential privacy: the data were not looked at"
+    return (
+        f"({round_up(ledger.epsilon(delta))}, {round_up(delta)})-differential privacy per record, where neighbouring "
+        f"data sets differ by replacing one record, for what is returned: {what}; assumed public: the number of "
+        f"records ({records:,}) and every argument; not covered: people with several records, metrics, the choice of "
+        "arguments by such metrics, and errors that stop a run"
+    )

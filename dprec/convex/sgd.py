@@ -1,0 +1,215 @@
+"""Descent along debiased private gradients, for as many steps as the budget turns out to allow."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy import sparse
+
+from dprec.convex.boosting import Boosting
+from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased
+from dprec.convex.estimator import Estimator
+from dprec.convex.losses import Loss, bounded_targets, find_loss
+from dprec.convex.mechanisms import Gaussian, Projection, Recovery
+from dprec.convex.noise import Noise, draws
+from dprec.convex.promise import check_budget, gaussian_multiplier, promise
+from dprec.convex.regimes import regime
+from dprec.convex.rows import bounded_rows
+from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, steps_within_ledger
+from dprec.errors import UserError
+from dprec.privacy.ledger import Event, Ledger
+
+Model = TypeVar("Model", bound="BiasReducedSGD")
+STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of it
+
+
+class BiasReducedSGD(Estimator):
+    """Stochastic descent along bias-reduced private gradients, stopped when the randomly spent budget is.
+
+    Every step draws a level N, a batch of 2^(N+1) records and one record more, and asks a private mean estimator four
+    times: for the batch, for both its halves, for the single record. Levels are independent of the data, so the number
+    of steps is fixed before the first: the most that the ledger allows.
+
+    A convex loss gives the average of all iterates; another one an iterate drawn uniformly. A first batch that happens
+    to be too large for the budget leaves no step, and w = 0: the theory's guarantees have constant probability.
+
+    Args:
+        epsilon: the budget's ε.
+        delta: its δ, above 0.
+        sparsity: how many entries of a row are other than 0, at most; decided without looking.
+        loss: "logistic" or "sigmoid" (bounded, not convex) with targets 0 and 1, or "squared".
+        estimator: "projection" or "recovery" (Gaussian ℓ1-recovery).
+        step_epsilon: ε of the four calls of a step together, before sampling; by default what lets `max_steps` steps
+            spend the budget, about, and ε/8 with stopping="filter". More of it is fewer and better steps.
+        learning_rate: by default scale / (√steps · a bound on the estimate's root mean square).
+        scale: how far the best weights are expected to be from 0, for the default of `learning_rate`.
+        radius: keep the iterates in a ball of this radius; the squared loss needs one.
+        max_steps: stop earlier.
+        stopping: "ledger" for exact composition, "filter" for the rule of the paper.
+        failure: chance of a bad run that is allowed; smaller than about 1/2, several runs share the budget
+            and the best is chosen privately. None: one run.
+        norm: the longest row; longer ones are scaled down.
+        target_bound: the largest target of the squared loss.
+        seed: makes draws and noise repeatable, and the result not private.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        sparsity: int = 1,
+        loss: str = "logistic",
+        estimator: str = "projection",
+        step_epsilon: float | None = None,
+        learning_rate: float | None = None,
+        scale: float = 1.0,
+        radius: float | None = None,
+        max_steps: int = 500,
+        stopping: str = "ledger",
+        failure: float | None = None,
+        norm: float = 1.0,
+        target_bound: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sparsity = sparsity
+        self.loss = loss
+        self.estimator = estimator
+        self.step_epsilon = step_epsilon
+        self.learning_rate = learning_rate
+        self.scale = scale
+        self.radius = radius
+        self.max_steps = max_steps
+        self.stopping = stopping
+        self.failure = failure
+        self.norm = norm
+        self.target_bound = target_bound
+        self.seed = seed
+
+    def fit(self: Model, features: Any, targets: Any) -> Model:
+        """Learn from a row for each record and its target; return self."""
+        loss = self._checked()
+        rows = bounded_rows(features, self.norm, self.sparsity)
+        records, self.n_features_in_ = rows.shape
+        wanted = bounded_targets(targets, records, loss)
+        noise, rng = Noise(self.seed), draws(self.seed)
+        if self.failure is None:
+            descent = Descent(self, rows, wanted, loss, self.epsilon, self.delta, noise, rng)
+            self.coef_, self.n_steps_, self.ledger_ = descent.run(), descent.steps, descent.ledger
+            what = (
+                f"{self.n_steps_} steps of bias-reduced gradients, on batches of random size drawn without replacement"
+            )
+        else:
+            boosting = Boosting(self.epsilon, self.delta, self.failure)
+            parts = boosting.epsilon_each, boosting.delta_each
+
+            def run() -> np.ndarray:
+                return Descent(self, rows, wanted, loss, *parts, noise, rng).run()
+
+            chosen = boosting.choose(run, rows, wanted, loss, self._largest_score(), self._steepness(loss), noise, rng)
+            self.coef_, self.n_runs_ = chosen
+            self.ledger_ = Ledger()
+            self.ledger_.record(Event("bounded", 1 / self.epsilon, what="the best of several runs", delta=self.delta))
+            what = "the best of a random number of runs of bias-reduced gradients"
+        if loss.classes:
+            self.classes_ = np.array([0, 1])
+        self.guarantee_ = promise(what, self.ledger_, self.delta, records, self.seed)
+        return self
+
+    def _checked(self) -> Loss:
+        check_budget(self.epsilon, self.delta, pure=False)
+        loss = find_loss(self.loss, self.target_bound)
+        if self.estimator not in ("projection", "recovery"):
+            raise UserError(f"estimator is '{self.estimator}': give projection or recovery")
+        if self.stopping not in ("ledger", "filter"):
+            raise UserError(f"stopping is '{self.stopping}': give ledger or filter")
+        if self.max_steps < 1:
+            raise UserError(f"max_steps is {self.max_steps}: give at least 1")
+        for name in ("step_epsilon", "learning_rate", "radius", "scale"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} is {value}: give a finite number above 0")
+        if self.stopping == "filter" and (self.step_epsilon or self.epsilon / STEP_SHARE) > 1:
+            raise UserError(
+                "stopping='filter' holds for a step_epsilon of at most 1: lower it, or use stopping='ledger'"
+            )
+        if self.radius is None and (self.loss == "squared" or (self.failure is not None and loss.convex)):
+            raise UserError("this needs bounded losses: give radius, the longest that the weights may be")
+        return loss
+
+    def _largest_score(self) -> float:
+        return math.inf if self.radius is None else self.norm * self.radius
+
+    def _steepness(self, loss: Loss) -> float:
+        return self.norm * loss.steepness(self._largest_score())
+
+
+class Descent:
+    """One run within a budget: how many steps it has is known before the first."""
+
+    def __init__(
+        self, model: BiasReducedSGD, rows: sparse.csr_array, targets: np.ndarray, loss: Loss, epsilon: float,
+        delta: float, noise: Noise, rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self.model, self.rows, self.targets, self.loss, self.noise, self.rng = model, rows, targets, loss, noise, rng
+        records = rows.shape[0]
+        call_delta = delta / STEP_DELTA_SHARE / CALLS
+        if model.step_epsilon is None and model.stopping == "ledger":
+            share = CALLS * call_epsilon(model.max_steps, records, epsilon, delta, call_delta)
+        else:
+            share = model.step_epsilon or epsilon / STEP_SHARE
+        call = share / CALLS, call_delta
+        multiplier = gaussian_multiplier(*call)
+        self.law = TruncatedGeometric.of(records)
+        self.levels = self.law.draw(rng, model.max_steps).tolist()
+        if model.stopping == "ledger":
+            self.steps = steps_within_ledger(self.levels, records, multiplier, epsilon, delta)
+        else:
+            self.steps = steps_within_filter(self.levels, records, epsilon, delta, share)
+        if self.steps == 0 and steps_within_ledger([0], records, multiplier, epsilon, delta) == 0:
+            raise UserError(f"epsilon={epsilon:g} pays for no step at step_epsilon={share:g}: lower step_epsilon")
+        self.ledger = ledger_of(self.levels[: self.steps], records, multiplier)
+        steep = model._steepness(loss)
+        self.estimator: Gaussian = (
+            Projection(steep, model.sparsity, multiplier)
+            if model.estimator == "projection"
+            else Recovery(steep, model.sparsity, multiplier, *call)
+        )
+        self.rate = model.learning_rate or model.scale / (self._root_mean_square(steep) * math.sqrt(max(self.steps, 1)))
+        self.calls = 0
+
+    def run(self) -> np.ndarray:
+        """Return the average of the iterates, w = 0 included, or one of them."""
+        weights, total = np.zeros(self.rows.shape[1]), np.zeros(self.rows.shape[1])
+        taken = self.rng.integers(self.steps + 1)
+        for step, level in enumerate(self.levels[: self.steps]):
+            if not self.loss.convex and step == taken:
+                return weights
+            total += weights
+            draw = Draw.of(level, self.rows.shape[0], self.rng)
+            weights = weights - self.rate * debiased(draw, self.law, partial(self._mean, weights))
+            if self.model.radius is not None:
+                weights *= min(1.0, self.model.radius / max(float(np.linalg.norm(weights)), 1e-300))
+        return (total + weights) / (self.steps + 1) if self.loss.convex else weights
+
+    def _mean(self, weights: np.ndarray, who: np.ndarray) -> np.ndarray:
+        """Return the private mean of these records' gradients."""
+        part = self.rows[who]
+        part.data = part.data * np.repeat(self.loss.slope(part @ weights, self.targets[who]), np.diff(part.indptr))
+        self.calls += 1
+        return self.estimator(part, self.noise.at(self.calls), self.rng)
+
+    def _root_mean_square(self, steep: float) -> float:
+        """A bound on √E‖G‖², from the expected errors of the calls at every level."""
+
+        def squared(size: int) -> float:
+            found = regime(size, self.rows.shape[1], self.model.sparsity, steep, self.estimator.multiplier)
+            return min(found.sparse, found.dense, 2 * steep * math.sqrt(self.model.sparsity)) ** 2
+
+        levels = range(self.law.most + 1)
+        parts = ((squared(2 ** (k + 1)) + squared(2**k)) / self.law.chance(k) for k in levels)
+        return math.sqrt(2 * (squared(1) + steep**2) + 4 * math.fsum(parts))

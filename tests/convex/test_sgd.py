@@ -1,0 +1,219 @@
+"""Bias-reduced descent: it learns, keeps its budget, and does as scikit-learn's estimators do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dprec.convex import BiasReducedSGD, OutputPerturbation, sgd
+from dprec.convex.boosting import Boosting, score_of
+from dprec.convex.debiasing import TruncatedGeometric
+from dprec.convex.losses import Logistic, Sigmoid
+from dprec.convex.minimum import risk
+from dprec.convex.noise import draws
+from dprec.convex.promise import gaussian_multiplier
+from dprec.convex.sgd import Descent
+from dprec.convex.stopping import call_epsilon, steps_within_ledger
+from dprec.errors import UserError
+from tests.convex.support import one_hot, sparse_rows
+
+EASY = {"epsilon": 300.0, "delta": 1e-5, "sparsity": 2, "step_epsilon": 400.0, "max_steps": 150, "seed": 0}
+
+
+def easy(n: int = 2_000) -> tuple[object, np.ndarray]:
+    rng = np.random.default_rng(0)
+    rows = one_hot(rng, n, 8, 2)
+    clicked = rows @ np.array([3.0, -3, 2, -2, 3, -3, 2, -2]) + 0.3 * rng.standard_normal(n) > 0
+    return rows, clicked.astype(float)
+
+
+@pytest.mark.parametrize(
+    ("loss", "change", "best"),
+    [
+        ("logistic", {"scale": 5.0}, 0.6),
+        ("sigmoid", {"learning_rate": 1.0, "scale": 5.0}, 0.45),
+        ("squared", {"radius": 2.0, "learning_rate": 0.3}, 0.2),
+    ],
+)
+def test_it_learns_where_the_budget_is_generous(loss: str, change: dict, best: float) -> None:
+    rows, targets = easy()
+    model = BiasReducedSGD(loss=loss, **EASY, **change).fit(rows, targets)
+    value = model._loss()
+    assert risk(rows, targets, value, model.coef_) < best < value.at_zero
+    assert model.ledger_.epsilon(1e-5) <= 300
+
+
+def test_a_convex_loss_gives_the_average_and_another_one_iterate(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, targets = easy(4_096)
+    seen: list[np.ndarray] = []
+
+    def fixed(draw: object, law: object, estimate: object) -> np.ndarray:
+        seen.append(np.full(8, len(seen) + 1.0))
+        return seen[-1]
+
+    monkeypatch.setattr(sgd, "debiased", fixed)
+    options = {"sparsity": 2, "max_steps": 5, "learning_rate": 1.0, "stopping": "filter", "seed": 0}
+    model = BiasReducedSGD(**options).fit(rows, targets)
+    iterates = np.cumsum([0.0, *[-float(k + 1) for k in range(model.n_steps_)]])
+    assert model.n_steps_ == 5
+    assert model.coef_ == pytest.approx(np.full(8, iterates.mean()))
+    taken = set()
+    for seed in range(12):
+        seen.clear()
+        taken.add(float(BiasReducedSGD(**options | {"loss": "sigmoid", "seed": seed}).fit(rows, targets).coef_[0]))
+    assert taken <= set(iterates)
+    assert len(taken) > 2
+
+
+def test_every_call_gets_a_quarter_of_a_step() -> None:
+    rows, targets = easy(256)
+    for change, share in (({"step_epsilon": 0.4}, 0.4), ({"stopping": "filter"}, 1 / 8)):
+        model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=40, seed=0, **change).fit(rows, targets)
+        multiplier = gaussian_multiplier(share / 4, 1e-4 / 4 / 4)
+        found = {event.noise_multiplier for event in model.ledger_.events}
+        assert found == {multiplier, multiplier / math.sqrt(2)}
+
+
+def test_by_default_about_all_steps_are_paid_for() -> None:
+    n, steps, delta = 256, 30, 1e-5
+    multiplier = gaussian_multiplier(call_epsilon(steps, n, 1.0, delta, delta / 16), delta / 16)
+    rng = np.random.default_rng(0)
+    levels = [TruncatedGeometric.of(n).draw(rng, 300).tolist() for _ in range(4)]
+    times = [steps_within_ledger(part, n, multiplier, 1.0, delta) for part in levels]
+    assert steps / 3 < np.mean(times) < 3 * steps
+
+
+def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.zeros((64, 4_000))
+    rows[:, 0] = 1.0
+    monkeypatch.setattr("dprec.convex.mechanisms.project_l1", lambda vector, radius: vector)
+    model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=1, step_epsilon=20.0, max_steps=1, seed=0)
+    data = sgd.bounded_rows(rows, 1.0, 1), np.zeros(64), Logistic()
+    descent = Descent(model, *data, 100.0, 1e-4, sgd.Noise(0), draws(0))
+    multiplier = gaussian_multiplier(5.0, 1e-4 / 16)
+    outputs = [descent._mean(np.zeros(4_000), np.arange(size))[1:] for size in (4, 16, 16)]
+    for size, noise in zip((4, 16, 16), outputs, strict=True):
+        assert noise.std() == pytest.approx(2 * multiplier / size, rel=0.05)
+    assert abs(np.corrcoef(outputs[1], outputs[2])[0, 1]) < 0.1
+
+
+def test_a_fresh_run_is_private_and_never_the_same() -> None:
+    rows, targets = easy(128)
+    model = BiasReducedSGD(epsilon=1.0, delta=1e-4, sparsity=2, max_steps=5, step_epsilon=0.05)
+    first, promise = model.fit(rows, targets).coef_, model.guarantee_
+    assert promise.startswith("(")
+    assert "replacing one record" in promise
+    assert (first != model.fit(rows, targets).coef_).any()
+    same = [
+        BiasReducedSGD(epsilon=1.0, delta=1e-4, max_steps=5, step_epsilon=0.05, seed=4).fit(rows, targets)
+        for _ in range(2)
+    ]
+    assert (same[0].coef_ == same[1].coef_).all()
+    assert same[0].guarantee_.startswith("not private")
+
+
+def test_the_filter_stops_no_later_than_the_ledger() -> None:
+    rows, targets = easy(256)
+    options = {"epsilon": 1.0, "delta": 1e-5, "sparsity": 2, "max_steps": 300, "seed": 1, "step_epsilon": 1 / 8}
+    ledger = BiasReducedSGD(**options).fit(rows, targets)
+    rule = BiasReducedSGD(**options, stopping="filter").fit(rows, targets)
+    assert 0 < rule.n_steps_ < ledger.n_steps_
+    assert rule.ledger_.epsilon(1e-5) < ledger.ledger_.epsilon(1e-5) <= 1.0
+
+
+def test_recovery_can_be_its_mean_estimator() -> None:
+    rows = one_hot(np.random.default_rng(0), 64, 600, 2)
+    options = {"sparsity": 2, "estimator": "recovery", "max_steps": 3, "epsilon": 20.0, "step_epsilon": 8.0}
+    assert np.isfinite(BiasReducedSGD(**options).fit(rows, np.ones(64)).coef_).all()
+
+
+def test_iterates_stay_in_the_ball() -> None:
+    rows, targets = easy(256)
+    model = BiasReducedSGD(epsilon=1.0, sparsity=2, radius=0.5, learning_rate=100.0, max_steps=5, loss="sigmoid")
+    assert np.linalg.norm(model.fit(rows, targets).coef_) <= 0.5 * (1 + 1e-9)
+
+
+def test_boosting_spends_what_the_theorem_allows() -> None:
+    for epsilon, delta, failure in ((1.0, 1e-6, 0.1), (0.5, 1e-9, 0.9), (8.0, 1e-3, 0.01)):
+        boosting = Boosting(epsilon, delta, failure)
+        each, small = 2 * boosting.epsilon_each, boosting.delta_each  # a run and its score
+        assert boosting.coin == min(1 / 2, 3 * failure / 4)
+        assert boosting.most >= math.log(2 / delta) / boosting.coin
+        assert 3 * each + 3 * math.sqrt(2 * small) <= epsilon
+        assert math.sqrt(2 * small) * boosting.most + delta / 2 <= delta
+
+
+def test_a_score_moves_by_no_more_than_its_noise_is_for() -> None:
+    rng = np.random.default_rng(0)
+    for loss in (Logistic(), Sigmoid()):
+        for _ in range(50):
+            rows, targets = sparse_rows(rng, 5, 6, 2), rng.integers(2, size=5) * 1.0
+            weights = rng.standard_normal(6)
+            weights *= 2.0 / np.linalg.norm(weights)
+            score, move = score_of(weights, rows, targets, loss, 2.0, loss.steepness(2.0))
+            swapped = rows.tolil()
+            swapped[[0]] = -rows[[0]]
+            targets[0] = rng.integers(2)
+            assert abs(score - score_of(weights, swapped.tocsr(), targets, loss, 2.0, 1.0)[0]) <= move
+
+
+def test_the_best_run_is_chosen() -> None:
+    boosting = Boosting(1e6, 1e-6, 0.5)  # hardly any noise in the scores
+    rows, targets = easy(200)
+    candidates = iter([np.full(8, float(k)) for k in range(1_000)])
+    best, count = boosting.choose(
+        lambda: next(candidates), rows, targets, Logistic(), 20.0, 1.0, sgd.Noise(0), np.random.default_rng(3)
+    )
+    risks = [risk(rows, targets, Logistic(), np.full(8, float(k))) for k in range(count)]
+    assert best[0] == np.argmin(risks)
+
+
+def test_a_boosted_model_costs_its_whole_budget_once() -> None:
+    rows, targets = easy(256)
+    model = BiasReducedSGD(epsilon=6.0, delta=1e-4, sparsity=2, failure=0.5, radius=1.0, max_steps=2)
+    model.fit(rows, targets)
+    assert model.n_runs_ >= 1
+    assert model.ledger_.epsilon(1e-4) == pytest.approx(6.0)
+    assert model.ledger_.epsilon(0.9e-4) == math.inf
+    assert "(6, 0.0001)" in model.guarantee_
+    assert np.isfinite(BiasReducedSGD(failure=0.9, loss="sigmoid", max_steps=2).fit(rows, targets).coef_).all()
+
+
+@pytest.mark.parametrize("model", [OutputPerturbation(epsilon=2.0, scale=3.0), BiasReducedSGD(radius=2.0, seed=3)])
+def test_parameters_can_be_read_set_and_cloned(model: OutputPerturbation | BiasReducedSGD) -> None:
+    params = model.get_params()
+    clone = type(model)(**model.get_params(deep=False))
+    assert all(getattr(clone, name) is value for name, value in params.items())
+    assert model.set_params(epsilon=0.5) is model
+    assert model.get_params() == params | {"epsilon": 0.5}
+    assert clone.get_params() == params
+    assert "epsilon=0.5" in repr(model)
+    assert "loss" not in repr(model)
+    with pytest.raises(UserError, match="no argument 'espilon'"):
+        model.set_params(espilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"loss": "hinge"}, "give one of logistic, squared, sigmoid"),
+        ({"loss": "squared"}, "give radius"),
+        ({"failure": 0.1}, "give radius"),
+        ({"failure": 2.0, "radius": 1.0}, "failure is 2.0"),
+        ({"failure": 0.1, "radius": 1.0, "delta": 0.5}, "at most epsilon / 10"),
+        ({"estimator": "median"}, "estimator is 'median'"),
+        ({"stopping": "never"}, "stopping is 'never'"),
+        ({"stopping": "filter", "step_epsilon": 2.0}, "at most 1"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"step_epsilon": 900.0}, "lower step_epsilon"),
+    ],
+)
+def test_mistakes_cost_one_line(change: dict, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        BiasReducedSGD(**change).fit(np.eye(4), [0, 1, 0, 1])
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,72 @@
+"""When descent stops: on sequences made by hand, in expectation, and by the ledger."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dprec.convex.debiasing import TruncatedGeometric
+from dprec.convex.stopping import ledger_of, longest_prefix, steps_within_filter, steps_within_ledger
+
+
+def brute_force(levels: list[int], n: int, epsilon: float, delta: float) -> int:
+    """The rule of the paper, a step at a time, with its own constants."""
+    squares = total = 0.0
+    for step, level in enumerate(levels):
+        share = (3 * 2 ** (level + 1) + 1) / (16 * n)
+        squares, total = squares + share**2, total + share
+        spent = epsilon * math.sqrt(2 * math.log(4 / delta) * squares) + epsilon**2 / 2 * squares
+        if epsilon / 2 < spent or delta / 4 < delta * total:
+            return step
+    return len(levels)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [[0] * 500, [3] * 100, [5, *[0] * 400], [*[0] * 20, 5, *[0] * 400], [5, 5, 5], [0, 1, 2, 3, 4, 5] * 50, [0]],
+)
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-4), (0.3, 1e-9), (1.0, 0.1)])
+def test_the_rule_on_sequences_made_by_hand(levels: list[int], epsilon: float, delta: float) -> None:
+    assert steps_within_filter(levels, 64, epsilon, delta) == brute_force(levels, 64, epsilon, delta)
+
+
+def test_both_conditions_of_the_rule_stop_somewhere() -> None:
+    # 64 records: 2^(N+1) = 64 costs 193/1024 of ε, and Σ ≤ 1/4 allows one of them, were δ so large that ε allowed two.
+    assert steps_within_filter([5, 5], 64, 0.01, 0.5) == 1
+    assert steps_within_filter([0] * 10_000, 64, 1.0, 0.5) == 36  # 36 · 7/1024 < 1/4 < 37 · 7/1024
+    assert steps_within_filter([5, 0], 64, 1.0, 1e-9) == 0  # √(2 ln(4e9)) · 193/1024 > 1/2
+
+
+def test_the_expected_number_of_steps_is_within_the_bounds_of_the_paper() -> None:
+    rng, rounds = np.random.default_rng(0), 300
+    for n in (64, 1024):
+        law, delta = TruncatedGeometric.of(n), n**-2.0
+        times = np.array([steps_within_filter(law.draw(rng, 20 * n).tolist(), n, 1.0, delta) for _ in range(rounds)])
+        least, most = n * n / ((n + 1) * math.log(4 / delta)) - 1, 64 * n / (9 * math.log(4 / delta))
+        off = 4 * times.std() / math.sqrt(rounds)
+        assert least <= times.mean() + off
+        assert times.mean() - off <= most
+
+
+@pytest.mark.parametrize("multiplier", [2.0])
+def test_the_ledger_allows_one_step_no_more(multiplier: float) -> None:
+    n, epsilon, delta = 1024, 1.0, 1e-5
+    levels = TruncatedGeometric.of(n).draw(np.random.default_rng(1), 1_000).tolist()
+    steps = steps_within_ledger(levels, n, multiplier, epsilon, delta)
+    assert 0 < steps < 1_000
+    assert ledger_of(levels[:steps], n, multiplier).epsilon(delta) <= epsilon
+    assert ledger_of(levels[: steps + 1], n, multiplier).epsilon(delta) > epsilon * (1 - 1e-3)
+
+
+def test_the_ledger_has_two_events_a_step() -> None:
+    ledger = ledger_of([0, 0, 2], 64, 2.0)
+    assert {(event.rate, count) for event, count in ledger.events.items()} == {(2 / 64, 2), (8 / 64, 1), (1 / 64, 3)}
+
+
+@given(st.integers(0, 300), st.integers(0, 320), st.integers(0, 400))
+def test_the_longest_prefix_is_found_from_every_guess(length: int, limit: int, guess: int) -> None:
+    assert longest_prefix(length, lambda count: count <= limit, guess) == min(length, limit)
