@@ -1,4 +1,5 @@
-"""Readers of interaction logs: MovieLens and Amazon files, `user item` pairs, CSV, TSV and Parquet.
+"""Readers of interaction logs: MovieLens and Amazon files, `user item` pairs, CSV, TSV, JSON lines
+and Parquet.
 
 All of them give `Interactions`: users grouped, each user's events in time order. Events of one user at
 the same time keep the order of the file. Raw ids are text, so `007` and `7` are two ids.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ import polars as pl
 from dprec.data.histories import Interactions
 from dprec.errors import UserError
 
-Format = Literal["auto", "csv", "tsv", "parquet", "pairs", "movielens-dat", "movielens-tab", "amazon-csv"]
+Format = Literal["auto", "csv", "tsv", "jsonl", "parquet", "pairs", "movielens-dat", "movielens-tab", "amazon-csv"]
 
 # Names that logs use for these columns, in order of preference, without case, `_`, `-` and spaces.
 _GUESSES = {
@@ -29,6 +31,7 @@ _GUESSES = {
     "item": ("itemid", "item", "iid", "movieid", "productid", "parentasin", "asin", "bookid", "trackid"),
     "time": ("timestamp", "time", "ts", "unixreviewtime", "datetime", "date", "eventtime"),
 }
+JSON_EVENT = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
 
 
 def read_interactions(
@@ -40,7 +43,7 @@ def read_interactions(
 ) -> Interactions:
     """Read a log. "auto" goes by the file's name, then by its first line; text files may be gzipped.
 
-    CSV, TSV and Parquet have named columns, guessed where none is given; times are numbers or ISO dates.
+    CSV, TSV, JSON lines and Parquet have named columns, guessed where none is given; times are numbers or ISO dates.
     The header of a CSV file says whether it is separated by `,`, `;`, tab or `|`. Where no column has times,
     rows are in time order, as in `pairs`, which holds `user item` a line. Amazon's ratings (`amazon-csv`) are
     user,item,rating,time without a header. Ids are numbered in the order of their text, or of their value where all
@@ -53,7 +56,7 @@ def read_interactions(
         raise UserError(f"data.format is '{format}': give one of {', '.join(get_args(Format))}")
     kind = _format_of(path) if format == "auto" else format
     columns = {"user": user_column, "item": item_column, "time": time_column}
-    if kind in ("csv", "tsv", "parquet"):
+    if kind in ("csv", "tsv", "jsonl", "parquet"):
         frame = _read_table(path, kind, columns)
     elif any(columns.values()):
         raise UserError(f"{path} ({kind}) has no named columns: leave data.user_column and the others out")
@@ -77,6 +80,8 @@ def _format_of(path: Path) -> Format:
     name = path.name.removesuffix(".gz")
     if name.endswith((".parquet", ".pq")):
         return "parquet"
+    if name.endswith((".jsonl", ".ndjson")):
+        return "jsonl"
     line = _first_line(path)
     if name == "u.data":
         return "movielens-tab"
@@ -108,35 +113,48 @@ def _one_line(path: Path) -> Iterator[None]:
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
         if "utf-8" in str(error).lower():
             raise _not_utf8(path) from error
+        if "more fields" in str(error):
+            raise UserError(f"{path} has lines with more fields than the first: mend or quote them") from error
         raise UserError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from error
 
 
 def _read_table(path: Path, kind: str, wanted: dict[str, str | None]) -> pl.DataFrame:
-    separator = "\t"
-    if kind == "parquet":
-        with _one_line(path):
-            names = list(pl.read_parquet_schema(path))
-    else:
-        line = _first_line(path)
-        if not line:
-            raise UserError(f"{path} is empty: give a header line and at least one event")
-        if "\ufffd" in line:
-            raise _not_utf8(path)
-        cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in (",;\t|" if kind == "csv" else "\t")}
-        separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # of equals the first
+    names, separator = _names(path, kind)
     found = {role: _column(path, names, role, column) for role, column in wanted.items()}
     columns = {role: name for role, name in found.items() if name is not None}
     if columns["user"] == columns["item"]:
         raise UserError(
             f"{path}: '{columns['user']}' would be both user and item: set data.user_column and item_column"
         )
+    chosen = {role: pl.col(name) for role, name in columns.items()}
     with _one_line(path):
         if kind == "parquet":
-            frame = pl.scan_parquet(path).select(**{role: pl.col(name) for role, name in columns.items()})
-            return frame.collect()
+            return pl.scan_parquet(path).select(**chosen).collect()
         # Everything is read as text: ids keep their leading zeros and times are parsed in one place.
+        if kind == "jsonl":
+            return pl.read_ndjson(path, schema=dict.fromkeys(columns.values(), pl.String)).select(**chosen)
         table = pl.read_csv(path, separator=separator, columns=sorted(set(columns.values())), infer_schema=False)
-        return table.select(**{role: pl.col(name) for role, name in columns.items()})
+        return table.select(**chosen)
+
+
+def _names(path: Path, kind: str) -> tuple[list[str], str]:
+    """The columns' names, and what separates them in a CSV file."""
+    if kind == "parquet":
+        with _one_line(path):
+            return list(pl.read_parquet_schema(path)), ""
+    line = _first_line(path)
+    if not line:
+        raise UserError(f"{path} is empty: give {'a header line and ' if kind != 'jsonl' else ''}at least one event")
+    if "\ufffd" in line:
+        raise _not_utf8(path)
+    if kind == "jsonl":
+        with suppress(json.JSONDecodeError):
+            if isinstance(found := json.loads(line), dict):
+                return list(found), ""
+        raise UserError(f"{path} line 1 is not a JSON object: give one event a line, such as {JSON_EVENT}")
+    cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in (",;\t|" if kind == "csv" else "\t")}
+    separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # of equals the first
+    return names, separator
 
 
 def _column(path: Path, names: Sequence[str], role: str, wanted: str | None) -> str | None:

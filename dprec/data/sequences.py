@@ -43,7 +43,7 @@ class Sequences(SampledData):
         dataset: what to train on; a MovieLens release is downloaded where it is not found, amazon-games is not.
         path: the log, or the folder it lies in; `data/<dataset>` by default.
         format: of the log; "auto" goes by its name and first line.
-        user_column: column of the user ids in CSV, TSV and Parquet; guessed by default.
+        user_column: column of the user ids in CSV, TSV, JSON lines and Parquet; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
         on_missing: what to do where a named dataset can be neither found nor downloaded.

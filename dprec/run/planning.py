@@ -40,6 +40,7 @@ class RunPlan:
     delta: float
     epsilon: float
     after: list[dict[str, float]]  # steps and ε after each tenth
+    releases: list[dict[str, Any]]  # sums over all users, noised once before the first step
     stand_in: bool = False
     notice: str | None = None  # where users and items were counted in stand-in data
     unit: str = "user"  # what "users" are
@@ -85,6 +86,10 @@ class RunPlan:
             delta=privacy.delta,
             epsilon=after[-1]["epsilon"],
             after=after,
+            releases=[
+                {"what": event.what, "noise_multiplier": event.noise_multiplier}
+                for event in privacy.planned.releases.values()
+            ],
             stand_in=notice is not None,
             notice=notice,
             unit=batches.unit,
@@ -96,11 +101,13 @@ class RunPlan:
     def show(self, console: Console) -> None:
         notice_box(console, self.notice)
         facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
+        first = ", ".join(f"{one['what']} (σ {one['noise_multiplier']:.3g})" for one in self.releases)
         items = "" if self.items is None else f", {self.items:,} items"
         for name, value in (
             ("data", f"{self.users:,} {self.unit}s{items}"),
             ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, q = {self.sampling_rate:.4f}"),
             ("steps", f"{self.steps:,}"),
+            *([("released before", first)] if first else []),
             ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
             ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
             ("δ", f"{self.delta:.3g}"),

@@ -45,6 +45,15 @@ def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[st
     assert [point["steps"] for point in answer["after"]] == [1, 2, 3, 4, 5]
 
 
+def test_what_is_released_before_training_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(RECIPES / "movielens_spectral_former.yaml")
+    released = planned(capsys, recipe, "--users", "6040")["releases"]
+    assert [one["what"] for one in released] == ["item frequencies", "items met together"]
+    assert released[0]["noise_multiplier"] > released[1]["noise_multiplier"] > 0
+    assert plan([recipe, "--users", "6040"]) == 0
+    assert "item frequencies (σ" in capsys.readouterr().out
+
+
 def test_stand_in_data_is_said(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dprec.data.movielens.GROUPLENS", (here / "nowhere").as_uri())
     (here / "ml.yaml").write_text(

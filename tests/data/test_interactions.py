@@ -37,6 +37,15 @@ FILES = {
     "dates.csv": "user,item,date\n1,9,2020-01-02\n1,11,2020-01-01\n0,11,2019-05-05\n1,10,2021-01-01\n",
     "semicolons.csv": "user;item;rating;time\n1;9;2,5;200\n1;11;3;100\n0;11;1,5;50\n1;10;2;300\n",
     "tabs.csv": "user\titem\ttime\n1\t9\t200\n1\t11\t100\n0\t11\t50\n1\t10\t300\n",
+    "log.jsonl": (
+        '{"user_id": 1, "item_id": 9, "timestamp": 200, "more": {"stars": [5]}}\n'
+        '{"item_id": "11", "user_id": "1", "timestamp": 100}\n\n'
+        '{"user_id": 0, "item_id": 11, "timestamp": 50.5}\n{"user_id": 1, "item_id": 10, "timestamp": "300"}\n'
+    ),
+    "dates.ndjson.gz": (
+        '{"user": "1", "item": "9", "date": "2020-01-02"}\n{"user": "1", "item": "11", "date": "2020-01-01"}\n'
+        '{"user": "0", "item": "11", "date": "2019-05-05"}\n{"user": "1", "item": "10", "date": "2021-01-01"}\n'
+    ),
     "pipes.csv": "user|item|time\n1|9|200\n1|11|100\n0|11|50\n1|10|300\n",
     "instants.csv": (
         "user,item,date\n1,9,2020-01-02T10:00:00Z\n1,11,2020-01-02T09:59:59Z\n"
@@ -132,7 +141,12 @@ BROKEN = [
     ("log.csv", "user,item,time\nx,p,01/02/2020\nx,q,13/02/2020\n", "row 1 has a time that is neither"),
     ("log.csv", "user,item,time\nx,p,nan\n", "row 1 has a time that is neither"),
     ("log.csv", "user,item,time\nx,p,soon\n", "row 1 has a time that is neither"),
-    ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "cannot read"),
+    ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "lines with more fields than the first"),
+    ("log.jsonl", "", "is empty"),
+    ("log.jsonl", "[1, 2]\n", "line 1 is not a JSON object"),
+    ("log.jsonl", '{"user": 1}\n', "looks like the item"),
+    ("log.jsonl", '{"user": 1, "item": 2, "time": 3}\nno\n', "cannot read"),
+    ("log.jsonl", '{"user": 1, "item": 2, "time": 3}\n{"user": 1}\n', "row 2 has no item id"),
     ("log.parquet", "no parquet at all", "cannot read"),
     ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` pair: '1 2 3'"),
     ("ratings.dat", "1::2::3::4\n1::2\n", "row 2 has no time"),
