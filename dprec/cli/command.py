@@ -22,6 +22,7 @@ LOGGERS = (
     "pytorch_lightning.trainer.connectors.checkpoint_connector",
     "lightning_fabric.utilities.rank_zero",
 )
+PIPED = 120  # columns where no terminal says how many; a table cut to 80 would lose its numbers
 QUIET = (
     ".*does not have many workers.*",
     ".*tensorboardX.*",
@@ -44,8 +45,9 @@ def run(command: Callable[[list[str], Console], None], argv: Sequence[str] | Non
             stream.reconfigure(errors="replace")  # an ε that a terminal cannot show must not end a run
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a model of one's own lies in the folder one stands in
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
     try:
-        command(list(sys.argv[1:] if argv is None else argv), Console())
+        command(list(sys.argv[1:] if argv is None else argv), Console(width=None if told else PIPED))
         sys.stdout.flush()
     except UserError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
