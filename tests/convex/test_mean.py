@@ -126,6 +126,8 @@ def test_it_says_which_it_picked_and_what_that_guarantees() -> None:
     assert (found.mechanism, found.why.split(":")[0]) == ("projection of Gaussian noise", "sparse regime")
     assert found.guarantee.startswith("(1, 1e-06)-differential privacy per record, where neighbouring data sets differ")
     assert 0.99 < found.ledger.epsilon(1e-6) <= 1.0
+    assert "the number of records (2,000), that of columns, and every argument but the data" in found.guarantee
+    assert "other results from the same records" in found.guarantee
     pure = private_mean(rows, sparsity=4, epsilon=0.5)
     assert (pure.mechanism, pure.ledger.epsilon(0.0)) == ("projection of Laplace noise", 0.5)
     few = private_mean(rows[:10], sparsity=4, epsilon=1.0, delta=1e-6)
