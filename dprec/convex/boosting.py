@@ -14,8 +14,6 @@ from dprec.convex.minimum import gradient
 from dprec.convex.noise import Noise
 from dprec.errors import UserError
 
-SCORES = 1 << 60  # the noise of scores follows from no call's number
-
 
 @dataclass(frozen=True)
 class Boosting:
@@ -59,18 +57,18 @@ class Boosting:
     def choose(
         self, run: Callable[[], np.ndarray], rows: sparse.csr_array, targets: np.ndarray, loss: Loss,
         largest_score: float, steepness: float, noise: Noise, rng: np.random.Generator,
-    ) -> tuple[np.ndarray, int]:  # fmt: skip
-        """Return the chosen weights, and how many runs there were; the number may be told."""
-        best, least, count = np.empty(0), math.inf, 0
-        for count in range(1, self.most + 1):
+    ) -> np.ndarray:  # fmt: skip
+        """Return the chosen weights, and nothing else: who knows how many runs there were learns of the worst too."""
+        best, least = np.empty(0), math.inf
+        for _ in range(self.most):
             weights = run()
             score, move = score_of(weights, rows, targets, loss, largest_score, steepness)
-            score += float(noise.at(SCORES + count).laplace(1, move / self.epsilon_each)[0])
+            score += float(noise.fresh().laplace(1, move / self.epsilon_each)[0])
             if score < least:
                 best, least = weights, score
             if rng.random() < self.coin:
                 break
-        return best, count
+        return best
 
 
 def score_of(

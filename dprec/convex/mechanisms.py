@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dprec.convex.design import Design, random_design
-from dprec.convex.noise import Noise
+from dprec.convex.noise import Noise, on_grid
 from dprec.convex.projection import project_l1
 from dprec.convex.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
 from dprec.convex.rows import mean_of
@@ -37,10 +37,13 @@ class Gaussian:
 
     def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
         """Return what is released of this mean of so many rows."""
-        return mean + self.noise(len(mean), records, noise)
+        return on_grid(mean + self.noise(len(mean), records, noise), self.scale(records))
 
     def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
-        return noise.gaussian(size, self.multiplier * 2 * self.norm / records)
+        return noise.gaussian(size, self.scale(records))
+
+    def scale(self, records: int) -> float:
+        return self.multiplier * 2 * self.norm / records
 
     def projected(self, noisy: np.ndarray) -> np.ndarray:
         return project_l1(noisy, self.norm * math.sqrt(self.sparsity))
@@ -67,7 +70,10 @@ class Laplace(Gaussian):
         return Event("bounded", self.multiplier, what=what)
 
     def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
-        return noise.laplace(size, self.multiplier * 2 * self.norm * math.sqrt(self.sparsity) / records)
+        return noise.laplace(size, self.scale(records))
+
+    def scale(self, records: int) -> float:
+        return super().scale(records) * math.sqrt(self.sparsity)
 
 
 class LaplaceProjection(Laplace):
@@ -100,10 +106,10 @@ class Recovery(Gaussian):
         if self.design is None and not recovers(wanted, dimension):
             return super().__call__(rows, noise, rng)
         design = self.design or random_design(wanted, dimension, rng)
-        longest = LONGEST * self.norm
-        measured = measured_mean(rows, design, longest)
-        measured += noise.gaussian(design.measurements, self.multiplier * 2 * longest / records)
-        found = least_l1(design, measured)[:dimension]
+        measured = measured_mean(rows, design, LONGEST * self.norm)
+        scale = LONGEST * self.scale(records)
+        noisy = on_grid(measured + noise.gaussian(design.measurements, scale), scale)
+        found = least_l1(design, noisy)[:dimension]
         return found if np.linalg.norm(found) <= 2 * self.norm else np.zeros(dimension)
 
 

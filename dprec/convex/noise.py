@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 import numpy as np
 import torch
 
+from dprec.errors import UserError
 from dprec.privacy.gradient import ROUNDING
 from dprec.privacy.noise import GaussianNoise
 
 _DRAWS = 1 << 61  # the key of what is drawn besides noise: never that of a release
+_GRID = 2.0**-20  # of a scale of the noise: too little to matter, and 2^33 of the floats that noise can be
 
 
 class Noise(GaussianNoise):
@@ -21,23 +24,53 @@ class Noise(GaussianNoise):
     (True, True)
     """
 
+    _calls = 0
+
     def at(self, step: int) -> Noise:
         super().at(step)
         return self
 
+    def fresh(self) -> Noise:
+        """Return self with a stream that no call of this had before."""
+        self._calls += 1
+        return self.at(self._calls)
+
     def gaussian(self, size: int, std: float) -> np.ndarray:
         """Return N(0, std²) in every entry."""
+        _check_precision(std)
         drawn = np.zeros(size)
         self.add_(torch.from_numpy(drawn), std * (1 + ROUNDING))
         return drawn
 
     def laplace(self, size: int, scale: float) -> np.ndarray:
         """Return Laplace noise with density ∝ exp(-|x| / scale) in every entry."""
+        _check_precision(scale)
         # The difference of two exponentials: their tails are exact, those of an inverted uniform end at 37 scales.
         drawn = self._philox.standard_exponential(size)
         drawn -= self._philox.standard_exponential(size)
         drawn *= scale * (1 + ROUNDING)
         return drawn
+
+
+def on_grid(noisy: np.ndarray, scale: float) -> np.ndarray:
+    """Return numbers with noise of this scale, rounded to a power of two.
+
+    The lowest bits of a float tell what it is the sum of: 0 + noise is a float times the scale always, another number
+    + noise is not, and no amount of noise hides that.
+
+    >>> on_grid(np.array([0.3]), scale=2.0**19)
+    array([0.5])
+    """
+    if scale <= 0:
+        return noisy
+    unit = 2.0 ** max(math.floor(math.log2(scale * _GRID)), -1000)
+    return np.round(noisy / unit) * unit
+
+
+def _check_precision(scale: float) -> None:
+    """Refuse half precision, in which the scale of noise for many records is 0."""
+    if np.result_type(scale).kind == "f" and np.finfo(np.result_type(scale)).bits < 32:
+        raise UserError("an argument is a number of half precision, too coarse for noise: give Python numbers")
 
 
 def draws(seed: int | None) -> np.random.Generator:

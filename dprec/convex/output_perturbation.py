@@ -10,7 +10,7 @@ import numpy as np
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import Loss, bounded_targets, find_loss
 from dprec.convex.minimum import minimum
-from dprec.convex.noise import Noise
+from dprec.convex.noise import Noise, on_grid
 from dprec.convex.projection import project_linf
 from dprec.convex.promise import check_budget, gaussian_multiplier, promise
 from dprec.convex.rows import bounded_rows
@@ -97,7 +97,7 @@ class OutputPerturbation(Estimator):
         self.ledger_.record(law.event)
         noise = Noise(self.seed).at(0)
         draw = noise.laplace if law.pure else noise.gaussian
-        noisy = found.weights + draw(self.n_features_in_, self.noise_scale_)
+        noisy = on_grid(found.weights + draw(self.n_features_in_, self.noise_scale_), self.noise_scale_)
         # No minimum is longer: its value is at most that of w = 0.
         self.coef_ = project_linf(noisy, law.radius(self.regularization_))
         if loss.classes:

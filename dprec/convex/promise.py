@@ -39,6 +39,7 @@ def promise(what: str, ledger: Ledger, delta: float, records: int, seed: int | N
     return (
         f"({round_up(ledger.epsilon(delta))}, {round_up(delta)})-differential privacy per record, where neighbouring "
         f"data sets differ by replacing one record, for what is returned: {what}; assumed public: the number of "
-        f"records ({records:,}) and every argument; not covered: people with several records, metrics, the choice of "
-        "arguments by such metrics, and errors that stop a run"
+        f"records ({records:,}), that of columns, and every argument but the data; not covered: other results from "
+        "the same records, each of which spends anew, people with several records, metrics, the choice of arguments "
+        "by such metrics, and errors that stop a run"
     )

@@ -22,9 +22,9 @@ def bounded_rows(features: Any, norm: float, sparsity: int) -> sparse.csr_array:
            [0.3, 0. ],
            [0. , 0. ]])
     """
-    if not (math.isfinite(norm) and norm > 0):
+    if not 1e-100 < norm < 1e100:  # squares of rows beyond are 0 or infinite
         raise UserError(f"norm is {norm}: give the largest length a row may have, such as 1.0")
-    if sparsity < 1:
+    if not 1 <= sparsity < math.inf:
         raise UserError(f"sparsity is {sparsity}: give how many entries of a row may be other than 0, at least 1")
     try:
         rows = sparse.csr_array(features, dtype=np.float64, copy=True)

@@ -110,8 +110,8 @@ class BiasReducedSGD(Estimator):
             def run() -> np.ndarray:
                 return Descent(self, rows, wanted, loss, *parts, noise, rng).run()
 
-            chosen = boosting.choose(run, rows, wanted, loss, self._largest_score(), self._steepness(loss), noise, rng)
-            self.coef_, self.n_runs_ = chosen
+            bounds = self._largest_score(), self._steepness(loss)
+            self.coef_ = boosting.choose(run, rows, wanted, loss, *bounds, noise, rng)
             self.ledger_ = Ledger()
             self.ledger_.record(Event("bounded", 1 / self.epsilon, what="the best of several runs", delta=self.delta))
             what = "the best of a random number of runs of bias-reduced gradients"
@@ -180,7 +180,6 @@ class Descent:
             else Recovery(steep, model.sparsity, multiplier, *call)
         )
         self.rate = model.learning_rate or model.scale / (self._root_mean_square(steep) * math.sqrt(max(self.steps, 1)))
-        self.calls = 0
 
     def run(self) -> np.ndarray:
         """Return the average of the iterates, w = 0 included, or one of them."""
@@ -200,8 +199,7 @@ class Descent:
         """Return the private mean of these records' gradients."""
         part = self.rows[who]
         part.data = part.data * np.repeat(self.loss.slope(part @ weights, self.targets[who]), np.diff(part.indptr))
-        self.calls += 1
-        return self.estimator(part, self.noise.at(self.calls), self.rng)
+        return self.estimator(part, self.noise.fresh(), self.rng)
 
     def _root_mean_square(self, steep: float) -> float:
         """A bound on √E‖G‖², from the expected errors of the calls at every level."""

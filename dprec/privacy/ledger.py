@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -64,6 +64,7 @@ class Ledger:
 
     def __init__(self, events: Mapping[Event, int] | None = None) -> None:
         self._counts: Counter[Event] = Counter(events or {})
+        _check_neighbours(self._counts)
         self._known: dict[tuple[float, float], float] = {}  # (delta, resolution) -> ε of what is recorded
 
     @property
@@ -92,13 +93,8 @@ class Ledger:
         """Adds `count` uses of `event`; equal events are merged."""
         if count < 0:
             raise ValueError(f"count {count}: an event cannot be taken back")
-        kinds = {known.kind for known in self._counts} | {event.kind}
-        if count and {"poisson_gaussian", "subset_gaussian"} <= kinds:
-            raise UserError(
-                f"{event.what}: Poisson sampling and batches of a fixed size protect against different neighbours "
-                "and cannot share a ledger: use one of them"
-            )
         if count:
+            _check_neighbours([*self._counts, event])
             self._counts[event] += count
             self._known.clear()
 
@@ -149,5 +145,14 @@ class Ledger:
                 counts[Event(**fields)] += count
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the privacy ledger cannot be read ({error}): use a checkpoint dprec wrote") from None
+        _check_neighbours(counts)
         self._counts = counts
         self._known.clear()
+
+
+def _check_neighbours(events: Iterable[Event]) -> None:
+    if {"poisson_gaussian", "subset_gaussian"} <= {event.kind for event in events}:
+        raise UserError(
+            "Poisson sampling and batches of a fixed size protect against different neighbours and cannot share a "
+            "ledger: use one of them"
+        )

@@ -70,6 +70,19 @@ def test_noise_is_made_for_the_sensitivity(kind: type[Gaussian], spread: float) 
     assert found.std() == pytest.approx(1.5 * 2 * 2.0 / 50 * spread, rel=0.01)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_lowest_bits_of_a_release_tell_nothing(delta: float) -> None:
+    """0 + noise would be a float times the scale always, 0.01 + noise only five times in six: no noise hides that."""
+    n, scale = 100, 2 / 100 * (1.0 if delta == 0 else gaussian_multiplier(1.0, delta))
+    unit = 2.0 ** (math.floor(math.log2(scale)) - 20)
+    for first in (0.0, 1.0):
+        rows = np.zeros((n, 40))
+        rows[0, 0] = first
+        rows[0, 1:] = first / 7
+        found = private_mean(rows, sparsity=10**6, epsilon=1.0, delta=delta, mechanism="plain").value
+        assert (np.round(found / unit) * unit == found).all()
+
+
 def test_a_mechanism_of_rows_is_that_of_their_mean() -> None:
     rng = np.random.default_rng(0)
     rows = sparse_rows(rng, 40, 300, 3)
@@ -113,6 +126,8 @@ def test_it_says_which_it_picked_and_what_that_guarantees() -> None:
     assert (found.mechanism, found.why.split(":")[0]) == ("projection of Gaussian noise", "sparse regime")
     assert found.guarantee.startswith("(1, 1e-06)-differential privacy per record, where neighbouring data sets differ")
     assert 0.99 < found.ledger.epsilon(1e-6) <= 1.0
+    assert "the number of records (2,000), that of columns, and every argument but the data" in found.guarantee
+    assert "other results from the same records" in found.guarantee
     pure = private_mean(rows, sparsity=4, epsilon=0.5)
     assert (pure.mechanism, pure.ledger.epsilon(0.0)) == ("projection of Laplace noise", 0.5)
     few = private_mean(rows[:10], sparsity=4, epsilon=1.0, delta=1e-6)
@@ -137,7 +152,11 @@ def test_a_seed_repeats_and_is_not_private() -> None:
         ({"epsilon": 0.0}, "epsilon is 0.0"),
         ({"delta": 1.0}, "delta is 1.0"),
         ({"sparsity": 0}, "sparsity is 0"),
+        ({"sparsity": math.nan, "mechanism": "plain", "delta": 1e-6}, "sparsity is nan"),
+        ({"sparsity": math.inf}, "sparsity is inf"),
         ({"norm": -1.0}, "norm is -1.0"),
+        ({"norm": 1e-170}, "norm is 1e-170"),
+        ({"norm": np.float16(1e-3), "delta": 0.01, "epsilon": 8.0, "mechanism": "plain"}, "give Python numbers"),
         ({"mechanism": "magic"}, "mechanism is 'magic'"),
         ({"mechanism": "recovery"}, "never pure"),
         ({"vectors": "rows"}, "no matrix of numbers"),

@@ -114,6 +114,17 @@ def test_a_fresh_run_is_private_and_never_the_same() -> None:
     assert same[0].guarantee_.startswith("not private")
 
 
+def test_runs_to_choose_from_do_not_share_noise() -> None:
+    rows, targets = easy(64)
+    model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=2, max_steps=1, step_epsilon=1.0)
+    noise, rng = sgd.Noise(0), draws(0)
+    data = sgd.bounded_rows(rows, 1.0, 2), targets, Logistic()
+    found = [
+        Descent(model, *data, 100.0, 1e-4, noise, rng)._mean(np.zeros(8), np.arange(64)).tolist() for _ in range(2)
+    ]
+    assert found[0] != found[1]
+
+
 def test_the_filter_stops_no_later_than_the_ledger() -> None:
     rows, targets = easy(256)
     options = {"epsilon": 1.0, "delta": 1e-5, "sparsity": 2, "max_steps": 300, "seed": 1, "step_epsilon": 1 / 8}
@@ -162,19 +173,38 @@ def test_a_score_moves_by_no_more_than_its_noise_is_for() -> None:
 def test_the_best_run_is_chosen() -> None:
     boosting = Boosting(1e6, 1e-6, 0.5)  # hardly any noise in the scores
     rows, targets = easy(200)
-    candidates = iter([np.full(8, float(k)) for k in range(1_000)])
-    best, count = boosting.choose(
-        lambda: next(candidates), rows, targets, Logistic(), 20.0, 1.0, sgd.Noise(0), np.random.default_rng(3)
-    )
-    risks = [risk(rows, targets, Logistic(), np.full(8, float(k))) for k in range(count)]
+    made: list[np.ndarray] = []
+
+    def run() -> np.ndarray:
+        made.append(np.full(8, float(len(made))))
+        return made[-1]
+
+    best = boosting.choose(run, rows, targets, Logistic(), 20.0, 1.0, sgd.Noise(0), np.random.default_rng(3))
+    risks = [risk(rows, targets, Logistic(), weights) for weights in made]
     assert best[0] == np.argmin(risks)
+
+
+def test_the_number_of_runs_is_not_told() -> None:
+    """Whether the worst of two scores came out, from every run: private where the number of runs is hidden only."""
+    epsilon, delta = 1.0, 1e-6
+    boosting = Boosting(epsilon, delta, failure=0.2)
+    each, runs = 2 * boosting.epsilon_each, np.arange(1, boosting.most + 1)
+    law = boosting.coin * (1 - boosting.coin) ** (runs - 1)
+    law[-1] = (1 - boosting.coin) ** (boosting.most - 1)
+    worst = law * 0.46**runs, law * (1 - 0.54 * math.exp(-each)) ** runs  # 0.46 and 0.543: e^ε apart at most
+    told = np.maximum(worst[1] - math.exp(epsilon) * worst[0], 0).sum()
+    assert told > 100 * delta
+    assert abs(math.log(worst[1].sum() / worst[0].sum())) <= 3 * each
+    rows, targets = easy(64)
+    model = BiasReducedSGD(epsilon=6.0, delta=1e-4, sparsity=2, failure=0.5, radius=1.0, max_steps=1).fit(rows, targets)
+    learnt = {name for name in vars(model) if name.endswith("_")}
+    assert learnt == {"classes_", "coef_", "guarantee_", "ledger_", "n_features_in_"}
 
 
 def test_a_boosted_model_costs_its_whole_budget_once() -> None:
     rows, targets = easy(256)
     model = BiasReducedSGD(epsilon=6.0, delta=1e-4, sparsity=2, failure=0.5, radius=1.0, max_steps=2)
     model.fit(rows, targets)
-    assert model.n_runs_ >= 1
     assert model.ledger_.epsilon(1e-4) == pytest.approx(6.0)
     assert model.ledger_.epsilon(0.9e-4) == math.inf
     assert "(6, 0.0001)" in model.guarantee_

@@ -94,6 +94,13 @@ def test_neighbours_do_not_mix() -> None:
     with pytest.raises(UserError, match="different neighbours"):
         ledger.record(Event("poisson_gaussian", 2.0, 0.1))
     assert len(ledger.events) == 1
+    both = {subset(2.0, 0.1): 1, Event("poisson_gaussian", 2.0, 0.1): 1}
+    with pytest.raises(UserError, match="different neighbours"):
+        Ledger(both)
+    entries = [event for known in both for event in Ledger({known: 1}).state_dict()["events"]]
+    with pytest.raises(UserError, match="different neighbours"):
+        ledger.load_state_dict({"events": entries})
+    assert dict(ledger.events) == {subset(2.0, 0.1): 1}
 
 
 @pytest.mark.parametrize(
