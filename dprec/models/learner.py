@@ -31,7 +31,7 @@ class Learner(pl.LightningModule):
         weight_decay: L2 penalty, decoupled for adamw.
         warmup: share of the steps over which the learning rate rises; it falls linearly over the rest.
         final_rate: part of the learning rate that is left at the end: 1 keeps it, for weights that are averaged.
-        optimizer: adam, adamw or sgd. Override `configure_optimizers` for anything else.
+        optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
     """
 
@@ -44,7 +44,7 @@ class Learner(pl.LightningModule):
         weight_decay: float = 1e-5,
         warmup: float = 0.2,
         final_rate: float = 0.0,
-        optimizer: Literal["adam", "adamw", "sgd"] = "adam",
+        optimizer: Literal["adam", "adam_bc", "adamw", "sgd"] = "adam",
         momentum: float = 0.0,
     ) -> None:
         super().__init__()
@@ -122,7 +122,12 @@ class Learner(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = optimizers.make(
-            self.optimizer, self.parameters(), self.learning_rate, self.weight_decay, self.momentum
+            self.optimizer,
+            self.parameters(),
+            self.learning_rate,
+            self.weight_decay,
+            self.momentum,
+            noise=lambda: self.noise_to_batch,
         )
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 
