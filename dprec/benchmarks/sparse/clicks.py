@@ -6,7 +6,7 @@ days, which favours whoever has more settings: DP-SGD.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,7 @@ SPARSITY = NUMBERS + FEATURES
 DAYS, DELTA = 7, 1e-6
 SCRAMBLE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 STUDY = "clicks"
+BATCHES, RATES = (4_096, 16_384), (16.0, 32.0, 64.0)  # of DP-SGD
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
             rows.append(output_perturbation(data, epsilon))
             for steps in (5,) if quick else (100, 1_000):
                 say(f"{steps:,} steps of DP-SGD, {n:,} records, ε = {epsilon:g}")
-                rows.append(dp_sgd(data, epsilon, steps, batch=min(4_096, n // 4)))
+                rows.append(dp_sgd(data, epsilon, steps, [min(batch, n // 4) for batch in BATCHES]))
         if n <= 30_000:
             say(f"bias-reduced descent, {n:,} records")
             rows.append(bias_reduced(data, 8.0, steps=3 if quick else 50))
@@ -122,24 +123,31 @@ def bias_reduced(data: Data, epsilon: float, steps: int) -> Row:
     return _best(data, "bias-reduced SGD", epsilon, found)
 
 
-def dp_sgd(data: Data, epsilon: float, steps: int, batch: int, rates: tuple[float, ...] = (16.0, 32.0, 64.0)) -> Row:
+def dp_sgd(data: Data, epsilon: float, steps: int, batches: Sequence[int]) -> Row:
     """Return what so many steps on batches of a fixed size reach: noise in every entry, no projection."""
-    n, rng = len(data.clicked), np.random.default_rng(0)
-    sigma = calibrate(
-        PrivacyBudget(epsilon, DELTA), lambda sigma: Event("subset_gaussian", sigma, batch / n), steps
-    )  # fmt: skip
     found = []
-    for rate in rates:
-        weights, noise = np.zeros(data.rows.shape[1]), Noise(0)
-        for step in range(steps):
-            who = rng.choice(n, batch, replace=False)
-            part = data.rows[who]
-            # No gradient is longer than its row, whose norm is at most 1: there is nothing to clip.
-            slopes = np.repeat(expit(part @ weights) - data.clicked[who], np.diff(part.indptr)) * part.data
-            weights -= rate / batch * np.bincount(part.indices, weights=slopes, minlength=len(weights))
-            weights -= rate * noise.at(step).gaussian(len(weights), 2 * sigma / batch)
-        found.append((*data.judge(weights), f"learning rate {rate:g}"))
+    for batch in sorted(set(batches)):
+        sigma = multiplier(epsilon, batch / len(data.clicked), steps)
+        for rate in RATES:
+            weights = descended(data, steps, batch, rate, sigma)
+            found.append((*data.judge(weights), f"batch {batch:,}, learning rate {rate:g}"))
     return _best(data, f"DP-SGD, {steps:,} steps", epsilon, found)
+
+
+def multiplier(epsilon: float, rate: float, steps: int) -> float:
+    return calibrate(PrivacyBudget(epsilon, DELTA), lambda sigma: Event("subset_gaussian", sigma, rate), steps)
+
+
+def descended(data: Data, steps: int, batch: int, rate: float, sigma: float) -> np.ndarray:
+    """Return the weights after steps on noisy sums of gradients, none of which is longer than its row: at most 1."""
+    rng, noise, weights = np.random.default_rng(0), Noise(0), np.zeros(data.rows.shape[1])
+    for step in range(steps):
+        who = rng.choice(len(data.clicked), batch, replace=False)
+        part = data.rows[who]
+        slopes = np.repeat(expit(part @ weights) - data.clicked[who], np.diff(part.indptr)) * part.data
+        weights -= rate / batch * np.bincount(part.indices, weights=slopes, minlength=len(weights))
+        weights -= rate * noise.at(step).gaussian(len(weights), 2 * sigma / batch)
+    return weights
 
 
 def _best(data: Data, method: str, epsilon: float | None, found: list[tuple[float, float, str]]) -> Row:
