@@ -1,0 +1,96 @@
+"""Peak memory of whole private runs with one large table: data, initialisation, steps, checkpoints and evaluation.
+
+Each is `dprec.fit` in a process of its own that runs the same with a small table before. What counts is by how much
+the peak of resident memory (VmHWM) differs: by all that grows with the table. Memory that is freed is given back.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dprec.benchmarks.memory import GIVE_BACK, read
+from dprec.errors import UserError
+
+SMALL = 1_000  # rows
+MB = 1e6
+STRATEGIES: Mapping[str, Mapping[str, Any]] = {
+    "LazyDP": {"class_path": "dprec.sparsity.LazyDP", "init_args": {}},
+    "AdaFEST": {"class_path": "dprec.sparsity.AdaFEST", "init_args": {"threshold": 8.0}},
+    "DP-SGD, fused": {"class_path": "dprec.sparsity.Dense", "init_args": {}},
+}
+
+
+def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | None = None) -> dict[str, float]:
+    """Return table_mb, peak_mb (beyond that of a run with a small table) and how many times the table that is.
+
+    With `memory_map`, a folder, the table lies in a file there.
+    """
+    if sys.platform != "linux":
+        raise UserError("the peak of resident memory is read from /proc: measure it on Linux")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-m", "dprec.benchmarks.table_memory", system, *map(str, (rows, dim, steps)), memory_map or ""],
+        capture_output=True, text=True, env=kept | GIVE_BACK | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    if done.returncode:
+        raise UserError(f"{system} with {rows:,} rows could not be measured: {done.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(argv: Sequence[str]) -> None:
+    system, (rows, dim, steps), memory_map = argv[0], map(int, argv[1:4]), argv[4] or None
+    answers = sys.stdout
+    with TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        peaks = []
+        for name, size in (("warm", SMALL), ("small", SMALL), ("large", rows)):
+            gc.collect()
+            Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+            _fit(Path(folder, name), system, size, dim, steps, memory_map)
+            peaks.append(read("/proc/self/status", "VmHWM"))
+    peak, table = peaks[2] - peaks[1], 4 * (rows - SMALL) * dim
+    print(json.dumps({"table_mb": table / MB, "peak_mb": peak / MB, "times_table": peak / table}), file=answers)
+
+
+def _fit(folder: Path, system: str, rows: int, dim: int, steps: int, memory_map: str | None) -> None:
+    from dprec.fit import main as fit
+
+    recipe = {
+        "data": {
+            "class_path": "dprec.data.Clicks",
+            "init_args": {
+                "dataset": "synthetic", "synthetic_records": 7_000, "batch_size": 512,
+                "vocabularies": [rows - 1, *[4] * 25],
+            },
+        },
+        "model": {
+            "class_path": "dprec.models.DLRM",
+            "init_args": {
+                "dim": dim, "bottom": [64], "top": [64], "optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0,
+            },
+        },
+        "privacy": {"noise_multiplier": 1.0, "sparsity": STRATEGIES[system]},
+        "trainer": {"max_steps": steps, "enable_progress_bar": False},
+        "checkpoint_every": 2,
+    }  # fmt: skip
+    if memory_map is not None:
+        recipe["model"]["init_args"]["memory_map"] = memory_map  # type: ignore[index]
+    folder.mkdir()
+    file = folder / "recipe.yaml"
+    file.write_text(json.dumps(recipe))  # which is YAML
+    if fit([str(file), "--out", str(folder / "run")]):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
