@@ -22,6 +22,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   phantom          training private against non-private, Opacus and fastDP: time and memory of a step
   recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
   adafest          one table of up to ten million rows: AdaFEST and dense noise
+  table-memory     peak memory of a whole private run with a table of ten million rows
   lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished

@@ -11,22 +11,60 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rich.console import Group
+
+from dprec.benchmarks import figure, report
 from dprec.benchmarks.memory import GIVE_BACK, read
+from dprec.benchmarks.report import Row
 from dprec.errors import UserError
 
-SMALL = 1_000  # rows
+ROWS, SMALL, DIM, STEPS = 10_000_000, 1_000, 64, 3
+COLUMNS = {"system": "system", "rows": "rows", "table_mb": "table MB", "peak_mb": "peak MB", "times_table": "times"}
 MB = 1e6
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "LazyDP": {"class_path": "dprec.sparsity.LazyDP", "init_args": {}},
     "AdaFEST": {"class_path": "dprec.sparsity.AdaFEST", "init_args": {"threshold": 8.0}},
     "DP-SGD, fused": {"class_path": "dprec.sparsity.Dense", "init_args": {}},
 }
+
+
+def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Return a row for each strategy; quickly, for one."""
+    rows, steps = (SMALL * 20, 2) if quick else (ROWS, STEPS)
+    found: list[Row] = []
+    for system in list(STRATEGIES)[: 1 if quick else None]:
+        say(f"{system}: {rows:,} rows")
+        found.append({"system": system, "rows": rows, "dim": DIM, "steps": steps, **measured(system, rows, DIM, steps)})
+    return found
+
+
+def table(rows: Sequence[Row]) -> Group:
+    """Return what was measured and how."""
+    line = (
+        f"DLRM with one table of width {DIM}, {rows[0]['steps']} private steps by dprec.fit, checkpoints and "
+        "evaluation included. Peak: resident memory beyond that of the same run with a small table."
+    )
+    return Group(report.table(rows, COLUMNS), line)
+
+
+ready_to_draw = figure.pyplot
+
+
+def picture(rows: Sequence[Row], file: Path) -> None:
+    """Peak of each strategy, beside the table itself."""
+    plt = figure.pyplot()
+    drawn, panel = plt.subplots(figsize=(4.5, 2.2), layout="constrained")
+    panel.barh([row["system"] for row in rows], [row["times_table"] for row in rows], color=figure.DPREC)
+    panel.axvline(1.0, color="#0f172a", linewidth=1)
+    panel.set_xlabel("peak memory of a run, in tables")
+    panel.spines[["top", "right"]].set_visible(False)
+    figure.save(plt, drawn, file)
 
 
 def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | None = None) -> dict[str, float]:
@@ -38,8 +76,9 @@ def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | Non
         raise UserError("the peak of resident memory is read from /proc: measure it on Linux")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
     path = os.pathsep.join(filter(None, sys.path))
+    words = [system, str(rows), str(dim), str(steps), memory_map or ""]
     done = subprocess.run(
-        [sys.executable, "-m", "dprec.benchmarks.table_memory", system, *map(str, (rows, dim, steps)), memory_map or ""],
+        [sys.executable, "-m", "dprec.benchmarks.table_memory", *words],
         capture_output=True, text=True, env=kept | GIVE_BACK | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     if done.returncode:

@@ -12,6 +12,7 @@ from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.tables import Table
 from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
 from dprec_kernels import sparse_update
+from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.row_noise import RowNoise
 
@@ -27,7 +28,7 @@ class LazyTable:
         self.values = table.parameter.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
         self.settled = torch.zeros(len(self.values), dtype=torch.int32)  # the first step whose noise a row owes
-        self.momentum = torch.zeros_like(self.values) if momentum else None
+        self.momentum = zeros_beside(self.values) if momentum else None
         self.padding = torch.tensor(table.padding, dtype=torch.int64)
 
     def rows(self, ids: Tensor | None) -> Iterator[Tensor]:

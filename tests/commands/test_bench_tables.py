@@ -35,6 +35,12 @@ def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
     assert all(row["ms_per_step"] > 0 for row in rows)  # type: ignore[operator]
 
 
+def test_the_peak_of_a_run_is_measured(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, "table-memory")
+    assert (row["system"], row["rows"]) == ("LazyDP", 20_000)
+    assert row["times_table"] == pytest.approx(row["peak_mb"] / row["table_mb"])  # type: ignore[operator]
+
+
 def test_strategies_are_compared_at_the_same_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     few = [point for point in sparsity.points([8.0]) if point.setting in ("", "keep=100", "threshold=6")]
