@@ -14,6 +14,7 @@ from dprec.cli.arguments import CommandLine
 
 BENCH = """\
 usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
+       python -m dprec.bench lazydp [--sweeps LIST]
        python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs FOLDER] [--document FILE]
        python -m dprec.bench sparsity [--epsilons LIST] [--runs FOLDER]
 
@@ -32,6 +33,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   --picture FILE   the comparison as a picture; needs matplotlib
   --quick          tiny sizes: shows that everything runs, measures nothing
 
+  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name
   --epsilons LIST  of sparsity; default 1,3,8; what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
@@ -69,11 +71,12 @@ def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
     from dprec.benchmarks import report
 
     json_file, picture = line.take("json"), line.take("picture")
+    options = {name: line.take(name) for name in getattr(benchmark, "OPTIONS", ())}
     line.refuse_overrides()
     if picture:
         benchmark.ready_to_draw()
     with console.status("starting") as status:
-        rows = benchmark.run("quick" in line.switches, status.update)
+        rows = benchmark.run("quick" in line.switches, status.update, **options)
     if json_file:
         report.write_json(rows, Path(json_file))
     console.print(benchmark.table(rows))
