@@ -14,6 +14,7 @@ from dprec.cli.arguments import CommandLine
 
 BENCH = """\
 usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
+       python -m dprec.bench lazydp [--sweeps LIST]
        python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs FOLDER] [--document FILE]
        python -m dprec.bench sparsity [--epsilons LIST] [--runs FOLDER]
 
@@ -22,6 +23,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   phantom          training private against non-private, Opacus and fastDP: time and memory of a step
   recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
   adafest          one table of up to ten million rows: AdaFEST and dense noise
+  table-memory     peak memory of a whole private run with a table of ten million rows
   lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
@@ -31,6 +33,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   --picture FILE   the comparison as a picture; needs matplotlib
   --quick          tiny sizes: shows that everything runs, measures nothing
 
+  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name
   --epsilons LIST  of sparsity; default 1,3,8; what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
@@ -68,11 +71,12 @@ def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
     from dprec.benchmarks import report
 
     json_file, picture = line.take("json"), line.take("picture")
+    options = {name: line.take(name) for name in getattr(benchmark, "OPTIONS", ())}
     line.refuse_overrides()
     if picture:
         benchmark.ready_to_draw()
     with console.status("starting") as status:
-        rows = benchmark.run("quick" in line.switches, status.update)
+        rows = benchmark.run("quick" in line.switches, status.update, **options)
     if json_file:
         report.write_json(rows, Path(json_file))
     console.print(benchmark.table(rows))

@@ -1,7 +1,7 @@
 """What is measured, by name.
 
-The module of a comparison gives `run(quick, say)`, `table(rows)`, `picture(rows, file)` and `ready_to_draw()`; one of
-another kind gives `bench(line, console)`.
+The module of a comparison gives `run(quick, say)`, `table(rows)`, `picture(rows, file)` and `ready_to_draw()`. It may
+name further arguments of `run` in `OPTIONS`: --NAME VALUE, or None. One of another kind gives `bench(line, console)`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",
     "sparsity": "dprec.benchmarks.sparsity",
+    "table-memory": "dprec.benchmarks.table_memory",
 }
 
 

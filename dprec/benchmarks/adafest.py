@@ -63,7 +63,9 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
                 rows.append(
                     {
                         "rows": size,
+                        "table_gb": 4e-9 * size * DIM,
                         "batch": BATCH,
+                        "pooling": 1,
                         "system": name,
                         "ms_per_step": 1e3 * seconds,
                         "seconds_of_100": 100 * seconds,

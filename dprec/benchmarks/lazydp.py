@@ -1,4 +1,4 @@
-"""DLRM on large tables: plain SGD, dense DP-SGD, EANA and LazyDP, side by side on the same tables.
+"""DLRM on large tables: plain SGD, DP-SGD with dense noise, EANA and LazyDP, side by side on the same tables.
 
 The cost of a step is that of a whole step, and that of its embedding part alone: the same tables under a model that
 only adds up what it looks up.
@@ -7,47 +7,36 @@ only adds up what it looks up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import torch
+import numpy as np
 from rich.console import Group
-from torch import Tensor, nn
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.measure import against, race
 from dprec.benchmarks.report import Row
+from dprec.benchmarks.stages import STAGES
+from dprec.benchmarks.table_steps import HOOKED, SYSTEMS, Pooled, Step, invented
 from dprec.data.batch import ClickBatch
+from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel
-from dprec.models.optimizers import SGD
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import Strategy
-from dprec.sparsity import EANA, Dense, LazyDP
 
 TABLES, DIM, BATCH = 26, 128, 2048
 SIZES = (0.4, 4.0, 8.0)  # GB of tables
+BATCHES = (1024, 2048, 4096)
+POOLINGS = (1, 10, 20, 30)
+ACCESS = {"even": 1.0, "low skew": 0.36, "medium skew": 0.1, "high skew": 0.006}  # the rows of nine look-ups in ten
 UNFUSED_FITS = 4.0  # GB: it needs as much again
-ROUNDS = 5
-SYSTEMS: dict[str, Callable[[], list[Strategy]] | None] = {
-    "SGD": None,
-    "EANA (not private)": lambda: [EANA()],
-    "LazyDP": lambda: [LazyDP()],
-    "LazyDP, noise replayed": lambda: [LazyDP(aggregate=False)],
-    "DP-SGD, fused": lambda: [Dense()],
-    "DP-SGD, unfused": list,
-}
+ROUNDS, SLOW_ROUNDS = 5, 2
+SWEEPS = ("sizes", "batches", "poolings", "access")
+OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
-    "table_gb": "GB",
-    "pooling": "pooling",
     "system": "system",
     "ms_per_step": "ms/step",
     "ratio_to_sgd": "ratio",
@@ -56,145 +45,157 @@ COLUMNS = {
 }
 
 
-class Pooled(ClickModel):
-    """Adds up what it looks up: the embedding part of a step and nothing else."""
+@dataclass(frozen=True)
+class Case:
+    """Tables, and batches that read them."""
 
-    def __init__(self, tables: nn.Module, vocabularies: Sequence[int]) -> None:
-        super().__init__(13, vocabularies, optimizer="sgd")
-        self.tables = tables
+    gigabytes: float
+    batch: int = BATCH
+    pooling: int = 1
+    access: str = "even"
+    hooked: bool = False  # whether the variants of DP-SGD with hooks take part
+    quick: bool = False
 
-    def logits(self, batch: ClickBatch) -> Tensor:
-        total: Tensor = sum(vector.sum(1) for vector in self.tables(batch.categories))
-        return total
+    @property
+    def ids(self) -> int:
+        """Rows of each table."""
+        return max(2, round(self.gigabytes * 1e9 / (TABLES * DIM * 4)))
+
+    @property
+    def systems(self) -> list[str]:
+        left_out = set() if self.hooked else set(HOOKED)
+        if self.gigabytes > UNFUSED_FITS:
+            left_out.add("DP-SGD, unfused")
+        return [system for system in SYSTEMS if system not in left_out]
 
 
-def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
-    """Return a row for each size of the tables, each pooling and each system."""
-    sizes = (0.002, 0.004) if quick else SIZES
-    cases = [(gigabytes, 1) for gigabytes in sizes] + [(sizes[0], 10)]
+def cases(sweeps: Sequence[str], quick: bool) -> list[Case]:
+    """Return the cases of some sweeps, each once.
+
+    >>> [case.pooling for case in cases(["poolings"], quick=False)]
+    [1, 10, 20, 30]
+    """
+    sizes, batches, poolings = ((0.002, 0.004), (64,), (1, 10)) if quick else (SIZES, BATCHES, POOLINGS)
+    base = Case(sizes[0], batch=batches[0] if quick else BATCH, quick=quick)
+    swept = {
+        "sizes": [replace(base, gigabytes=size) for size in sizes],
+        "batches": [replace(base, batch=batch, hooked=True) for batch in batches],
+        "poolings": [replace(base, pooling=pooling) for pooling in poolings],
+        "access": [replace(base, access=access) for access in (["high skew"] if quick else ACCESS)],
+    }
+    found: dict[Case, Case] = {}
+    for case in (case for sweep in sweeps for case in swept[sweep]):
+        same = replace(case, hooked=False)
+        found[same] = case if case.hooked else found.get(same, case)
+    return list(found.values())
+
+
+def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> list[Row]:
+    """Return a row for each case of the sweeps and each system."""
+    wanted = list(SWEEPS) if sweeps is None else sweeps.split(",")
+    if unknown := [sweep for sweep in wanted if sweep not in SWEEPS]:
+        raise UserError(f"--sweeps has {unknown[0]!r}: give some of {','.join(SWEEPS)}")
+    chosen = cases(wanted, quick)
     if quick:
-        return [row for case in cases for row in _compared(*case, quick)]
+        return [row for case in chosen for row in compared(case)]
     rows: list[Row] = []
-    for case in cases:
-        say(f"{case[0]:g} GB of tables")
+    for case in chosen:
+        say(f"{case.gigabytes:g} GB of tables, batch {case.batch:,}, pooling {case.pooling}, {case.access}")
         # A process for each, since memory is kept by the one that had it.
         with ProcessPoolExecutor(1, get_context("spawn")) as own:
-            rows += own.submit(_compared, *case, quick).result()
+            rows += own.submit(compared, case).result()
     return rows
 
 
 def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and what follows from it."""
     line = (
-        f"DLRM, {TABLES} tables of width {DIM}, {rows[0]['batch']:,} records a step, rows drawn evenly. One thread. "
+        f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. "
         f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
     )
-    return Group(report.table(rows, COLUMNS, section=""), line)
+    named = [
+        row | {"case": f"{row['table_gb']:g} GB, {row['batch']:,} records, {row['pooling']} look-ups, {row['access']}"}
+        for row in rows
+    ]
+    return Group(report.table(named, COLUMNS, section="case"), line)
 
 
 ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
-    """Time of a step against the size of the tables."""
+    """Time of a step against what was swept."""
     plt = figure.pyplot()
-    drawn, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for panel, (key, title) in zip(
-        panels, (("ms_per_step", "a step"), ("embedding_ms", "its embedding part")), strict=True
-    ):
+    base = rows[0]
+    swept = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
+    axes = [key for key in swept if len({row[key] for row in rows}) > 1] or ["table_gb"]
+    drawn, panels = plt.subplots(1, len(axes), figsize=(1 + 3.6 * len(axes), 3.4), layout="constrained", squeeze=False)
+    for panel, key in zip(panels[0], axes, strict=True):
+        fixed = [other for other in ("table_gb", "batch", "pooling", "access") if other != key]
         for system in SYSTEMS:
-            found = sorted((r["table_gb"], r[key]) for r in rows if r["system"] == system and r["pooling"] == 1)
+            here = [row for row in rows if row["system"] == system and all(row[k] == base[k] for k in fixed)]
             colour = figure.DPREC if system == "LazyDP" else None
-            if found:
-                panel.plot(*zip(*found, strict=True), marker="o", markersize=4, label=system, color=colour)
+            if here:
+                points = sorted((row[key], row["ms_per_step"]) for row in here)
+                panel.plot(*zip(*points, strict=True), marker="o", markersize=4, label=system, color=colour)
         panel.set_xscale("log")
         panel.set_yscale("log")
-        panel.set_xlabel("GB of tables")
-        panel.set_title(f"{title}, ms", loc="left", fontsize=11, fontweight="bold")
+        panel.set_xlabel(swept[key])
+        panel.set_title("a step, ms", loc="left", fontsize=11, fontweight="bold")
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False, fontsize=8)
+    panels[0][0].legend(frameon=False, fontsize=7)
     figure.save(plt, drawn, file)
 
 
 @one_thread()
-def _compared(gigabytes: float, pooling: int, quick: bool) -> list[Row]:
-    ids, records = max(2, round(gigabytes * 1e9 / (TABLES * DIM * 4))), 64 if quick else BATCH
-    sizes = {"bottom": [8], "top": [8]} if quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
+def compared(case: Case) -> list[Row]:
+    """Measure all systems of a case in turns."""
+    ids = case.ids
+    sizes = {"bottom": [8], "top": [8]} if case.quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
     model = DLRM(13, [ids - 1] * TABLES, dim=DIM, optimizer="sgd", weight_decay=0.0, **sizes)  # type: ignore[arg-type]
     part = Pooled(model.tables, model.vocabularies)
-    batches = [_batch(records, ids - 1, pooling, seed) for seed in range(8)]
-    wanted = {n: s for n, s in SYSTEMS.items() if n != "DP-SGD, unfused" or gigabytes <= UNFUSED_FITS}
-    times = []
-    for whole in (model, part):
-        steps = {name: Step(whole, strategies, batches) for name, strategies in wanted.items()}
-        slow = {name for name in steps if name.startswith("DP-SGD") or "replayed" in name}
-        fast = {name: step for name, step in steps.items() if name not in slow}
-        seconds = race(fast, 2 if quick else ROUNDS, 0.0 if quick else 1.0)
-        for name in slow:  # a sweep over the tables takes seconds: one after the other, beside one turn of SGD
-            seconds |= {name: race({name: steps[name]}, 1, 0.0)[name] * len(seconds["SGD"])}
-        times.append(seconds)
-        del steps
-    found = {name: (times[0][name], times[1][name]) for name in wanted}
-    rows = []
-    for name, (step, embedding) in found.items():
-        ratio, spread = against(step, found["SGD"][0])
+    hot = ACCESS[case.access]
+    batches = [invented(case.batch, TABLES, ids - 1, case.pooling, hot, seed) for seed in range(4 if case.quick else 8)]
+    whole, sgd, steps = _raced(case, model, batches)
+    embedding, _, _ = _raced(case, part, batches)
+    rows: list[Row] = []
+    for name in case.systems:
+        ratio, spread = against(whole[name], sgd[name])
+        stages = steps[name].taken[1:]
         rows.append(
             {
-                "table_gb": gigabytes,
-                "batch": records,
-                "pooling": pooling,
+                "table_gb": case.gigabytes,
+                "rows": TABLES * ids,
+                "batch": case.batch,
+                "pooling": case.pooling,
+                "access": case.access,
                 "system": name,
-                "ms_per_step": 1e3 * min(step),
+                "ms_per_step": 1e3 * min(whole[name]),
                 "ratio_to_sgd": ratio,
                 "ratio_spread": spread,
-                "embedding_ms": 1e3 * min(embedding),
+                "embedding_ms": 1e3 * min(embedding[name]),
+                "survivors": steps[name].rules.report().get("rows_noised"),
+                **{f"{stage}_ms": 1e3 * float(np.median([s.get(stage, 0.0) for s in stages])) for stage in STAGES},
             }
         )
     return rows
 
 
-class Step:
-    """One system's step on a model that it shares with the others."""
-
-    def __init__(
-        self, model: ClickModel, strategies: Callable[[], list[Strategy]] | None, batches: Sequence[ClickBatch]
-    ) -> None:
-        self.model, self.batches, self.count = model, batches, 0
-        self.parameters: Mapping[str, nn.Parameter] = dict(model.named_parameters())
-        self.optimizer = SGD(self.parameters.values(), lr=1e-3, fused=True)
-        self.rules = RowRules([] if strategies is None else strategies())
-        self.rule: Any = self._plain
-        self.ready = strategies is None
-        self._prepare = partial(self._make_private, len(batches[0]))
-
-    def __call__(self) -> None:
-        if not self.ready:
-            self._prepare()
-        for part in self.model.modules():  # torch's own sparse gradients are for plain SGD
-            if isinstance(part, nn.EmbeddingBag):
-                part.sparse = self.rule == self._plain
-        self.rule(self.parameters, self.model.losses, [self.batches[self.count % len(self.batches)]])
-        self.rules.update(self.optimizer)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.count += 1
-
-    def _make_private(self, expected: int) -> None:
-        noise, clipping = GaussianNoise(), Clipping("flat", 1.0)
-        self.rules.begin(self.model, self.parameters, 1.0, 1 / expected, noise)
-        for strategy in self.rules.strategies:  # not `guard`: the others' steps would settle all rows
-            strategy.bind(self.optimizer, 0)
-        self.rule = PrivateGradient(
-            clipping, self.rules.gradient_noise, expected, noise, padding_rows(self.model), rules=self.rules
-        )
-        self.ready = True
-
-    def _plain(self, parameters: object, losses: Callable[[Any], Tensor], batch: Sequence[Any]) -> None:
-        (losses(batch[0]).sum() / len(batch[0])).backward()
-
-
-def _batch(records: int, ids: int, pooling: int, seed: int) -> ClickBatch:
-    generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randint(0, 100, (records, 13), generator=generator).float()
-    categories = torch.randint(0, ids, (records, TABLES, pooling), generator=generator)
-    return ClickBatch(numbers, categories, torch.rand(records, generator=generator).round())
+def _raced(
+    case: Case, model: ClickModel, batches: Sequence[ClickBatch]
+) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, Step]]:
+    """Return the seconds of each system's rounds, those of SGD in the same rounds, and the steps."""
+    steps = {name: Step(name, model, batches) for name in case.systems}
+    slow = [name for name in steps if name.startswith("DP-SGD") or "replayed" in name]
+    seconds = race(
+        {name: step for name, step in steps.items() if name not in slow},
+        2 if case.quick else ROUNDS,
+        0.0 if case.quick else 1.0,
+    )
+    sgd = dict.fromkeys(seconds, seconds["SGD"])
+    for (
+        name
+    ) in slow:  # a sweep over the tables takes seconds, and leaves the caches to nobody: few turns, two at a time
+        pair = race({"SGD": steps["SGD"], name: steps[name]}, 1 if case.quick else SLOW_ROUNDS, 0.0)
+        seconds[name], sgd[name] = pair[name], pair["SGD"]
+    return seconds, sgd, steps

@@ -111,7 +111,7 @@ def _answer(job: Job) -> None:
     import resource  # not on Windows
 
     signal.alarm(2 * SECONDS)
-    free = _read("/proc/meminfo", "MemAvailable")
+    free = read("/proc/meminfo", "MemAvailable")
     resource.setrlimit(resource.RLIMIT_DATA, (min(LIMIT, int(0.9 * free)),) * 2)
     try:
         _say(peak_mb=_peak(job))
@@ -136,13 +136,13 @@ def _peak(job: Job) -> float:
     batch = [job.shape.one_batch(job.at_once)] if job.at_once else job.shape.micro_batches()
     system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), job.dim, architecture=job.architecture)
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
-    before = _read("/proc/self/status", "VmRSS")
+    before = read("/proc/self/status", "VmRSS")
     for _ in range(2):  # the optimizer's state exists from the second on
         system.step(batch)
-    return (_read("/proc/self/status", "VmHWM") - before) / MB
+    return (read("/proc/self/status", "VmHWM") - before) / MB
 
 
-def _read(file: str, key: str) -> int:
+def read(file: str, key: str) -> int:
     """Return a number of bytes from a file of `Key: 123 kB` lines."""
     lines: Sequence[str] = Path(file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":")) * 1024

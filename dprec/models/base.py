@@ -13,6 +13,7 @@ from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.learner import Learner, refuse_unless
 from dprec.models.negatives import Negatives, item_loss
+from dprec.models.tables import new_table
 from dprec_kernels import catalogue_softmax
 
 
@@ -78,7 +79,7 @@ class SequenceRecommender(Recommender):
         refuse_unless(dim >= 1, "dim", dim)
         self.negatives = negatives
         self._sampled_loss = item_loss(negatives, items)
-        self.embedding = nn.Embedding(items, dim, padding_idx=0)
+        self.embedding = new_table(nn.Embedding, items, dim, self.memory_map, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dprec.data.batch import ClickBatch
 from dprec.metrics.clicks import ClickMetrics
 from dprec.models.learner import Learner, refuse_unless
+from dprec.models.tables import new_table
 
 
 class ClickModel(Learner):
@@ -67,6 +68,7 @@ class FeatureTables(nn.Module):
         std: float = 0.1,
         pooling: str = "sum",
         low_rank: int | None = None,
+        memory_map: str | None = None,
     ) -> None:
         super().__init__()
         refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank)
@@ -74,7 +76,7 @@ class FeatureTables(nn.Module):
         refuse_unless(pooling in ("sum", "mean"), "pooling", pooling)
         refuse_unless(0 <= std < float("inf"), "embedding_std", std)
         tables = [
-            nn.EmbeddingBag(1 + size, dim, mode=pooling, padding_idx=0)
+            new_table(nn.EmbeddingBag, 1 + size, dim, memory_map, mode=pooling, padding_idx=0)
             for size, dim in zip(vocabularies, widths, strict=True)
         ]
         with torch.no_grad():

@@ -43,7 +43,9 @@ class DLRM(ClickModel):
         super().__init__(numbers, vocabularies, **options)
         refuse_unless(dim >= 1, "dim", dim)
         features = len(self.vocabularies)
-        self.tables = FeatureTables(self.vocabularies, [dim] * features, embedding_std, pooling, low_rank)
+        self.tables = FeatureTables(
+            self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map
+        )
         self.bottom = network(numbers, [*bottom, dim], "bottom")
         self.top = network(dim + features * (features + 1) // 2, top, "top")
         self.output = nn.Linear(top[-1] if top else dim + features * (features + 1) // 2, 1)

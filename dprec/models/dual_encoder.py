@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dprec.models.base import SequenceRecommender
 from dprec.models.causal_network import CausalNetwork
 from dprec.models.learner import refuse_unless
+from dprec.models.tables import copied_table
 
 
 class DualEncoder(SequenceRecommender):
@@ -46,9 +47,7 @@ class DualEncoder(SequenceRecommender):
         refuse_unless(blocks >= 0, "blocks", blocks)
         refuse_unless(heads >= 1 and dim % heads == 0, "heads", heads)
         refuse_unless(0 <= dropout < 1, "dropout", dropout)
-        self.own_context = (
-            None if tied else nn.Embedding.from_pretrained(self.embedding.weight.clone(), freeze=False, padding_idx=0)
-        )
+        self.own_context = None if tied else copied_table(self.embedding, self.memory_map)
         width = feedforward or 4 * dim
         self.tower: nn.Module = (
             BagTower(dim, context, width, dropout)

@@ -19,6 +19,7 @@ from dprec.errors import UserError
 from dprec.models import optimizers
 from dprec.models.gradient import GradientRule, MeanGradient
 from dprec.privacy.release import ExactSums, Release
+from dprec_kernels.file_tensor import in_file
 
 
 class Learner(pl.LightningModule):
@@ -33,6 +34,7 @@ class Learner(pl.LightningModule):
         final_rate: part of the learning rate that is left at the end: 1 keeps it, for weights that are averaged.
         optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
+        memory_map: a folder for a file of each table, which may then be larger than memory; nothing is left in it.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
@@ -46,6 +48,7 @@ class Learner(pl.LightningModule):
         final_rate: float = 0.0,
         optimizer: Literal["adam", "adam_bc", "adamw", "sgd"] = "adam",
         momentum: float = 0.0,
+        memory_map: str | None = None,
     ) -> None:
         super().__init__()
         for name, value, fits in (
@@ -63,6 +66,7 @@ class Learner(pl.LightningModule):
         self.final_rate = final_rate
         self.optimizer = optimizer
         self.momentum = momentum
+        self.memory_map = memory_map
         self.gradient: GradientRule = MeanGradient()
         self.sums = ExactSums()
         self.noise_to_batch = 0.0  # standard deviation of the noise in each entry of a step's gradient
@@ -97,6 +101,11 @@ class Learner(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Make Lightning stop at the planned number of steps, wherever in an epoch that falls."""
+        if self.memory_map is not None and not any(in_file(p) for p in self.parameters()):
+            raise UserError(
+                f"model.memory_map is {self.memory_map}, and no table of {type(self).__name__} on {self.device} lies "
+                "in a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
+            )
         self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
         batches = getattr(self.trainer.train_dataloader, "batch_sampler", None)
         if batches is not None and hasattr(batches, "step"):

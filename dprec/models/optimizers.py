@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.errors import UserError
+from dprec_kernels.file_tensor import zeros_beside
 
 FLOOR = 0.5  # least divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 were measured to be worse
 
@@ -58,7 +59,7 @@ class _RowwiseAdam(_Rowwise):
         state, (slow, fast) = self.state[parameter], group["betas"]
         if not state:
             state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state["exp_avg"], state["exp_avg_sq"] = zeros_beside(parameter), zeros_beside(parameter)
         state["step"] += 1
         mean = state["exp_avg"][rows].lerp_(gradient, 1 - slow)
         square = state["exp_avg_sq"][rows].lerp_(gradient.square(), 1 - fast)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from dprec.models.base import SequenceRecommender
 from dprec.models.causal_network import Activation, CausalNetwork, Norm
+from dprec.models.tables import copied_table
 
 
 class Transformer(SequenceRecommender):
@@ -40,9 +41,7 @@ class Transformer(SequenceRecommender):
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
-        self.output = (
-            None if tied else nn.Embedding.from_pretrained(self.embedding.weight.clone(), freeze=False, padding_idx=0)
-        )
+        self.output = None if tied else copied_table(self.embedding, self.memory_map)
         self.network = self.kind_of_network(dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation)
 
     @property

@@ -113,8 +113,11 @@ def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter]
 
 def _moved(use: Rows) -> Tensor:
     """Return (B, N) which reads have a gradient: finite, since what is not makes even padding's not finite."""
-    largest = torch.linalg.vector_norm(use.values.reshape(*use.ids.shape, -1), ord=torch.inf, dim=2)
-    return (largest > 0) & (largest < torch.inf)
+    values = use.values.reshape(*use.ids.shape, -1)
+    if values.shape[1] and values.stride(1) == 0:
+        values = values[:, :1]  # a bag's, which all its reads share
+    largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
+    return ((largest > 0) & (largest < torch.inf)).expand(use.ids.shape)
 
 
 def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:

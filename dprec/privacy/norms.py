@@ -182,6 +182,8 @@ def _linear(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
 
 def _joined(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
     rows = [c for c in contributions if isinstance(c, Rows)]
+    if len(rows) == 1:
+        return rows[0].ids, rows[0].values.reshape(*rows[0].ids.shape, -1)
     ids = torch.cat([c.ids for c in rows], 1)  # (B, N)
     return ids, torch.cat([c.values.reshape(*c.ids.shape, -1) for c in rows], 1)  # (B, N, d)
 

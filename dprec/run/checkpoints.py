@@ -21,13 +21,13 @@ FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the old checkpoint and renames; reads plain tensors and values only."""
+    """Writes beside the old checkpoint and renames; reads plain tensors and values only, and those from the file."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         replace_file(Path(path), lambda temporary: torch.save(checkpoint, temporary))
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        return torch.load(path, map_location=map_location, weights_only=True)
+        return torch.load(path, map_location=map_location, weights_only=True, mmap=True)
 
 
 class SaveRun(pl.Callback):
@@ -107,7 +107,7 @@ class SaveRun(pl.Callback):
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         # torch.load raises whatever a damaged pickle or zip happens to trip over.
         reason = textwrap.shorten(str(error), 80, placeholder=" ...")

@@ -25,6 +25,7 @@ FREE = (
     "data.micro_batch",
     "data.cache",
     "data.on_missing",
+    "model.memory_map",
 )
 
 

@@ -20,11 +20,24 @@ def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
 
 def test_every_system_has_a_row_at_every_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(tmp_path, "lazydp")
-    for size, pooling in ((0.002, 1), (0.004, 1), (0.002, 10)):
-        here = [row for row in rows if (row["table_gb"], row["pooling"]) == (size, pooling)]
-        assert [row["system"] for row in here] == list(lazydp.SYSTEMS)
+    keys = {"table_gb", "rows", "batch", "pooling", "ms_per_step", "ratio_to_sgd", "ratio_spread", "embedding_ms"}
+    for size, pooling, access in ((0.002, 1, "even"), (0.004, 1, "even"), (0.002, 10, "even"), (0.002, 1, "high skew")):
+        case = (size, pooling, access)
+        here = [row for row in rows if (row["table_gb"], row["pooling"], row["access"]) == case]
+        all_of_them = case == (0.002, 1, "even")
+        assert [row["system"] for row in here] == [s for s in lazydp.SYSTEMS if all_of_them or s not in lazydp.HOOKED]
         assert here[0]["ratio_to_sgd"] == 1
+        assert all(keys | {"survivors"} <= row.keys() for row in here)
+        eana = next(row for row in here if row["system"].startswith("EANA"))  # type: ignore[attr-defined]
+        assert 0 < eana["survivors"] <= eana["rows"]  # type: ignore[operator]
     assert "LazyDP, noise replay" in capsys.readouterr().out
+
+
+def test_some_sweeps_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [case.access for case in lazydp.cases(["access"], quick=False)] == list(lazydp.ACCESS)
+    assert len(lazydp.cases(lazydp.SWEEPS, quick=False)) == 3 + 2 + 3 + 3
+    assert bench(["lazydp", "--quick", "--sweeps", "sises"]) == 2
+    assert "--sweeps has 'sises': give some of sizes,batches,poolings,access" in capsys.readouterr().err
 
 
 def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
@@ -33,6 +46,12 @@ def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
         (size, system) for size in (1_000, 10_000) for system in ("AdaFEST", "DP-SGD, fused")
     ]
     assert all(row["ms_per_step"] > 0 for row in rows)  # type: ignore[operator]
+
+
+def test_the_peak_of_a_run_is_measured(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, "table-memory")
+    assert (row["system"], row["rows"]) == ("LazyDP", 20_000)
+    assert row["times_table"] == pytest.approx(row["peak_mb"] / row["table_mb"])  # type: ignore[operator]
 
 
 def test_strategies_are_compared_at_the_same_epsilon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

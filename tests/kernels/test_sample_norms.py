@@ -136,6 +136,18 @@ def test_a_bag_is_rows_that_share_a_value(mode: str) -> None:
     assert torch.allclose(sample_norms.rows(bags.flatten(1), each.flatten(1, 2)), exact)
 
 
+@pytest.mark.parametrize("items", [1, 5, 1000])
+@pytest.mark.parametrize("rest", [(), (6,)])
+def test_a_value_that_all_reads_share_is_squared_once(items: int, rest: tuple[int, ...]) -> None:
+    ids, one = torch.randint(0, items, (4, 7)), torch.randn(4, 1, *rest)
+    shared = one.expand(4, 7, *rest)
+    assert shared.stride(1) == 0
+    assert torch.allclose(sample_norms.rows(ids, shared), reference.rows(ids, shared.contiguous()), rtol=1e-6)
+    one[2] = torch.nan
+    found = sample_norms.rows(ids, shared)
+    assert found.isnan().tolist() == [False, False, True, False]
+
+
 def test_layer_norm_is_what_autograd_says() -> None:
     scale, shift = torch.randn(2, 6, dtype=torch.float64).requires_grad_()
     x, up = torch.randn(3, 7, 6, dtype=torch.float64), torch.randn(3, 7, 6, dtype=torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor
 from dprec.errors import UserError
 from dprec.models.optimizers import Adam
 from dprec.privacy.noise import GaussianNoise
-from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
+from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy, lazy_tables
 from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
@@ -283,4 +283,33 @@ def test_steps_far_beyond_31_bits() -> None:
     table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
     rows = torch.tensor([1, 2])
     assert not torch.equal(table._noise(rows, 2**31 - 2), table._noise(rows, 2**31 - 2 + 2**32))
-    assert table.settled.dtype == torch.int64
+    assert torch.iinfo(table.settled.dtype).max // 2 > lazy_tables.COUNTED
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.1}])
+def test_steps_are_counted_anew_before_the_history_ends(
+    options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same noise of every step in the same order, whether or not the count ever began anew."""
+    weights = []
+    for counted in (3, 1000):
+        monkeypatch.setattr(lazy_tables, "COUNTED", counted)
+        run = Run([LazyDP(tables="big.*", aggregate=False)], noise=Placed(7), **options)
+        table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+        table.seed = 7
+        for step in range(10):
+            run.noise.step = step
+            run.step(*batches(step))
+        assert table.now == 10 % counted
+        assert int(table.settled.max()) <= table.now
+        weights.append(run.weights()["big.weight"])
+    assert torch.equal(*weights)
+
+
+def test_momentum_survives_a_count_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_tables, "COUNTED", 3)
+    lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0, momentum=0.9), Run([], sigma=0.0, momentum=0.9)
+    for step in range(10):
+        for run in (lazy, dense):
+            run.step(*batches(step))
+    assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)

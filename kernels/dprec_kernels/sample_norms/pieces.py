@@ -54,11 +54,14 @@ def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 def rows(ids: Tensor, values: Tensor) -> Tensor:
     """Return (B,) ‖Σ_n e_ids ⊗ values_n‖² in float64; repeated ids of a user add up.
 
-    Sorting finds the repeats. Where they are few, all others only have to be squared.
+    Sorting finds the repeats. Where they are few, all others only have to be squared; where all reads of a user share
+    one value, as a bag's do, it is squared once.
     """
     users, reads = ids.shape
     if ids.numel() == 0 or values.numel() == 0:
         return torch.zeros(users, dtype=torch.float64, device=ids.device)
+    if reads > 1 and values.stride(1) == 0:
+        return _square(_wide(values[:, 0].reshape(users, -1))).mul_(_squared_counts(ids))
     values = _wide(values.reshape(users * reads, -1))
     if reads == 1:
         return _square(values)
@@ -86,6 +89,23 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
             merged.index_add_(0, group, values[source[shared]])
         norms.index_add_(0, owner, _square(merged))
     return norms
+
+
+def _squared_counts(ids: Tensor) -> Tensor:
+    """Return (B,) the sum of the squares of how often each distinct id occurs.
+
+    >>> _squared_counts(torch.tensor([[3, 5, 3], [1, 1, 1]]))
+    tensor([5, 9])
+    """
+    rows = ids.sort(1)[0]
+    begins = torch.ones_like(rows, dtype=torch.bool)
+    torch.ne(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
+    if bool(begins.all()):
+        return torch.full((len(ids),), ids.shape[1], device=ids.device)
+    starts = begins.flatten().nonzero().squeeze(1)
+    counts = torch.diff(starts, append=starts.new_tensor([ids.numel()]))
+    owner = torch.div(starts, ids.shape[1], rounding_mode="floor")
+    return torch.zeros(len(ids), dtype=torch.int64, device=ids.device).index_add_(0, owner, counts.square())
 
 
 def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,44 @@
+"""Embedding tables in memory, or in a file where they may be larger than memory; their values are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dprec.errors import UserError
+from dprec_kernels.file_tensor import file_tensor
+
+Lookup = TypeVar("Lookup", nn.Embedding, nn.EmbeddingBag)
+
+
+def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, **options: Any) -> Lookup:
+    """Return kind(rows, dim, **options), its weight in a file in the folder `memory_map` if there is one."""
+    if memory_map is None:
+        return kind(rows, dim, **options)
+    made = kind(rows, dim, _weight=_in_folder(memory_map, rows, dim), **options)
+    made.reset_parameters()  # draws what it would have drawn in memory
+    return made
+
+
+def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
+    """Return another table with the same values, which is trained too."""
+    with torch.no_grad():
+        if memory_map is None:
+            weight = table.weight.clone()
+        else:
+            weight = _in_folder(memory_map, *table.weight.shape).copy_(table.weight)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=table.padding_idx)
+
+
+def _in_folder(folder: str, rows: int, dim: int) -> Tensor:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return file_tensor(folder, (rows, dim))
+    except OSError as error:
+        raise UserError(
+            f"model.memory_map is {folder}, where no file of {4e-9 * rows * dim:.3g} GB can be made: "
+            f"{error.strerror or error}; give a folder on a disk with room"
+        ) from None

@@ -1,0 +1,177 @@
+"""Tables whose rows owe noise: how far each row is settled, and how it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.tables import Table
+from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
+from dprec_kernels import sparse_update
+from dprec_kernels.file_tensor import zeros_beside
+from dprec_kernels.lazy_noise import lazy_noise
+from dprec_kernels.row_noise import RowNoise
+
+SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
+COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew: no history of steps grows on
+
+
+class LazyTable:
+    """One table, how far each of its rows is settled, and the steps since."""
+
+    def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
+        self.parameter = table.parameter
+        self.values = table.parameter.detach()
+        self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
+        self.settled = torch.zeros(len(self.values), dtype=torch.int32)  # the first step whose noise a row owes
+        self.momentum = zeros_beside(self.values) if momentum else None
+        self.padding = torch.tensor(table.padding, dtype=torch.int64)
+
+    def rows(self, ids: Tensor | None) -> Iterator[Tensor]:
+        """Yield the rows that are behind, ascending, without padding."""
+        if ids is None:
+            for start in range(0, len(self.values), SETTLED_AT_ONCE):
+                yield from self._behind(torch.arange(start, min(start + SETTLED_AT_ONCE, len(self.values))))
+        else:
+            yield from self._behind(ids.unique())
+
+    def _behind(self, rows: Tensor) -> Iterator[Tensor]:
+        rows = rows[(self.settled[rows] < self.now) & ~torch.isin(rows, self.padding)]
+        if len(rows):
+            yield rows
+
+    @property
+    def now(self) -> int:
+        raise NotImplementedError
+
+    def settle(self, ids: Tensor | None) -> None:
+        raise NotImplementedError
+
+    def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
+        if bool((self.settled[rows] != self.now).any()):
+            raise RuntimeError("a row got a gradient without having been read in this step")
+        self.take(rows, values, rates)
+        if self.now >= COUNTED or self.worn:
+            self.settle(None)
+            self.restart()
+            self.settled.zero_()
+
+    @property
+    def worn(self) -> bool:
+        """Whether what is known of the steps should be started anew before they have been counted."""
+        return False
+
+    def restart(self) -> None:
+        """Forget all steps: every row is settled."""
+        raise NotImplementedError
+
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        raise NotImplementedError
+
+
+class Aggregated(LazyTable):
+    """Noise of many steps at once.
+
+    A gradient is put where the step it belongs to, which the row still owes, will carry it: a step divides by nothing
+    that it multiplies with later. Its noise then needs no draw of its own.
+    """
+
+    def __init__(self, table: Table, momentum: bool, *given: object) -> None:
+        super().__init__(table, momentum, *given)  # type: ignore[arg-type]
+        self.restart()
+
+    @property
+    def now(self) -> int:
+        return self.steps.steps
+
+    @property
+    def worn(self) -> bool:
+        return self.steps.worn
+
+    def restart(self) -> None:
+        self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()
+
+    def settle(self, ids: Tensor | None) -> None:
+        for rows in self.rows(ids):
+            starts = self.settled[rows].long()
+            if isinstance(self.steps, Decayed):
+                mean, noise = self.steps.since(starts)
+                left = None if bool((mean == 1).all()) else mean
+                lazy_noise(self.values, rows, self.std * noise, self.noise, mean=left)
+            else:
+                self._settle_both(rows, starts, self.steps)
+            self.settled[rows] = self.now
+
+    def _settle_both(self, rows: Tensor, starts: Tensor, steps: WithMomentum) -> None:
+        assert self.momentum is not None
+        distinct, which = starts.unique(return_inverse=True)
+        moved = steps.since(distinct.tolist())
+        gaps = [moved[start] for start in distinct.tolist()]
+        matrix = torch.tensor([gap.matrix for gap in gaps], dtype=torch.float64)[which].unsqueeze(2)  # (n, 4, 1)
+        factor = self.std * torch.tensor([gap.factor for gap in gaps], dtype=torch.float64)[which].unsqueeze(2)
+        weight, momentum = self.values[rows].double(), self.momentum[rows].double()
+        one, other = (self.noise(torch.empty_like(weight), rows) for _ in range(2))
+        ww, wm, mw, mm = matrix.unbind(1)
+        self.values[rows] = (ww * weight + wm * momentum + factor[:, 0] * one).to(self.values.dtype)
+        both = factor[:, 1] * one + factor[:, 2] * other
+        self.momentum[rows] = (mw * weight + mm * momentum + both).to(self.values.dtype)
+
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        left = 1 - rates.rate * rates.decay
+        if self.momentum is not None and rates.momentum == 0:
+            raise UserError("LazyDP: momentum became 0 during the run: keep it")
+        if self.momentum is None and left <= 0:
+            raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
+        self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
+        if self.momentum is not None:
+            self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
+        else:
+            sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
+
+
+class Replayed(LazyTable):
+    """Every step's noise by itself, from a stream in which each row and step has its place: dense SGD, late."""
+
+    def __init__(self, table: Table, momentum: bool, *given: object) -> None:
+        super().__init__(table, momentum, *given)  # type: ignore[arg-type]
+        self.before = 0  # steps that are forgotten
+        self.steps: list[Rates] = []
+
+    @property
+    def now(self) -> int:
+        return len(self.steps)
+
+    def restart(self) -> None:
+        self.before += len(self.steps)
+        self.steps = []
+
+    def settle(self, ids: Tensor | None) -> None:
+        for rows in self.rows(ids):
+            for step in range(int(self.settled[rows].min()), self.now):
+                behind = rows[self.settled[rows] <= step]
+                self._apply(behind, self._noise(behind, step), self.steps[step])
+            self.settled[rows] = self.now
+
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        noisy = values + self._noise(rows, self.now)
+        self.steps.append(rates)
+        self._apply(rows, noisy, rates)
+        self.settled[rows] = self.now
+
+    def _noise(self, rows: Tensor, step: int) -> Tensor:
+        drawn = torch.empty(len(rows), self.values.shape[1], dtype=self.values.dtype)
+        return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows).mul_(self.std)
+
+    def _apply(self, rows: Tensor, gradient: Tensor, rates: Rates) -> None:
+        weight = self.values[rows]
+        if rates.decay:
+            gradient = gradient.add(weight, alpha=rates.decay)
+        if self.momentum is not None:
+            gradient = self.momentum[rows].mul_(rates.momentum).add_(gradient)
+            self.momentum[rows] = gradient
+        self.values[rows] = weight.add_(gradient, alpha=-rates.rate)

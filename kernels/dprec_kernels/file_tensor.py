@@ -1,0 +1,52 @@
+"""Tensors that lie in a file: more than fits into memory, paged in and out as they are read and written."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import torch
+from torch import Tensor
+
+
+def file_tensor(folder: str | Path, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return zeros in a new file in this folder, which must exist; raise OSError where it cannot be made.
+
+    The file has no name once it is mapped, so that nobody reads it while it is in use and nothing is left when the
+    process ends, however it ends. Its space is claimed at once: a full disk is an error here and not a crash later.
+
+    >>> from tempfile import gettempdir
+    >>> table = file_tensor(gettempdir(), (3, 2))
+    >>> table.shape, bool(table.any()), in_file(table), in_file(table.clone())
+    (torch.Size([3, 2]), False, True, False)
+    """
+    size = math.prod(shape)
+    with NamedTemporaryFile(dir=folder, prefix="table-") as file:
+        if size:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+            else:
+                file.truncate(size * dtype.itemsize)
+        return torch.from_file(file.name, shared=True, size=size, dtype=dtype).view(*shape)
+
+
+def in_file(tensor: Tensor) -> bool:
+    """Whether a tensor lies in a file."""
+    return folder_of(tensor) is not None
+
+
+def folder_of(tensor: Tensor) -> Path | None:
+    """Return the folder of the file a tensor lies in, if it does."""
+    name = tensor.untyped_storage().filename if tensor.device.type == "cpu" else None
+    return None if name is None else Path(name).parent
+
+
+def zeros_beside(tensor: Tensor) -> Tensor:
+    """Return zeros of the form of a tensor: in a file of the same folder where it lies in one, else in memory."""
+    folder = folder_of(tensor)
+    if folder is None:
+        return torch.zeros_like(tensor, requires_grad=False)
+    return file_tensor(folder, tensor.shape, tensor.dtype)
