@@ -59,7 +59,7 @@ class PeriodBatches(PoissonBatches):
             yield users
 
     def served(self) -> int | None:
-        """Return the step of the first batch that was drawn and not asked for yet: training takes them in this order."""
+        """Return the step of the first batch that was drawn and not asked for yet: they are taken in this order."""
         return self._drawn.popleft() if self._drawn else None
 
     def steps(self, epochs: float) -> int:
