@@ -15,7 +15,7 @@ SETTINGS: tuple[str, ...] = (
     *("--data.table_scale", "0.2", "--model.hidden", "[64]", "--model.final_rate", "1", "--model.warmup", "0.05"),
     *("--trainer.max_epochs", "1", "--trainer.check_val_every_n_epoch", "10"),
 )
-TINY = ("--data.synthetic_records", "2000", "--data.table_scale", "0.01", "--data.batch_size", "100")
+TINY: tuple[str, ...] = ("--data.synthetic_records", "2000", "--data.table_scale", "0.01", "--data.batch_size", "100")
 TINY += ("--data.period_passes", "1", "--trainer.enable_progress_bar", "false")
 COLOURS = {
     "DP-SGD": "#0f172a",
@@ -33,10 +33,12 @@ def points(epsilons: Sequence[float]) -> list[Point]:
     found = []
     for epsilon in epsilons:
         settings: list[tuple[str, str, tuple[Named, ...]]] = [("DP-SGD", "", ())]
-        for name, counts in COUNTS.items():
-            for keep in (250, 500, 1_000):
-                settings.append((f"FEST, {name}", f"keep={keep}", (("FEST", {"keep": keep, "counts": counts}),)))
-        ada: list[Named] = [("AdaFEST", {"threshold": t, "noise_ratio": 2}) for t in (4, 6, 8)]
+        settings += [
+            (f"FEST, {name}", f"keep={keep}", (("FEST", {"keep": keep, "counts": counts}),))
+            for keep in (500, 2_000)
+            for name, counts in COUNTS.items()
+        ]
+        ada: list[Named] = [("AdaFEST", {"threshold": t, "noise_ratio": 2}) for t in (4, 6)]
         running: Named = ("FEST", {"keep": 2_000, "counts": "running"})
         for strategy in ada:
             knob = f"threshold={strategy[1]['threshold']}"

@@ -144,8 +144,8 @@ def test_a_row_that_becomes_popular_later_is_chosen_later() -> None:
 
 @pytest.mark.parametrize("counts", ["first", "running", "all"])
 def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> None:
-    """Values that only the second and third of three periods have, from a log and through the noise of a large budget."""
     """Values that only the second and third of three periods have; counted with the noise of a large budget."""
+    lines = [f"{n % 2}" + "\t1" * 13 + f"\t{int(n >= 20):08x}" * 26 + "\n" for n in range(70)]
     (tmp_path / "train.txt").write_text("".join(lines))
     data = stream(dataset="criteo-kaggle", path=str(tmp_path), period_days=2, batch_size=10, table_scale=1e-2)
     fest, seen = FEST(keep=26, share=0.5, counts=counts), []
