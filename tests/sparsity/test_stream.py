@@ -27,6 +27,7 @@ from dprec.sparsity import FEST, AdaFEST, Strategy
 from tests.sparsity.test_runs import fit, model
 
 PERIODS = [range(0, 400), range(400, 600)]  # of four days and of two
+FIXED = {"epsilon": 50.0, "noise_multiplier": 2.0}  # without a calibration
 
 
 def stream(**options: Any) -> Clicks:
@@ -36,7 +37,7 @@ def stream(**options: Any) -> Clicks:
     return data
 
 
-@pytest.mark.parametrize("strategies", [(), ("running",), ("first",), ("all",), ("running", "adafest")])
+@pytest.mark.parametrize("strategies", [("running",), ("all",), ("first", "adafest")])
 def test_epsilon_is_that_of_the_costliest_period_by_an_independent_computation(strategies: tuple[str, ...]) -> None:
     """A record is in the steps of its period and in one release at most; from the noise that was in fact drawn."""
     data = stream()
@@ -150,7 +151,7 @@ def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> 
     data = stream(dataset="criteo-kaggle", path=str(tmp_path), period_days=2, batch_size=10, table_scale=1e-2)
     fest, seen = FEST(keep=26, share=0.5, counts=counts), []
     fest.choose = lambda batch, among, choose=fest.choose: seen.append(choose(batch, among)) or seen[-1]  # type: ignore[method-assign]
-    fit([fest], data, privacy={"epsilon": 500.0}, max_steps=6)
+    fit([fest], data, privacy={"epsilon": 500.0, "noise_multiplier": 1.0}, max_steps=6)
     batch = data.load().log.read(np.array([0, 69])).categories[:, :, 0]  # (2, F)
     tables = range(26)
     starts = [table * 0 + sum(1 + size for size in data.vocabularies[:table]) for table in tables]
@@ -163,12 +164,12 @@ def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> 
     assert set(seen[-1].tolist()) >= set(early if counts == "first" else late)
 
 
-@pytest.mark.parametrize("half", [2, 5, 6])
+@pytest.mark.parametrize("half", [2, 5])
 def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int, tmp_path: Path) -> None:
     def once(ckpt: Path | None = None, *callbacks: Any) -> tuple[Any, PCTR]:
         data, given = stream(sampling_seed=1), [FEST(20, 0.1, "running"), AdaFEST(threshold=1.0)]
         learner = model(data, optimizer="adam")
-        options = {"privacy": {"noise_seed": 2}, "callbacks": callbacks, "max_steps": 7}
+        options = {"privacy": FIXED | {"noise_seed": 2}, "callbacks": callbacks, "max_steps": 7}
         return fit(given, data, learner, ckpt=ckpt, **options)[0], learner
 
     class SaveHalf(pl.Callback):
@@ -190,9 +191,11 @@ def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
             trainer.save_checkpoint(tmp_path / "last.ckpt")
 
-    fit([FEST(20, counts="running")], stream(), callbacks=[Save()], max_steps=2)
+    fit([FEST(20, counts="running")], stream(), callbacks=[Save()], max_steps=2, privacy=FIXED)
     with pytest.raises(UserError, match="cannot resume: (periods|releases) was"):
-        fit([FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4)
+        fit(
+            [FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4, privacy=FIXED
+        )
 
 
 def test_a_batch_out_of_its_turn_stops_the_run() -> None:
@@ -201,7 +204,7 @@ def test_a_batch_out_of_its_turn_stops_the_run() -> None:
             trainer.train_dataloader.batch_sampler._drawn.appendleft(6)
 
     with pytest.raises(UserError, match="batches do not come in the order they were drawn in"):
-        fit([], stream(), callbacks=[Swap()], privacy={"epsilon": 3.0}, max_steps=7)
+        fit([], stream(), callbacks=[Swap()], privacy=FIXED, max_steps=7)
 
 
 def test_running_counts_need_periods_and_private_counts() -> None:
@@ -215,7 +218,7 @@ def test_running_counts_need_periods_and_private_counts() -> None:
 
 def test_the_sentence_says_how_periods_are_drawn_from() -> None:
     data = stream()
-    privacy, _ = fit([FEST(20, 0.1, "running")], data, max_steps=7)
+    privacy, _ = fit([FEST(20, 0.1, "running")], data, privacy=FIXED, max_steps=7)
     told = privacy.guarantee(data.assumptions)
     for words in (
         "7 steps of Gaussian noise",
