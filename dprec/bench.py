@@ -16,7 +16,7 @@ BENCH = """\
 usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
        python -m dprec.bench lazydp [--sweeps LIST]
        python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs FOLDER] [--document FILE]
-       python -m dprec.bench sparsity [--epsilons LIST] [--runs FOLDER]
+       python -m dprec.bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
 
 Measures on this machine what dprec claims, side by side with its peers, and prints one table.
 
@@ -28,6 +28,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
+  stream           training day by day on clicks that drift: rows chosen once, every day or in every step
 
   --json FILE      the same rows as a list of objects
   --picture FILE   the comparison as a picture; needs matplotlib
@@ -35,7 +36,7 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
 
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name
-  --epsilons LIST  of sparsity; default 1,3,8; what is missing is trained first
+  --epsilons LIST  of sparsity (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
                    any --key value of dprec.fit goes along; stopped runs are continued
   --seeds N        runs of each cell; default 1

@@ -19,6 +19,7 @@ BENCHMARKS = {
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",
     "sparsity": "dprec.benchmarks.sparsity",
+    "stream": "dprec.benchmarks.stream",
     "table-memory": "dprec.benchmarks.table_memory",
 }
 

@@ -6,9 +6,10 @@ Every point is a run of a recipe, kept in a folder: what is missing is trained, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -51,7 +52,7 @@ COLOURS = {
 }
 
 
-Named = tuple[str, Mapping[str, float]]  # a strategy and its arguments
+Named = tuple[str, Mapping[str, Any]]  # a strategy and its arguments
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,36 @@ def points(epsilons: Sequence[float]) -> list[Point]:
     return found
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Points that are trained with the same settings otherwise."""
+
+    title: str
+    runs: str
+    settings: tuple[str, ...]
+    tiny: tuple[str, ...]
+    points: Callable[[Sequence[float]], list[Point]]
+    epsilons: Sequence[float]
+    colours: Mapping[str, str]
+
+
 def bench(line: CommandLine, console: Console) -> None:
     """Train what is missing, print the table, and write what is asked for."""
-    runs, quick = Path(line.take("runs") or RUNS), "quick" in line.switches
+    title = "accuracy against size of the tables' gradients, generated clicks"
+    compare(line, console, Comparison(title, RUNS, SETTINGS, TINY, points, EPSILONS, COLOURS))
+
+
+def compare(line: CommandLine, console: Console, what: Comparison) -> None:
+    """Train what is missing, print the table, and write what is asked for."""
+    runs, quick = Path(line.take("runs") or what.runs), "quick" in line.switches
     json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
     if picture:
         figure.pyplot()
     given = [word for key, value in line.overrides for word in (f"--{key}", value)]
     rows = []
-    for point in points(_numbers(only) if only else EPSILONS[-1:] if quick else EPSILONS):
-        folder = point.folder(runs)
-        finish(folder, ["recipes/criteo_dpsgd.yaml", *SETTINGS, *(TINY if quick else ()), *point.overrides, *given])
+    for point in what.points(_numbers(only) if only else what.epsilons[-1:] if quick else what.epsilons):
+        folder, tiny = point.folder(runs), what.tiny if quick else ()
+        finish(folder, ["recipes/criteo_dpsgd.yaml", *what.settings, *tiny, *point.overrides, *given])
         rows.append(_row(point, folder))
     dense = {row["epsilon"]: row["auc"] for row in rows if row["system"] == "DP-SGD"}
     for row in rows:
@@ -110,18 +130,18 @@ def bench(line: CommandLine, console: Console) -> None:
     if json_file:
         report.write_json(rows, Path(json_file))
     shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
-    console.print(report.table(shown, COLUMNS, "accuracy against size of the tables' gradients, generated clicks"))
+    console.print(report.table(shown, COLUMNS, what.title))
     if picture:
-        draw(rows, Path(picture))
+        draw(rows, Path(picture), what.colours)
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
+def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str] = COLOURS) -> None:
     """AUC against how many times fewer numbers get noise, a panel for each ε."""
     plt = figure.pyplot()
     epsilons = sorted({row["epsilon"] for row in rows})
     drawn, panels = plt.subplots(1, len(epsilons), figsize=(4 * len(epsilons), 3.4), sharey=True, squeeze=False)
     for panel, epsilon in zip(panels[0], epsilons, strict=True):
-        for system, colour in COLOURS.items():
+        for system, colour in colours.items():
             found = sorted(
                 (row["gradient_size_reduction"], row["auc"])
                 for row in rows

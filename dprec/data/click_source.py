@@ -16,6 +16,7 @@ from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "synthetic"]
 DAYS = 7  # of the Kaggle log, which does not mark them
+STREAM = 24  # of criteo-days
 
 
 def open_clicks(
@@ -26,6 +27,7 @@ def open_clicks(
     vocabularies: Sequence[int],
     days: int | None,
     synthetic_records: int,
+    synthetic_drift: float = 0.0,
 ) -> Source[ClickLog]:
     """Find the log of a dataset and convert it where that has not been done.
 
@@ -35,7 +37,10 @@ def open_clicks(
     refuse_unknown(on_missing)
     if days is not None and days < 1:
         raise UserError(f"data.days is {days}: give at least 1 day")
-    invent = partial(_invented, synthetic_records, vocabularies, days)
+    if not 0 <= synthetic_drift <= 1:
+        raise UserError(f"data.synthetic_drift is {synthetic_drift}: give a share from 0 to 1")
+    usual = STREAM if dataset == "criteo-days" else DAYS
+    invent = partial(_invented, synthetic_records, vocabularies, usual if days is None else days, synthetic_drift)
     if dataset == "synthetic":
         if path is not None:
             raise UserError(
@@ -56,8 +61,7 @@ def open_clicks(
     return Source(ClickLog(blocks, vocabularies, None if dataset == "criteo-days" else days or DAYS), dataset)
 
 
-def _invented(records: int, vocabularies: Sequence[int], days: int | None) -> ClickLog:
-    days = days or DAYS
+def _invented(records: int, vocabularies: Sequence[int], days: int, drift: float) -> ClickLog:
     if records < days:
         raise UserError(f"data.synthetic_records is {records}: give at least one record for each of {days} days")
-    return ClickLog([synthetic_clicks(records, vocabularies, days)], vocabularies, days)
+    return ClickLog([synthetic_clicks(records, vocabularies, days, drift=drift)], vocabularies, days)

@@ -30,7 +30,8 @@ class ClickWorld:
     """The law of a click. Every bucket of a categorical feature is a vector in the plane; missing is the origin.
 
     Popularity: the bucket at place p of a feature is drawn with probability log(1 + 1/p), up to a factor, as long
-    as it exists; before it does, its draws go to the last before it that exists. A click's logit is the sum of
+    as it exists; before it does, its draws go to the last before it that exists. With a `drift`, that share of a large
+    feature's places is dealt out anew every day among the buckets that had them. A click's logit is the sum of
 
     - a paired part: the scalar product of two sums of vectors, one over the features of the user (the even
       ones), one over those of the ad (the odd ones), both shifted, so that a part of it is linear. The user's
@@ -40,7 +41,7 @@ class ClickWorld:
     All of it is a function of the arguments; what is drawn for a day does not depend on the other days.
     """
 
-    def __init__(self, vocabularies: Sequence[int], days: int, seed: int = 0) -> None:
+    def __init__(self, vocabularies: Sequence[int], days: int, seed: int = 0, drift: float = 0.0) -> None:
         rng = np.random.default_rng([seed, 0])
         sizes = np.asarray(vocabularies)
         self.seed, self.days = seed, days
@@ -51,6 +52,7 @@ class ClickWorld:
         place = np.arange(len(feature)) - self.first[feature]  # 1 is the most popular, 0 is missing
         # (R,) row of the bucket at a place: the places of a feature shuffled, missing left where it is
         self.row_at = np.lexsort((rng.random(len(feature)), place > 0, feature)).astype(np.int32)
+        self.drifted = self._drifted(np.where((sizes[feature] > LARGE) & (place > 0), feature, -1), drift)
         born = rng.integers(1, max(2, days), len(feature))
         new = (rng.random(len(feature)) < NEW) & (sizes[feature] > LARGE) & (place > 1) & (days > 1)
         self.born = born * new
@@ -59,6 +61,17 @@ class ClickWorld:
         self.missing = np.where(rng.random(FEATURES) < 0.4, rng.uniform(0.02, 0.4, FEATURES), 0).astype(np.float32)
         self.intercept = 0.0
         self.intercept = self._calibrated()
+
+    def _drifted(self, feature: np.ndarray, drift: float) -> list[np.ndarray]:
+        """`row_at` of each day; `feature` is -1 where it stays. One array stands for all days where nothing moves."""
+        days = [self.row_at]
+        for day in range(1, self.days if drift else 1):
+            rng = np.random.default_rng([self.seed, 3, day])
+            moving = np.flatnonzero((feature >= 0) & (rng.random(len(feature)) < drift))
+            dealt = moving[np.lexsort((rng.random(len(moving)), feature[moving]))]
+            days.append(days[-1].copy())
+            days[-1][moving] = days[-2][dealt]
+        return days
 
     def _invent_traits(self, feature: np.ndarray, place: np.ndarray, rng: np.random.Generator) -> None:
         """Few features matter much, large ones a little less: a bucket's effect shows after tens of records."""
@@ -89,8 +102,8 @@ class ClickWorld:
 
     def _rows_on(self, day: int) -> np.ndarray:
         """The row that every place leads to on a day: its own bucket's, or that of the last place before it."""
-        places = np.arange(len(self.born))
-        return self.row_at[np.maximum.accumulate(np.where(self.born <= day, places, 0))]
+        places, row_at = np.arange(len(self.born)), self.drifted[min(day, len(self.drifted) - 1)]
+        return row_at[np.maximum.accumulate(np.where(self.born <= day, places, 0))]
 
     def _draw(
         self, day: int, row_at: np.ndarray, count: int, rng: np.random.Generator
@@ -128,9 +141,11 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-logits))
 
 
-def synthetic_clicks(records: int, vocabularies: Sequence[int], days: int = 7, seed: int = 0) -> ClickBlock:
+def synthetic_clicks(
+    records: int, vocabularies: Sequence[int], days: int = 7, seed: int = 0, drift: float = 0.0
+) -> ClickBlock:
     """A log of `days` equal days in time order; a function of its arguments alone."""
-    world = ClickWorld(vocabularies, days, seed)
+    world = ClickWorld(vocabularies, days, seed, drift)
     values, clicked = np.empty((records, WIDTH), dtype=np.int32), np.empty(records, dtype=np.uint8)
     end = 0
     for day in range(days):

@@ -15,7 +15,9 @@ from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_source import ClickDataset, open_clicks
 from dprec.data.module import Law, SampledData, as_is
+from dprec.data.poisson import UserBatches
 from dprec.data.source import OnMissing
+from dprec.data.stream import PeriodBatches
 from dprec.errors import UserError
 
 # Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.
@@ -52,6 +54,8 @@ class Clicks(SampledData):
         vocabularies: buckets of each categorical feature, bucket 0 (missing) included; as published by default.
         table_scale: multiplies all vocabularies, such as 0.1 for a small model.
         days: cut a log without marks of days into this many equal parts; 7 by default.
+        period_days: train period by period, in time order, each of this many days; on all days at once by default.
+        period_passes: passes over a period before the next, `trainer.max_epochs` being passes over all of them.
         test_days: days held out at the end for the test.
         validation: also hold out the day before them.
         batch_size: records in a step: expected with Poisson sampling, exact with shuffling.
@@ -59,6 +63,7 @@ class Clicks(SampledData):
         sampling_seed: makes the draws of records repeatable, and the run not private.
         micro_batch: records of a micro-batch at most; changes speed and memory, not results.
         synthetic_records: records of the synthetic data, training and test together.
+        synthetic_drift: share of the values of large features that swap their popularity from day to day there.
 
     >>> data = Clicks(dataset="synthetic", synthetic_records=7000, table_scale=0.01, batch_size=100)
     >>> data.setup()
@@ -77,6 +82,8 @@ class Clicks(SampledData):
         vocabularies: list[int] | None = None,
         table_scale: float = 1.0,
         days: int | None = None,
+        period_days: int | None = None,
+        period_passes: float = 1.0,
         test_days: int = 1,
         validation: bool = False,
         batch_size: int = 4096,
@@ -84,6 +91,7 @@ class Clicks(SampledData):
         sampling_seed: int | None = None,
         micro_batch: int = 4096,
         synthetic_records: int = 1_000_000,
+        synthetic_drift: float = 0.0,
     ) -> None:
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
@@ -92,10 +100,13 @@ class Clicks(SampledData):
         self.on_missing = on_missing
         self.vocabularies = _scaled(VOCABULARIES if vocabularies is None else vocabularies, table_scale)
         self.days = days
+        self.period_days = period_days
+        self.period_passes = period_passes
         self.test_days = test_days
         self.validation = validation
         self.micro_batch = micro_batch
         self.synthetic_records = synthetic_records
+        self.synthetic_drift = synthetic_drift
         self._loaded: Loaded | None = None
 
     def load(self) -> Loaded:
@@ -109,6 +120,7 @@ class Clicks(SampledData):
                 self.vocabularies,
                 self.days,
                 self.synthetic_records,
+                self.synthetic_drift,
             )
             days = source.found.days
             last = len(days) - 1 - self.test_days  # the first day of the test
@@ -141,6 +153,12 @@ class Clicks(SampledData):
     @property
     def assumptions(self) -> list[str]:
         # The sizes of the tables are no part of it: they come from the recipe.
+        if self.period_days is not None:
+            sizes = sorted(map(len, self.periods(self.period_days)))
+            return [
+                f"the number of records of each of {len(sizes)} periods ({sizes[0]:,} to {sizes[-1]:,})",
+                "the moments that cut them and training from test",
+            ]
         return [f"the number of records ({self.users:,})", "the moments that cut training from test"]
 
     @property
@@ -148,6 +166,8 @@ class Clicks(SampledData):
         """Stays the same while a run may be resumed: names format, sizes and number of records, never their content."""
         loaded = self.load()
         facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
+        if self.period_days is not None:
+            facts.append([period.start for period in self.periods(self.period_days)])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     @property
@@ -162,6 +182,14 @@ class Clicks(SampledData):
         loaded = self.load()
         starts = [start for start in loaded.log.days if start < loaded.training.stop][::days]
         return [range(*ends) for ends in zip(starts, [*starts[1:], loaded.training.stop], strict=True)]
+
+    def _draws(self) -> UserBatches:
+        if self.period_days is None:
+            return super()._draws()
+        if self.sampling != "poisson":
+            raise UserError(f"data.sampling is {self.sampling}, but periods are sampled: give poisson")
+        periods = self.periods(self.period_days)
+        return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
 
     def training(self, period: range | None = None) -> TrainingRecords:
         """The training records of a period, numbered from 0; all of them by default."""

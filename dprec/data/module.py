@@ -84,8 +84,11 @@ class SampledData(pl.LightningDataModule):
     def batches(self) -> UserBatches:
         """The batch sampler of training: knows the rate that the accounting needs."""
         if self._batches is None:
-            self._batches = user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
+            self._batches = self._draws()
         return self._batches
+
+    def _draws(self) -> UserBatches:
+        return user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
 
 
 def as_is(batch: Any) -> Any:

@@ -90,9 +90,12 @@ class PoissonBatches(UserBatches):
         A binomial count followed by a uniform subset of that size is the same law as one coin a user, and
         costs what the batch costs: numpy picks a small subset without a pass over the population.
         """
+        return self._subset(self.users, step)
+
+    def _subset(self, users: int, step: int) -> np.ndarray:
         rng = np.random.Generator(_philox(self.seed, step))
-        count = rng.binomial(self.users, self.rate)
-        return np.sort(rng.choice(self.users, size=count, replace=False, shuffle=False))
+        count = rng.binomial(users, self.expected_batch / users)
+        return np.sort(rng.choice(users, size=count, replace=False, shuffle=False))
 
 
 class ShuffledBatches(UserBatches):

@@ -44,13 +44,14 @@ def calibrate(
     2.31
     """
     already = already or Ledger()
+    return least_noise(budget, lambda sigma: already.after(event_of(sigma), steps), steps, already)
+
+
+def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: int, already: Ledger) -> float:
+    """The same for a run whose ledger is `spent(σ)`, `steps` steps after what is recorded `already`."""
     if not budget.allows(already):
         passed = already.epsilon(budget.delta)
         raise UserError(f"epsilon={budget.epsilon:g} is already passed by other releases ({passed:.3g}): raise it")
-
-    def spent(sigma: float) -> Ledger:
-        return already.after(event_of(sigma), steps)
-
     if not budget.allows(spent(MOST_NOISE)):
         raise UserError(
             f"epsilon={budget.epsilon:g} is out of reach of {steps} steps even with a noise multiplier of "
@@ -70,10 +71,13 @@ def steps_allowed(budget: PrivacyBudget, ledger: Ledger, event: Event, at_most: 
     """
     if at_most <= 0 or event.noise_multiplier == 0 or not budget.allows(ledger):
         return 0
+    return most_steps(budget, lambda count: ledger.after(event, count), at_most)
 
-    def spent(count: int) -> Ledger:
-        return ledger.after(event, count)
 
+def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: int) -> int:
+    """The largest number of steps up to `at_most` after which the ledger, `spent(steps)`, fits; 0 if it never does."""
+    if at_most <= 0 or not budget.allows(spent(0)):
+        return 0
     if budget.allows(spent(at_most)):
         return at_most
     count = _most(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, 0, at_most)

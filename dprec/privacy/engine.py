@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
+from torch.utils.data import Subset
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
@@ -81,6 +82,7 @@ class Privacy(pl.Callback):
         self._resumed: dict[str, Any] | None = None
         self._probe = Probe()
         self._first = True  # no step was taken in this process yet
+        self._period: int | None = None  # of the last step that this process took
 
     @property
     def planned(self) -> Plan:
@@ -119,7 +121,8 @@ class Privacy(pl.Callback):
 
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
-        sampling, old, releases = Sampling.of(sampler), self._plan, (*self.rules.releases, *releases)
+        sampling, old = Sampling.of(sampler), self._plan
+        releases = (*self.rules.releases(len(sampling.periods)), *releases)
         if old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases)):
             return
         delta, sigma = self._given["delta"], self._given["noise_multiplier"]
@@ -149,7 +152,7 @@ class Privacy(pl.Callback):
         releases = tuple(getattr(pl_module, "releases", ()))
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
-        self._probe, self._first = Probe(), True
+        self._probe, self._first, self._period = Probe(), True, None
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise UserError(
@@ -163,7 +166,7 @@ class Privacy(pl.Callback):
         self.rules.begin(pl_module, trained, self.sigma, unit, self.noise)
         loader: Any = trainer.train_dataloader
         if self.steps == 0:
-            self.rules.prepare(pl_module, trained, loader.dataset, pl_module.sums)
+            self.rules.prepare(pl_module, trained, loader.dataset, pl_module.sums, len(self.sampling.periods))
         self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
         pl_module.noise_to_batch = sigma * unit
         pl_module.gradient = PrivateGradient(
@@ -180,6 +183,7 @@ class Privacy(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
         self._probe(pl_module, batch)
+        self._enter_period(trainer, pl_module)
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
@@ -208,6 +212,20 @@ class Privacy(pl.Callback):
 
     def on_exception(self, *_: Any) -> None:
         self.rules.settle()
+
+    def _enter_period(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        """Check that the coming batch is drawn from the period that pays for it; at the period's start, look at it."""
+        period = self.sampling.period_of(self.steps)
+        if period is None:
+            return
+        loader: Any = trainer.train_dataloader
+        if loader.batch_sampler.served() != self.steps:
+            raise UserError("batches do not come in the order they were drawn in, so a step may use another's period")
+        if period != self._period:
+            self._period = period
+            trained = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
+            records = Subset(loader.dataset, self.sampling.periods[period].numbers)
+            self.rules.enter(period, pl_module, trained, records, pl_module.sums)
 
     def _refuse_own_step(self, pl_module: pl.LightningModule) -> None:
         if self.steps != self._before + 1:
@@ -267,7 +285,7 @@ class Privacy(pl.Callback):
         self._allowed -= 1
         # A shuffled pass is one event; a resumed run shuffles anew, so its first step starts another.
         if self.steps % self.sampling.steps_per_event == 0 or self._first:
-            self.ledger.record(self.sampling.event(self.sigma))
+            self.ledger.record(self.sampling.event(self.sigma, self.steps))
         self._first = False
         self.noise.at(self.steps)
         self.steps += 1

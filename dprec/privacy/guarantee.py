@@ -69,11 +69,19 @@ def guarantee(
         if sampling.kind == "poisson"
         else f"shuffled batches of {sampling.expected_batch} {units}, without amplification by sampling"
     )
-    before = "".join(
-        f"a Gaussian release of {event.what} with multiplier {event.noise_multiplier:.6g}, "
+    if sampling.periods:
+        law = (
+            f"each with Poisson sampling of the {units} of one of {len(sampling.periods)} periods, at rate "
+            f"{sampling.rate:.6g} at most; a {sampling.unit} takes part in the steps of its own period alone, "
+            f"which the time in the {sampling.unit} decides"
+        )
+    released = dict.fromkeys(
+        f"a Gaussian release of {event.what} with multiplier {event.noise_multiplier:.6g}"
+        + (", " if event.period is None else " over the records of a period, ")
         for event in plan.releases.values()
         if event in ledger.events
     )
+    before = "".join(released)
     risky = plan.delta * sampling.users > 1.01
     caution = f", and δ above 1 / {units} allows that some are published outright" if risky else ""
     public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"

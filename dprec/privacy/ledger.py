@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +29,8 @@ class Event:
     `bounded`: anything that is (1 / noise multiplier, `delta`)-differentially private by itself, such as Laplace
     noise of that multiple of the ℓ1-sensitivity, whose δ is 0.
     A noise multiplier of 0 is an event too: it makes ε infinite.
+
+    With a `period`, only what belongs to that period of the data can take part, and everything belongs to one.
     """
 
     kind: str
@@ -35,6 +38,7 @@ class Event:
     rate: float = 1.0
     what: str = "training"
     delta: float = 0.0
+    period: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -52,6 +56,10 @@ class Event:
 class Ledger:
     """Counts events and composes them into one ε, by privacy loss distributions.
 
+    Neighbours differ in one period of the data, if it has periods. Whatever is done to the others is done to equal
+    data, even where it depends on earlier results; so ε is the largest that any period's events, together with those
+    without a period, come to.
+
     All events are about the same neighbours: Poisson sampling (one person more or less) and batches of a fixed
     size (one person replaced) do not mix.
 
@@ -65,7 +73,6 @@ class Ledger:
     def __init__(self, events: Mapping[Event, int] | None = None) -> None:
         self._counts: Counter[Event] = Counter(events or {})
         _check_neighbours(self._counts)
-        self._known: dict[tuple[float, float], float] = {}  # (delta, resolution) -> ε of what is recorded
 
     @property
     def events(self) -> Mapping[Event, int]:
@@ -74,20 +81,8 @@ class Ledger:
 
     @property
     def uses(self) -> accounting.Uses:
-        """What composes: counts by noise multiplier and sampling rate, whatever the events are called."""
-        return self._uses("poisson_gaussian", "gaussian")
-
-    @property
-    def subset_uses(self) -> accounting.Uses:
-        """The same, of batches of a fixed size."""
-        return self._uses("subset_gaussian")
-
-    def _uses(self, *kinds: str) -> accounting.Uses:
-        uses: Counter[tuple[float, float]] = Counter()
-        for event, count in self._counts.items():
-            if event.kind in kinds:
-                uses[event.noise_multiplier, event.rate] += count
-        return uses
+        """Counts by noise multiplier and sampling rate, whatever the events are called, of all periods together."""
+        return _uses(self._counts, "poisson_gaussian", "gaussian")
 
     def record(self, event: Event, count: int = 1) -> None:
         """Adds `count` uses of `event`; equal events are merged."""
@@ -96,12 +91,16 @@ class Ledger:
         if count:
             _check_neighbours([*self._counts, event])
             self._counts[event] += count
-            self._known.clear()
 
     def after(self, event: Event, count: int) -> Ledger:
         """What this ledger would be after `count` more uses of `event`; this one stays as it is."""
+        return self.after_all({event: count})
+
+    def after_all(self, events: Mapping[Event, int]) -> Ledger:
+        """What this ledger would be after more uses of several events."""
         ledger = Ledger(self._counts)
-        ledger.record(event, count)
+        for event, count in events.items():
+            ledger.record(event, count)
         return ledger
 
     def epsilon(self, delta: float, resolution: float = 1.0) -> float:
@@ -110,24 +109,19 @@ class Ledger:
         Final figures take about 0.2 s. With `resolution=accounting.COARSE` it is several times faster and,
         still an upper bound, less than 1e-3 higher in common settings. Asking twice is free.
         """
-        if (delta, resolution) not in self._known:
-            added, rest = self._bounded(delta)
-            noisy = accounting.epsilon(self.uses, rest, resolution, self.subset_uses)
-            self._known[delta, resolution] = added + noisy
-        return self._known[delta, resolution]
+        return max(_epsilon(*_hashable(events), delta, resolution) for events in self._by_period())
 
     def renyi_epsilon(self, delta: float) -> float:
         """An upper bound on `epsilon` that takes milliseconds and is looser: it says where to look."""
-        added, rest = self._bounded(delta)
-        return added + accounting.renyi_epsilon(self.uses, rest, self.subset_uses)
+        return max(_renyi_epsilon(*_hashable(events), delta) for events in self._by_period())
 
-    def _bounded(self, delta: float) -> tuple[float, float]:
-        """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and what they leave of it."""
-        bounded = [(event, count) for event, count in self._counts.items() if event.kind == "bounded"]
-        rest = delta - math.fsum(count * event.delta for event, count in bounded)
-        if rest < 0 or any(event.noise_multiplier == 0 for event, _ in bounded):
-            return math.inf, max(rest, 0.0)
-        return math.fsum(count / event.noise_multiplier for event, count in bounded), rest
+    def _by_period(self) -> list[Mapping[Event, int]]:
+        """For every period, the events that something of it may take part in."""
+        periods = {event.period for event in self._counts} - {None}
+        return [
+            {event: count for event, count in self._counts.items() if event.period in (None, period)}
+            for period in periods
+        ] or [self._counts]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able: the events with their counts."""
@@ -147,7 +141,6 @@ class Ledger:
             raise UserError(f"the privacy ledger cannot be read ({error}): use a checkpoint dprec wrote") from None
         _check_neighbours(counts)
         self._counts = counts
-        self._known.clear()
 
 
 def _check_neighbours(events: Iterable[Event]) -> None:
@@ -156,3 +149,42 @@ def _check_neighbours(events: Iterable[Event]) -> None:
             "Poisson sampling and batches of a fixed size protect against different neighbours and cannot share a "
             "ledger: use one of them"
         )
+
+
+_Uses = tuple[tuple[tuple[float, float], int], ...]
+_Bounded = tuple[tuple[float, float, int], ...]  # noise multiplier, δ, count
+
+
+def _uses(events: Mapping[Event, int], *kinds: str) -> accounting.Uses:
+    uses: Counter[tuple[float, float]] = Counter()
+    for event, count in events.items():
+        if event.kind in kinds:
+            uses[event.noise_multiplier, event.rate] += count
+    return uses
+
+
+def _hashable(events: Mapping[Event, int]) -> tuple[_Uses, _Uses, _Bounded]:
+    """What composes, sampled person by person and in batches of a fixed size, and what is bounded by itself."""
+    bounded = tuple((e.noise_multiplier, e.delta, count) for e, count in events.items() if e.kind == "bounded")
+    people, subsets = _uses(events, "poisson_gaussian", "gaussian"), _uses(events, "subset_gaussian")
+    return tuple(people.items()), tuple(subsets.items()), bounded
+
+
+@lru_cache(maxsize=4096)  # a period that is over, and one that is like another, is not composed again
+def _epsilon(uses: _Uses, subset: _Uses, bounded: _Bounded, delta: float, resolution: float) -> float:
+    added, rest = _added(bounded, delta)
+    return added + accounting.epsilon(dict(uses), rest, resolution, dict(subset))
+
+
+@lru_cache(maxsize=4096)
+def _renyi_epsilon(uses: _Uses, subset: _Uses, bounded: _Bounded, delta: float) -> float:
+    added, rest = _added(bounded, delta)
+    return added + accounting.renyi_epsilon(dict(uses), rest, dict(subset))
+
+
+def _added(bounded: _Bounded, delta: float) -> tuple[float, float]:
+    """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and what they leave of it."""
+    rest = delta - math.fsum(count * own for _, own, count in bounded)
+    if rest < 0 or any(multiplier == 0 for multiplier, _, _ in bounded):
+        return math.inf, max(rest, 0.0)
+    return math.fsum(count / multiplier for multiplier, _, count in bounded), rest

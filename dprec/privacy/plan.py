@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprec.errors import UserError
-from dprec.privacy.budget import PrivacyBudget, calibrate, steps_allowed
+from dprec.privacy.budget import PrivacyBudget, least_noise, most_steps
 from dprec.privacy.ledger import Event, Ledger
 from dprec.privacy.release import Release, release_events
 from dprec.privacy.sampling import Sampling
@@ -27,7 +27,7 @@ class Plan:
     epsilon: float | None  # the budget; None: ε is only reported
     delta: float
     sigma: float  # noise per clipping norm in each step
-    releases: Mapping[Release, Event]  # before training, each once
+    releases: Mapping[Release, Event]  # before training or a period of it, each once
 
     @classmethod
     def of(
@@ -53,31 +53,35 @@ class Plan:
         events = release_events(budget, releases)
         if sigma is None:
             already = Ledger(dict.fromkeys(events.values(), 1))
-            sigma = calibrate(budget, sampling.event, sampling.events(steps), already)
+            sigma = least_noise(budget, lambda s: already.after_all(sampling.spending(s, steps)), steps, already)
         return cls(sampling, epsilon, delta, sigma, events)
 
     def with_releases(self, ledger: Ledger) -> Ledger:
         """The ledger as it is once every release is on record, drawn anew."""
-        for event in self.releases.values():
-            ledger = ledger.after(event, 1)
-        return ledger
+        return ledger.after_all(dict.fromkeys(self.releases.values(), 1))
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, its releases included."""
-        event, events = self.sampling.event(self.sigma), self.sampling.events(steps)
-        return self.with_releases(Ledger()).after(event, events).epsilon(self.delta)
+        ledger = self.with_releases(Ledger()).after_all(self.sampling.spending(self.sigma, steps))
+        return ledger.epsilon(self.delta)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
         """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""
         if self.epsilon is None or wanted <= 0:
             return max(0, wanted)
-        budget, event = PrivacyBudget(self.epsilon, self.delta), self.sampling.event(self.sigma)
-        # All releases come before the first step: anew, too, where a run is resumed before it took one.
-        ledger = ledger if done else self.with_releases(ledger)
-        paid = steps_allowed(budget, ledger, event, self.sampling.events(wanted, done))
-        return min(wanted, self.sampling.steps_of(paid, done))
+        if self.sigma == 0:
+            return 0
+        # Releases come before the first step, or that of their period; anew, too, where a run is resumed before it
+        # took one.
+        coming = [event for event in self.releases.values() if not done or event not in ledger.events]
+        ledger, sampling = ledger.after_all(dict.fromkeys(coming, 1)), self.sampling
+        return most_steps(
+            PrivacyBudget(self.epsilon, self.delta),
+            lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)),
+            wanted,
+        )
 
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""
-        named = [[release.what, release.share] for release in self.releases]
+        named = [[r.what, r.share] if r.period is None else [r.what, r.share, r.period] for r in self.releases]
         return {"releases": named, **self.sampling.settings()}

@@ -23,14 +23,15 @@ AHEAD = 1 << 62  # the noise of releases follows from no training step's number
 
 @dataclass(frozen=True)
 class Release:
-    """One sum over all users, and the part of the run's budget it may take.
+    """One sum over all users, or those of one period, and the part of the run's budget it may take.
 
     Shares are parts of 1/σ²: releases with shares that add up to 1 spend the whole budget and leave nothing for
-    training.
+    training. Those of different periods do not add up.
     """
 
     what: str
     share: float
+    period: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -79,7 +80,8 @@ class NoisySums(ExactSums):
         self._asked.add(release)
         self._record(self._events[release])  # first: a crash may over-count, never under-count
         total = unit_sum(size, users, portions)
-        self._noise.at(AHEAD + len(self._asked)).add_(torch.from_numpy(total), self.std(release))
+        # By its place in the plan: a resumed run goes on with the noise of the next ones.
+        self._noise.at(AHEAD + 1 + list(self._events).index(release)).add_(torch.from_numpy(total), self.std(release))
         return total
 
     def std(self, release: Release) -> float:
@@ -96,10 +98,11 @@ def release_events(budget: PrivacyBudget, releases: Iterable[Release]) -> dict[R
     releases = list(releases)
     if not releases:
         return {}
-    if (whole := sum(release.share for release in releases)) > 1 + 1e-9:
+    shares = [sum(r.share for r in releases if r.period in (None, p)) for p in {r.period for r in releases}]
+    if (whole := max(shares)) > 1 + 1e-9:
         raise UserError(f"releases take {whole:.3g} of the budget: lower their shares to at most 1 together")
     alone = calibrate(budget, lambda sigma: Event("gaussian", sigma), steps=1)
-    return {r: Event("gaussian", alone / math.sqrt(r.share), what=r.what) for r in releases}
+    return {r: Event("gaussian", alone / math.sqrt(r.share), what=r.what, period=r.period) for r in releases}
 
 
 def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:

@@ -79,9 +79,8 @@ class RowRules:
         """
         return math.sqrt(1 + sum(strategy.relative_noise**-2 for strategy in self.strategies))
 
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        return tuple(release for strategy in self.strategies for release in strategy.releases)
+    def releases(self, periods: int = 0) -> tuple[Release, ...]:
+        return tuple(release for strategy in self.strategies for release in strategy.releases(periods))
 
     def settings(self) -> list[dict[str, Any]]:
         return [strategy.settings() for strategy in self.strategies]
@@ -121,12 +120,19 @@ class RowRules:
             if alone and len(over) > 1:
                 raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: let it rule alone")
 
-    def prepare(self, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums) -> None:
+    def prepare(
+        self, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums, periods: int = 0
+    ) -> None:
         """Let strategies look at all training data once; `users` gives the micro-batches of a list of users."""
         for strategy in self.strategies:
-            if strategy.releases:
+            if any(release.period is None for release in strategy.releases(periods)):
                 portions = partial(look_ups, strategy.space, module, trained, users)
                 strategy.prepare(len(users), portions, sums)
+
+    def enter(self, period: int, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums) -> None:
+        """Let strategies look at the users of a period, before its first step."""
+        for strategy in self.strategies:
+            strategy.enter(period, len(users), partial(look_ups, strategy.space, module, trained, users), sums)
 
     def over(self, name: str) -> bool:
         """Whether a strategy rules over this parameter."""

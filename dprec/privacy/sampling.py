@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from dprec.errors import UserError
@@ -22,11 +24,26 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
+class Period:
+    """Users who follow one another, whom training draws from for some steps before it goes on to the next."""
+
+    first: int
+    users: int
+    steps: int
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.users)
+
+
+@dataclass(frozen=True)
 class Sampling:
     """What a sampler does to one user over a run.
 
     Poisson: the user is in every step with probability `rate`, and every step is an event amplified by it.
     Shuffle: the user is in at most one step of each pass, and every pass is one event without amplification.
+    Periods, which are Poisson: a step draws from the users of its period alone, at that period's rate; after the
+    last period the first one follows.
     """
 
     kind: str
@@ -35,6 +52,7 @@ class Sampling:
     rate: float
     seeded: bool
     unit: str = "user"
+    periods: tuple[Period, ...] = ()
 
     @classmethod
     def of(cls, sampler: Any) -> Sampling:
@@ -45,16 +63,53 @@ class Sampling:
                 f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: "
                 "use DataLoader(batch_sampler=dprec.data.PoissonBatches(…))"
             )
-        return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit)
+        periods = tuple(Period(part.start, len(part), steps) for part, steps in getattr(sampler, "periods", ()))
+        return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit, periods)
+
+    def period_of(self, step: int) -> int | None:
+        """Return the number of the period that a step draws from."""
+        if not self.periods:
+            return None
+        return bisect_right(self._ends, step % self._ends[-1])
+
+    @property
+    def _ends(self) -> list[int]:
+        return [*accumulate(period.steps for period in self.periods)]
 
     @property
     def steps_per_event(self) -> int:
         return 1 if self.kind == "poisson" else max(1, self.users // self.expected_batch)
 
-    def event(self, noise_multiplier: float) -> Event:
+    def event(self, noise_multiplier: float, step: int = 0) -> Event:
+        """What goes on record at a step."""
+        if (number := self.period_of(step)) is not None:
+            rate = self.expected_batch / self.periods[number].users
+            return Event("poisson_gaussian", noise_multiplier, rate, period=number)
         if self.kind == "poisson":
             return Event("poisson_gaussian", noise_multiplier, self.rate)
         return Event("gaussian", noise_multiplier)
+
+    def spending(self, noise_multiplier: float, steps: int, start: int = 0) -> dict[Event, int]:
+        """Return the events of that many steps from step `start` on, by a process of their own.
+
+        >>> run = Sampling("poisson", 30, 5, 0.5, False, "record", (Period(0, 10, 4), Period(10, 20, 8)))
+        >>> [(event.period, event.rate, count) for event, count in run.spending(1.0, steps=11, start=2).items()]
+        [(0, 0.5, 3), (1, 0.25, 8)]
+        """
+        if not self.periods:
+            return {self.event(noise_multiplier): self.events(steps, start)}
+        found, first = {}, 0
+        for period in self.periods:
+            count = self._of(period, first, start + steps) - self._of(period, first, start)
+            if count > 0:
+                found[self.event(noise_multiplier, first)] = count
+            first += period.steps
+        return found
+
+    def _of(self, period: Period, first: int, before: int) -> int:
+        """How many of the steps before a step draw from a period whose first step is `first`."""
+        passes, rest = divmod(before, self._ends[-1])
+        return passes * period.steps + min(max(rest - first, 0), period.steps)
 
     def events(self, steps: int, start: int = 0) -> int:
         """Return how many events that many steps are, taken from step `start` on by a process of their own.
@@ -66,17 +121,17 @@ class Sampling:
         rest = -start % self.steps_per_event
         return (rest > 0) + -(-max(0, steps - rest) // self.steps_per_event)
 
-    def steps_of(self, events: int, start: int = 0) -> int:
-        """Return how many steps that many events pay for from step `start` on."""
-        rest = -start % self.steps_per_event
-        return rest + (events - 1) * self.steps_per_event if rest and events else events * self.steps_per_event
-
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""
         named = {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}
-        return named | {"sampling_seeded": self.seeded, "unit": self.unit}
+        named |= {"sampling_seeded": self.seeded, "unit": self.unit}
+        # Only where there are any: a run of a version that knew none may go on.
+        return named | ({"periods": [[p.first, p.users, p.steps] for p in self.periods]} if self.periods else {})
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Sampling:
         users, batch = settings["users"], settings["batch_size"]
-        return cls(settings["sampling"], users, batch, batch / users, settings["sampling_seeded"], settings["unit"])
+        periods = tuple(Period(*given) for given in settings.get("periods", ()))
+        rate = batch / min([period.users for period in periods], default=users)
+        seeded, unit = settings["sampling_seeded"], settings["unit"]
+        return cls(settings["sampling"], users, batch, rate, seeded, unit, periods)

@@ -57,9 +57,11 @@ class Strategy:
         """The noise multiplier of the choice in each step, per noise multiplier of the gradients; ∞ costs nothing."""
         return float("inf")
 
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        """The sums over all users that `prepare` asks for."""
+    def releases(self, periods: int = 0) -> tuple[Release, ...]:
+        """The sums that `prepare` asks for, over all users, and `enter`, over those of a period.
+
+        `periods` is how many there are in data that is trained on period by period, 0 for other data.
+        """
         return ()
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
@@ -71,6 +73,9 @@ class Strategy:
 
     def prepare(self, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
         """Look at all users once; `portions` holds how often each looks up each row."""
+
+    def enter(self, period: int, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
+        """Look at the users of a period before its first step; training may enter it again after others."""
 
     def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor | None:
         """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.

@@ -127,5 +127,7 @@ def _batches(data: Mapping[str, Any], users: int) -> UserBatches:
     given = data["init_args"]
     if "sampling" not in given or "batch_size" not in given:
         raise UserError(f"--users: {data['class_path']} has no sampling and batch_size to plan with; leave --users out")
+    if given.get("period_days") is not None:
+        raise UserError("--users: with data.period_days the records of each period count; leave --users out")
     module = build(pl.LightningDataModule, data, "data")  # which reads no data yet
     return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)

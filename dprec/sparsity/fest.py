@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -24,9 +24,13 @@ class FEST(Strategy):
     the budget is on record before the data is looked at. Or the counts are public: `public_counts` names a CSV file
     with columns table, row and count.
 
+    Where training goes period by period, rows can be chosen anew at the start of each: from the sum of the noisy counts
+    of all periods so far. A user is in the counts of one period.
+
     Args:
         keep: how many rows are trained, over all tables.
         share: part of the privacy budget for the counts.
+        counts: of all users before training; of the first period; or running, from period to period.
         per_table: keep equally many rows of each table, as far as it has them, and not the largest counts of all.
         public_counts: where the counts come from, if not from the data.
         options: those of `Strategy`.
@@ -36,6 +40,7 @@ class FEST(Strategy):
         self,
         keep: int = 10_000,
         share: float = 0.02,
+        counts: Literal["all", "first", "running"] = "all",
         per_table: bool = False,
         public_counts: str | None = None,
         **options: Any,
@@ -43,13 +48,27 @@ class FEST(Strategy):
         super().__init__(**options)
         if keep < 1:
             self.refuse("keep", keep)
-        self.keep, self.share, self.per_table, self.public_counts = keep, share, per_table, public_counts
-        self._counts = Release(f"row counts of {', '.join(self.tables)}", share)
+        if counts not in ("all", "first", "running") or (public_counts and counts != "all"):
+            self.refuse("counts", counts)
+        self.keep, self.share, self.counts = keep, share, counts
+        self.per_table, self.public_counts = per_table, public_counts
         self._rows = torch.zeros(0, dtype=torch.int64)
+        self._sum = torch.zeros(0, dtype=torch.float64)  # of the noisy counts of the periods so far
+        self._periods = 0
 
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        return () if self.public_counts else (self._counts,)
+    def releases(self, periods: int = 0) -> tuple[Release, ...]:
+        if self.public_counts:
+            return ()
+        if self.counts == "all":
+            return (self._release(None),)
+        if not periods:
+            raise UserError(
+                f"privacy.sparsity: FEST.counts is {self.counts}, but the data has no periods: set data.period_days"
+            )
+        return tuple(map(self._release, range(1 if self.counts == "first" else periods)))
+
+    def _release(self, period: int | None) -> Release:
+        return Release(f"row counts of {', '.join(self.tables)}", self.share, period)
 
     def begin(self, *given: Any) -> None:
         super().begin(*given)
@@ -57,20 +76,31 @@ class FEST(Strategy):
             self._rows = self._largest(self._read(Path(self.public_counts)))
 
     def prepare(self, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
-        self._rows = self._largest(sums(self._counts, self.space.size, users, portions()))
+        self._rows = self._largest(sums(self._release(None), self.space.size, users, portions()))
+
+    def enter(self, period: int, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
+        if self.counts == "all" or period < self._periods or (self.counts == "first" and period):
+            return
+        counts = torch.from_numpy(sums(self._release(period), self.space.size, users, portions()))
+        self._sum, self._periods = counts + self._sum if self._periods else counts, period + 1
+        self._rows = self._largest(self._sum.numpy().copy())
 
     def choose(self, batch: object, among: Tensor | None) -> Tensor:
         return self._rows if among is None else self._rows[is_among(self._rows, among)]
 
     def phrase(self, sigma: float) -> str:
         source = "public counts" if self.public_counts else "the release"
+        if self.counts == "running":
+            source = "the sum of the releases so far, anew at the start of each period"
         return f"FEST: {len(self._rows):,} rows chosen by {source}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self._rows}
+        running = {"sum": self._sum, "periods": torch.tensor(self._periods)} if self._periods else {}
+        return {"rows": self._rows, **running}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rows = state["rows"]
+        self._rows, self._sum = state["rows"], state.get("sum", self._sum)
+        self._periods = int(state.get("periods", 0))
 
     def _largest(self, counts: np.ndarray) -> Tensor:
         counts[self.space.padding.numpy()] = -np.inf

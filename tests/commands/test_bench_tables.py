@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dprec.bench import main as bench
-from dprec.benchmarks import lazydp, sparsity
+from dprec.benchmarks import lazydp, sparsity, stream
 
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
@@ -76,3 +76,13 @@ def test_strategies_are_compared_at_the_same_epsilon(tmp_path: Path, monkeypatch
     assert [row["seconds"] for row in rows_of(tmp_path, *argv)] == seconds, (
         "what is finished is read, not trained again"
     )
+
+
+def test_days_are_trained_on_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = stream.points
+    chosen = [point for point in every([8.0]) if point.setting in ("", "keep=500", "threshold=4")]
+    assert len({point.folder(tmp_path) for point in every([1.0, 8.0])}) == 2 * len(every([8.0]))
+    monkeypatch.setattr(stream, "points", lambda epsilons: chosen[:1] + chosen[3:4])
+    rows = rows_of(tmp_path, "stream", "--runs", str(tmp_path / "runs"), "--trainer.max_steps", "3")
+    assert [row["system"] for row in rows] == ["DP-SGD", "FEST, running"]
+    assert rows[1]["rows_noised"] == 500

@@ -185,7 +185,7 @@ def test_fest_by_table_and_from_public_counts(tmp_path: Any) -> None:
     public = FEST(keep=2, public_counts=str(file))
     run = Run([public])
     run.fill()
-    assert public.releases == ()
+    assert public.releases() == ()
     assert {name: rows.tolist() for name, rows in run.rules._chosen.items()} == {"big.weight": [7], "small.weight": [1]}  # type: ignore[union-attr]
     file.write_text("table,row,count\nbig.weight,700,90\n")
     with pytest.raises(UserError, match="names rows of 'big.weight' that the model does not have"):

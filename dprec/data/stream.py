@@ -1,0 +1,70 @@
+"""Batches from data in time order: one period after the other, as the data comes in."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from dprec.data.poisson import PoissonBatches
+from dprec.errors import UserError
+
+
+class PeriodBatches(PoissonBatches):
+    """Draws from one period for as many steps as `passes` over it take, then from the next.
+
+    In a period of n users, each of them is in each of its steps with probability `expected_batch / n`, independently
+    of all else, and in no other step. `rate` is the largest of these probabilities. One pass of the sampler goes
+    through all periods; the next one starts over.
+
+    >>> batches = PeriodBatches([range(0, 60), range(60, 100)], expected_batch=20, passes=2, seed=1)
+    >>> batches.periods, batches.rate, len(batches)
+    (((range(0, 60), 6), (range(60, 100), 4)), 0.5, 10)
+    >>> [min(users) >= 60 for users in batches]
+    [False, False, False, False, False, False, True, True, True, True]
+    """
+
+    def __init__(
+        self,
+        periods: Sequence[range],
+        expected_batch: int,
+        passes: float = 1.0,
+        seed: int | None = None,
+        unit: str = "user",
+    ) -> None:
+        if not 0 < passes < float("inf"):
+            raise UserError(f"data.period_passes is {passes}: give a number above 0")
+        least = min(map(len, periods), default=0)
+        if 0 < least < expected_batch:
+            raise UserError(
+                f"data.batch_size is {expected_batch} but a period has {least} {unit}s: give a batch size of at most "
+                "that, or longer periods"
+            )
+        super().__init__(sum(map(len, periods)), expected_batch, seed, unit)
+        self.periods = tuple((part, max(1, round(passes * len(part) / expected_batch))) for part in periods)
+        self.rate = expected_batch / least
+        self._ends = [*accumulate(steps for _, steps in self.periods)]
+        self._drawn: deque[int] = deque()  # steps whose batches were drawn and not served yet
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._drawn.clear()
+        for users in super().__iter__():
+            self._drawn.append(self.step - 1)
+            yield users
+
+    def served(self) -> int | None:
+        """Return the step of the first batch that was drawn and not asked for yet: they are taken in this order."""
+        return self._drawn.popleft() if self._drawn else None
+
+    def steps(self, epochs: float) -> int:
+        return round(epochs * len(self))
+
+    def draw(self, step: int) -> np.ndarray:
+        period, _ = self.periods[bisect_right(self._ends, step % len(self))]
+        return period.start + self._subset(len(period), step)
