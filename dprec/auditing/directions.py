@@ -89,8 +89,8 @@ class Marked(Recommender):
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
-                "beside EANA the audit's own table canaries.table.weight is ruled like the model's, and LazyDP or Dense "
-                "takes its gradient away: have them rule the model's tables only, such as tables: embedding.*"
+                "beside EANA the audit's own table, canaries.table.weight, is ruled like the model's, and LazyDP or "
+                "Dense takes its gradient away: have them rule the model's tables only, such as tables: embedding.*"
             )
         self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 

@@ -86,7 +86,7 @@ def _error(gauge: Mapping[str, Any]) -> float:
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader must know to read the numbers, and every breach."""
     said = [
-        f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries: rate, noise and δ are those of these runs",
+        f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries: rate, noise and δ are of these runs",
         "a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it",
     ]
     for row in rows:

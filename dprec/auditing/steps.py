@@ -40,7 +40,8 @@ def gauges(seen: np.ndarray, planted: np.ndarray, sigma: float, rate: float) -> 
 
     `noise` is the standard deviation at canaries that are not there, `share` what a canary adds when it is drawn,
     `repetition` how noise correlates with the last step's, or with that of the distance at which it is most alike
-    where that is no chance. They need no theorem, and find in a few hundred numbers what a bound on ε needs many runs for.
+    where that is no chance. They need no theorem, and find in a few hundred numbers what a bound on ε needs many
+    runs for.
     """
     out, inside = seen[:, ~planted], seen[:, planted]
     found = {}
