@@ -21,7 +21,7 @@ HELD = 2  # users with the same secret
 
 
 def median_bits(broken: Broken, seed: int = 0) -> tuple[float, float]:
-    """Median exposure by rank and by fit of secrets that `HELD` users hold, at ε = 0.5 per user if the engine keeps it."""
+    """Median exposure, by rank and by fit, of secrets that `HELD` users hold; an engine that keeps it has ε = 0.5."""
     canaries = Canaries(occurrences=(HELD,), each=21, references=2048, coins=0, length=5, seed=seed)
     data = CanariedSequences(
         canaries, dataset="synthetic", synthetic_users=30, synthetic_items=60, min_events=0, max_length=5,

@@ -144,7 +144,7 @@ def test_strategies_stand_beside_plain_noise_with_the_same_multipliers() -> None
 
 def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(recipe: Path, tmp_path: Path) -> None:
     sparse = ["--strategies", "EANA,LazyDP,AdaFEST", "--model.optimizer", "sgd", "--model.weight_decay", "0"]
-    small = [*SMALL[:-2], "--noise", "0.5", "--canaries", "1"]
+    small = [*SMALL[:-2], "--noise", "0.5", "--canaries", "1", "--trainer.max_steps", "3"]
     asked = [
         str(recipe),
         *small,
