@@ -144,7 +144,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
         **{name: report[name] for name in experiment.metrics},
         "empirical_epsilon": {name: asdict(bound) for name, bound in bounds.items()},
         "gauges": steps.as_dict(found),
-        "exposures": _exposures(model, planted, _groups(experiment, ledger, delta), delta),
+        **_exposures(model, planted, _groups(experiment, ledger, delta), delta),
         "untouched_rows": _untouched(experiment, checkpoint),
     }
     return row | {"breaches": [] if ledger is None else breaches(row, bounds, found)}
@@ -181,12 +181,13 @@ def _groups(experiment: Audited, ledger: Ledger | None, delta: float) -> dict[in
     return dict(zip(occurrences, group_epsilons(ledger, delta, occurrences), strict=True))
 
 
-def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> list[dict[str, Any]]:
-    """Bits for each number of occurrences, by rank and by fit: median and quartiles over the secrets."""
+def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> dict[str, Any]:
+    """Bits for each number of occurrences, by rank and by fit: median and quartiles; and how far off the fit is."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
-    ranked, fitted = exposure.by_rank(secrets, references), exposure.by_fit(secrets, references)
-    return [
+    ranked = exposure.by_rank(secrets, references)
+    fitted, own = np.split(exposure.by_fit(np.concatenate([secrets, references]), references), [len(secrets)])
+    points = [
         {
             "occurrences": count,
             "by_rank": _quartiles(ranked[planted.occurrences == count]),
@@ -196,6 +197,7 @@ def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], d
         }
         for count, epsilon in groups.items()
     ]
+    return {"exposures": points, "misfit": exposure.misfit(own)}
 
 
 def _quartiles(bits: np.ndarray) -> dict[str, float]:

@@ -15,7 +15,8 @@ import numpy as np
 from scipy import special
 
 DOUBT = 0.05  # the chance that an honest run's bound is wrong
-SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 1.0)  # of the canaries that are guessed; about the others one abstains
+# Of the canaries that are guessed; about the others one abstains. Not all: half in and half out is not how coins fell.
+SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 4 / 5)
 NEGLIGIBLE = 1e-3  # canaries times δ, at the δ where ε is bounded
 TOLERANCE = 1e-3
 MOST = 50.0  # no number of canaries shows more
@@ -102,5 +103,6 @@ def lower_bound(
         how = f"{name}, {'in or out' if both else 'in'}"
         found.append((epsilon, guesses, right, how))
     epsilon, guesses, right, how = max(found)
-    reach = at_least(many, many, many, delta, each)
+    most = max(1, round(max(SHARES) * many))
+    reach = at_least(many, most, most, delta, each)
     return LowerBound(epsilon, delta, reach, guesses, right, how, many, len(ways), 1 - doubt)

@@ -12,6 +12,7 @@ from rich.table import Table
 from dprec.auditing.group import USELESS
 from dprec.privacy.guarantee import round_up
 
+MISFIT = 0.05  # of a distribution function, from which on a fit is not to be trusted
 GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
 
 
@@ -99,6 +100,8 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
             said.append(f"{name} promises groups of so many users: {'; '.join(parts)} in the median at most")
+        if row["misfit"] > MISFIT:
+            said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust the ranks only")
         if row["steps"] < row["planned_steps"]:
             said.append(f"{row['system']} had time for {row['steps']} of {row['planned_steps']} steps; see --minutes")
         said += [f"BREACH, {row['system']}: {breach}" for breach in row["breaches"]]

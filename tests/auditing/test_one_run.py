@@ -78,6 +78,11 @@ def test_the_reach_is_what_perfect_guesses_give_and_more_canaries_reach_further(
     assert max(stuck) < 4.2
 
 
+def test_unequal_coins_do_not_spoil_guesses_that_know_them() -> None:
+    coins = np.arange(300) < 137
+    assert lower_bound({"all": coins * 1.0}, coins, 1e-7).epsilon > 3.4
+
+
 def test_less_doubt_is_a_lower_bound() -> None:
     draw = np.random.default_rng(1)
     coins = draw.random(400) < 0.5
