@@ -49,7 +49,7 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
 def _looks(names: Sequence[str]) -> list[dict[str, Any]]:
     """A colour for each way to train, a style of line for each of its noises; the recipe itself stands out.
 
-    >>> [tuple(look.values()) for look in _looks(["no privacy", "EANA 0.1", "EANA 0.01"])][1:]
+    >>> [tuple(look.values()) for look in _looks(["no privacy", "EANA 0.1", "EANA 0.01", "epsilon 8"])][1:3]
     [('#64748b', '-'), ('#64748b', ':')]
     """
     families = [name.rpartition(" ")[0] for name in names]
