@@ -30,7 +30,8 @@ def test_a_gauge_that_is_off_is_a_breach() -> None:
 def told(promised: float | None) -> str:
     row: dict[str, Any] = {
         "system": "mine", "canaries": 3, "users": 9, "steps": 1, "planned_steps": 1, "misfit": 0.0, "breaches": [],
-        "promised_there": promised, "exposures": [], "gauges": {"noise": {}}, "empirical_epsilon": {"x": {"reach": 4.8}},
+        "promised_there": promised, "exposures": [], "gauges": {"noise": {}},
+        "empirical_epsilon": {"gradients": {"reach": 4.8}},
     }  # fmt: skip
     return "\n".join(report.notes([row]))
 
