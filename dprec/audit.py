@@ -26,6 +26,7 @@ without privacy. A promise that is not kept ends the command with exit code 2.
   --coins N            canaries put in or left out by a coin, for ε: sequences, and gradients (1000)
   --seed_of_canaries N
   --noise LIST         also with these noise multipliers and no budget (0.01,0.001; none where the model has releases)
+  --strategies LIST    each noise also as these of dprec.sparsity place it, such as EANA,LazyDP,AdaFEST
   --beside TEXT        also the recipe with other overrides: 'name = --key value'; may be repeated
   --minutes N          in all; training that has no time left stops early and says so (8)
   --out DIR            folder of the audit; default runs/audit-<recipe>. The same command goes on where it stopped.

@@ -19,7 +19,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 SHORT_CLICKS = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_records", "700"]
 SHORT_CLICKS += ["--data.table_scale", "0.001"]
 SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
-FEW = ["--canaries", "1,2", "--each", "2", "--references", "100", "--coins", "20", "--noise", "none"]
+FEW = ["--canaries", "1,2", "--each", "2", "--references", "100", "--coins", "20"]
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -62,7 +62,7 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
             clicks = any("criteo" in word or "dlrm" in word for word in argv)
             argv += SHORT_CLICKS if clicks else SHORT if "my_log.csv" not in argv else SHORT[:4]
         elif module == "dprec.audit":
-            argv += SHORT + FEW
+            argv += [*SHORT, *FEW, "--noise", "1" if "--strategies" in argv else "none"]
         assert importlib.import_module(module).main(argv) == 0, argv
 
 

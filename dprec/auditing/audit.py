@@ -19,13 +19,14 @@ from dprec.auditing.canaries import Canaries, Planted
 from dprec.auditing.directions import PREFIX, PUSH, mark
 from dprec.auditing.group import group_epsilons, most_exposed
 from dprec.auditing.losses import losses_of, trained_model
-from dprec.auditing.one_run import LowerBound, lower_bound
+from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
 from dprec.auditing.systems import System, canaried, recorded
 from dprec.auditing.untouched import untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Recommender
+from dprec.privacy.ledger import Ledger
 from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.folder import RunFolder, write_json
@@ -41,7 +42,9 @@ class Audited(Experiment):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
-        mark(self.model, self.planted.directions, self.steps)
+        # Strategies that keep DP-SGD's promise keep it beside a table of their own with dense noise, whose steps show.
+        ruled = self.privacy is not None and self.privacy.rules.broken is not None
+        mark(self.model, self.planted.directions, self.steps, ruled)
 
     @property
     def planted(self) -> Planted:
@@ -112,7 +115,9 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
     checkpoint = read_checkpoint(run.checkpoint)
     planted, privacy, batches = experiment.planted, experiment.privacy, experiment.batches
     delta = report["delta"] or 1 / batches.users
-    sigma = report["noise_multiplier"] or 0.0
+    there = audited_delta(delta, experiment.data.canaries.coins)
+    ledger = spent(experiment, checkpoint)
+    sigma = 0.0 if privacy is None else report["noise_multiplier"] * privacy.rules.gradient_noise
     norm = PUSH if privacy is None else privacy.clipping.max_norm
     seen = checkpoint["state_dict"][f"{PREFIX}seen"].double().numpy()[: report["steps"]]  # (T, m)
     seen = seen * batches.expected_batch / norm
@@ -120,35 +125,47 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
     model = trained_model(checkpoint)
     if len(planted.sequences):
         told = {"loss": -losses_of(model, planted.sequences)}
-        bounds["sequences"] = lower_bound(told, planted.sequence_coins, delta)
+        bounds["sequences"] = lower_bound(told, planted.sequence_coins, there, DOUBT / 2)
         told = dict(steps.scores(seen, sigma, batches.rate))
-        bounds["gradients"] = lower_bound(told, planted.direction_coins, delta)
+        bounds["gradients"] = lower_bound(told, planted.direction_coins, there, DOUBT / 2)
     found = {} if privacy is None else steps.gauges(seen, planted.direction_coins, sigma, batches.rate)
     row = {
         "promised_epsilon": report["epsilon"],  # null: none
         "delta": delta,
+        "audited_delta": there,  # where ε is bounded, and promised:
+        "promised_there": None if ledger is None else ledger.epsilon(there),
         "noise_multiplier": report["noise_multiplier"],
         "sampling_rate": batches.rate,
         "users": batches.users,
+        "canaries": planted.training().users,
         "steps": report["steps"],
         "planned_steps": experiment.steps,
         "seconds": report["seconds"],
         **{name: report[name] for name in experiment.metrics},
         "empirical_epsilon": {name: asdict(bound) for name, bound in bounds.items()},
         "gauges": steps.as_dict(found),
-        "exposures": _exposures(model, planted, _groups(experiment, checkpoint, delta), delta),
+        **_exposures(model, planted, _groups(experiment, ledger, delta), delta),
         "untouched_rows": _untouched(experiment, checkpoint),
     }
-    return row | {"breaches": breaches(row, bounds, found)}
+    return row | {"breaches": [] if ledger is None else breaches(row, bounds, found)}
+
+
+def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:
+    """What the run recorded; None where nothing is promised."""
+    privacy = experiment.privacy
+    if privacy is None or privacy.repeatable or privacy.rules.broken is not None:
+        return None
+    privacy.ledger.load_state_dict(checkpoint["callbacks"][privacy.state_key]["ledger"])
+    return privacy.ledger
 
 
 def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str, steps.Gauge]) -> list[str]:
     """What was seen that the promise excludes."""
-    promised = row["promised_epsilon"]
+    promised = row["promised_there"]
     said = [
-        f"ε is at least {bound.epsilon:.2f} by {name}, promised is {promised:.2f}"
+        f"ε is at least {bound.epsilon:.2f} by {name}, promised is {promised:.2f} at δ = {bound.delta:.1g}"
         for name, bound in bounds.items()
-        if promised is not None and bound.epsilon > promised
+        if bound.epsilon > promised
     ]
     for name, gauge in found.items():
         if gauge.breach:
@@ -156,24 +173,21 @@ def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str
     return said
 
 
-def _groups(experiment: Audited, checkpoint: dict[str, Any], delta: float) -> dict[int, float]:
-    """ε of a group of each number of users; ∞ without privacy."""
+def _groups(experiment: Audited, ledger: Ledger | None, delta: float) -> dict[int, float]:
+    """ε of a group of each number of users; ∞ where none is promised."""
     occurrences = experiment.data.canaries.occurrences
-    if experiment.privacy is None or experiment.privacy.repeatable:
+    if ledger is None or math.isinf(ledger.epsilon(delta)):
         return dict.fromkeys(occurrences, math.inf)
-    ledger = experiment.privacy.ledger
-    ledger.load_state_dict(checkpoint["callbacks"][experiment.privacy.state_key]["ledger"])
-    if math.isinf(ledger.epsilon(delta)):
-        return dict.fromkeys(occurrences, math.inf)
-    return dict(zip(occurrences, group_epsilons(ledger.uses, delta, occurrences), strict=True))
+    return dict(zip(occurrences, group_epsilons(ledger, delta, occurrences), strict=True))
 
 
-def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> list[dict[str, Any]]:
-    """Bits for each number of occurrences, by rank and by fit: median and quartiles over the secrets."""
+def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> dict[str, Any]:
+    """Bits for each number of occurrences, by rank and by fit: median and quartiles; and how far off the fit is."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
-    ranked, fitted = exposure.by_rank(secrets, references), exposure.by_fit(secrets, references)
-    return [
+    ranked = exposure.by_rank(secrets, references)
+    fitted, own = np.split(exposure.by_fit(np.concatenate([secrets, references]), references), [len(secrets)])
+    points = [
         {
             "occurrences": count,
             "by_rank": _quartiles(ranked[planted.occurrences == count]),
@@ -183,6 +197,7 @@ def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], d
         }
         for count, epsilon in groups.items()
     ]
+    return {"exposures": points, "misfit": exposure.misfit(own)}
 
 
 def _quartiles(bits: np.ndarray) -> dict[str, float]:

@@ -9,6 +9,7 @@ import numpy as np
 from dprec.data.histories import Histories
 from dprec.errors import UserError
 
+ROOM = 10  # times as many possible sequences as are drawn, so that drawing different ones ends soon
 _STREAM = 0x63616E617279  # keeps these draws apart from whatever else is derived from the same seed
 
 
@@ -42,22 +43,42 @@ class Canaries:
                 raise UserError(f"--{name} is {getattr(self, name)}: give a whole number of at least {smallest}")
 
     def draw(self, items: int) -> Planted:
-        """The canaries for a catalogue of item ids 1..items.
+        """The canaries for a catalogue of item ids 1..items, no two of them equal.
 
         >>> planted = Canaries(occurrences=(1, 3), each=2, references=100, coins=4, length=5).draw(items=40)
         >>> planted.secrets.shape, planted.occurrences.tolist(), planted.training().users
         ((4, 6), [1, 1, 3, 3], 16)
         """
         counts = np.repeat(np.array(self.occurrences), self.each)
-        sequences = [
-            self._generator(place).integers(1, items + 1, size=(many, self.length + 1), dtype=np.int32)
-            for place, many in enumerate((len(counts), self.references, self.coins, self.coins))
-        ]
-        coins = self._generator(len(sequences)).integers(0, 2, size=(2, self.coins)) == 1
-        return Planted(counts, *sequences, *coins)
+        sizes = (len(counts), self.references, self.coins, self.coins)
+        if items ** (self.length + 1) < ROOM * sum(sizes):
+            raise UserError(
+                f"--length is {self.length}: of {items} items there are too few such sequences for {sum(sizes)} "
+                "different ones: give longer ones, or fewer"
+            )
+        generators = [self._generator(place) for place in range(len(sizes) + 1)]
+        rows = np.concatenate(
+            [_sequences(g, many, self.length, items) for g, many in zip(generators, sizes, strict=False)]
+        )
+        places = np.repeat(np.arange(len(sizes)), sizes)
+        while len(again := _repeated(rows)):  # a secret must not be a reference, nor a name be that of two
+            for row in again:
+                rows[row] = _sequences(generators[places[row]], 1, self.length, items)
+        coins = generators[-1].integers(0, 2, size=(2, self.coins)) == 1
+        return Planted(counts, *np.split(rows, np.cumsum(sizes)[:-1]), *coins)
 
     def _generator(self, place: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(_STREAM, place)))
+
+
+def _sequences(draw: np.random.Generator, many: int, length: int, items: int) -> np.ndarray:
+    return draw.integers(1, items + 1, size=(many, length + 1), dtype=np.int32)
+
+
+def _repeated(rows: np.ndarray) -> np.ndarray:
+    """Which rows are equal to one before them."""
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return np.setdiff1d(np.arange(len(rows)), first)
 
 
 @dataclass(frozen=True)

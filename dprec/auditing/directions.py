@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dprec.data.batch import SequenceBatch
 from dprec.errors import UserError
@@ -21,17 +22,31 @@ PUSH = 1e4  # norm of a canary's gradient before clipping: more than any sensibl
 PREFIX = "canaries."  # of what a marked model's state holds beside the model's own
 
 
+class Apart(nn.Module):
+    """An embedding that no sparsity strategy knows for one."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, dim))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return functional.embedding(ids, self.weight)
+
+
 class Directions(nn.Module):
-    """A table with one entry for each canary, who the canaries are, and what each step did to their entries."""
+    """A table with one entry for each canary, who the canaries are, and what each step did to their entries.
+
+    Where it is `ruled`, sparsity strategies take it for an embedding like the model's; else it gets dense noise.
+    """
 
     names: Tensor
     order: Tensor
     key: Tensor
     seen: Tensor
 
-    def __init__(self, canaries: np.ndarray, max_length: int, steps: int) -> None:
+    def __init__(self, canaries: np.ndarray, max_length: int, steps: int, ruled: bool) -> None:
         super().__init__()
-        self.table = nn.Embedding(max(1, len(canaries)), 1)
+        self.table = (nn.Embedding if ruled else Apart)(max(1, len(canaries)), 1)
         nn.init.zeros_(self.table.weight)
         # A sequence's name is a sum of random 64-bit numbers, so that padding does not matter.
         key = np.random.default_rng(0).integers(-(2**62), 2**62, size=(2, max_length))
@@ -74,17 +89,17 @@ class Marked(Recommender):
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
-                "the audit watches the gradient of a table of its own, canaries.table.weight, which LazyDP and Dense "
-                "take away: have them rule the model's tables only, such as tables: embedding.*"
+                "beside EANA the audit's own table, canaries.table.weight, is ruled like the model's, and LazyDP or "
+                "Dense takes its gradient away: have them rule the model's tables only, such as tables: embedding.*"
             )
         self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
 
-def mark(model: Recommender, canaries: np.ndarray, steps: int) -> None:
+def mark(model: Recommender, canaries: np.ndarray, steps: int, ruled: bool = False) -> None:
     """Make these sequences (m, L + 1) canaries of this model's gradient, watched for so many steps."""
     own = type(model)
     model.__class__ = type(f"Marked{own.__name__}", (Marked, own), {})
-    model.canaries = Directions(canaries, model.max_length, steps)
+    model.canaries = Directions(canaries, model.max_length, steps, ruled)
 
 
 def own_state(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -31,6 +31,17 @@ def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
     return -log_below((losses - centre) / spread, shape, place, width) / np.log(2)
 
 
+def misfit(bits: np.ndarray) -> float:
+    """The largest distance between two distribution functions: a fit's, from the references' own bits, and theirs.
+
+    >>> misfit(-np.log2([0.75, 0.25])), misfit(-np.log2([0.1, 0.2]))
+    (0.25, 0.8)
+    """
+    below = np.sort(np.exp2(-bits))
+    steps = np.arange(len(bits) + 1) / len(bits)
+    return float(max(np.abs(below - steps[:-1]).max(), np.abs(below - steps[1:]).max()))
+
+
 def log_below(x: np.ndarray, shape: float, place: float, width: float) -> np.ndarray:
     """Logarithm of a skew-normal's distribution function, right in its far left tail as well.
 

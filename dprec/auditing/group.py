@@ -10,6 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
 from dprec.privacy import accounting
+from dprec.privacy.ledger import Ledger
 
 INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the most points, of which each takes a search
 USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10
@@ -39,15 +40,19 @@ def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
     return epsilon if epsilon <= USELESS else math.inf
 
 
-def group_epsilons(uses: accounting.Uses, delta: float, groups: Sequence[int]) -> list[float]:
-    """ε for each size of a group; larger groups are not tried once one is beyond use."""
+def group_epsilons(ledger: Ledger, delta: float, groups: Sequence[int]) -> list[float]:
+    """ε for each size of a group; larger groups are not tried once one is beyond use.
+
+    Of what is not Gaussian noise under Poisson sampling, or without any, one user's ε alone is known.
+    """
+    gaussian = {event.kind for event in ledger.events} <= {"poisson_gaussian", "gaussian"}
     found: dict[int, float] = {}
     for group in sorted(groups):
         if group == 1:
-            found[group] = accounting.epsilon(uses, delta)
+            found[group] = ledger.epsilon(delta)
         else:
-            beyond = math.inf in found.values()
-            found[group] = math.inf if beyond else group_epsilon(uses, delta, group)
+            beyond = not gaussian or math.inf in found.values()
+            found[group] = math.inf if beyond else group_epsilon(ledger.uses, delta, group)
     return [found[group] for group in groups]
 
 

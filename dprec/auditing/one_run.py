@@ -2,7 +2,8 @@
 
 After Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), Theorem 5.2: of r guesses
 about canaries that a fair coin each put in or left out, an (ε, δ)-private mechanism lets at most a
-Binomial(r, e^ε / (1 + e^ε)) many be right, but for a chance that grows with δ.
+Binomial(r, e^ε / (1 + e^ε)) many be right, but for a chance that grows with m canaries times δ. With δ = 1 / users that
+chance drowns everything, so ε is bounded at a smaller δ, where a ledger promises something as well.
 """
 
 from __future__ import annotations
@@ -13,23 +14,36 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-CONFIDENCE = 0.95
-SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 1.0)  # of the canaries that are guessed; about the others one abstains
+DOUBT = 0.05  # the chance that an honest run's bound is wrong
+# Of the canaries that are guessed; about the others one abstains. Not all: half in and half out is not how coins fell.
+SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 4 / 5)
+NEGLIGIBLE = 1e-3  # canaries times δ, at the δ where ε is bounded
 TOLERANCE = 1e-3
-MOST = 50.0  # an ε beyond this is nothing to tell from infinity
+MOST = 50.0  # no number of canaries shows more
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """ε is at least this with the stated confidence, by the best of several ways to guess, all of them counted."""
+    """ε is at least this at this δ with the stated confidence, by the best of several ways to guess, all counted."""
 
     epsilon: float
+    delta: float
+    reach: float  # what it would be if every guess were right: a promise above it cannot be contradicted
     guesses: int
     right: int
     by: str
     canaries: int
     ways: int
-    confidence: float = CONFIDENCE
+    confidence: float
+
+
+def audited_delta(delta: float, canaries: int) -> float:
+    """The δ to bound ε at: small enough for so many canaries, and not above the one that is promised.
+
+    >>> audited_delta(1e-4, canaries=1000), audited_delta(1e-9, canaries=1000)
+    (1e-06, 1e-09)
+    """
+    return min(delta, NEGLIGIBLE / max(1, canaries))
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -58,32 +72,37 @@ def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float
     def refuted(epsilon: float) -> bool:
         return chance(canaries, guesses, right, epsilon, delta) <= doubt
 
-    if 2 * right <= guesses:
+    if 2 * right <= guesses or not refuted(0.0):
         return 0.0
     low, high = 0.0, MOST
-    if not refuted(low) or refuted(high):
-        return MOST if refuted(high) else 0.0
     while high - low > TOLERANCE:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
 
 
-def lower_bound(scores: Mapping[str, np.ndarray], planted: np.ndarray, delta: float) -> LowerBound:
+def lower_bound(
+    scores: Mapping[str, np.ndarray], planted: np.ndarray, delta: float, doubt: float = DOUBT
+) -> LowerBound:
     """Guess by each score, where a higher one speaks for "planted", and bound ε by the best way to guess.
 
     Ways are each score, a share of the canaries to guess about, and whether only the highest are guessed to be in
     or as many of the lowest to be out as well. They are fixed beforehand, and the doubt is divided among them.
     """
+    many = len(planted)
     ways = [(name, share, both) for name in scores for share in SHARES for both in (False, True)]
+    each = doubt / len(ways)
     found = []
     for name, share, both in ways:
-        guesses = max(1, round(share * len(planted)))
+        guesses = max(1, round(share * many))
         order = np.argsort(-scores[name], kind="stable")
         inside = order[: (guesses + 1) // 2 if both else guesses]
         outside = order[len(order) - guesses // 2 :] if both else order[:0]
         right = int(planted[inside].sum() + (~planted[outside]).sum())
-        epsilon = at_least(len(planted), guesses, right, delta, (1 - CONFIDENCE) / len(ways))
+        epsilon = at_least(many, guesses, right, delta, each)
         how = f"{name}, {'in or out' if both else 'in'}"
-        found.append(LowerBound(epsilon, guesses, right, how, len(planted), len(ways)))
-    return max(found, key=lambda bound: bound.epsilon)
+        found.append((epsilon, guesses, right, how))
+    epsilon, guesses, right, how = max(found)
+    most = max(1, round(max(SHARES) * many))
+    reach = at_least(many, most, most, delta, each)
+    return LowerBound(epsilon, delta, reach, guesses, right, how, many, len(ways), 1 - doubt)

@@ -12,6 +12,7 @@ from dprec.auditing import eana
 from dprec.benchmarks.figure import DPREC, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
+STYLES = ("-", ":", "-.")
 TRUSTED = 3.0  # times the bits that ranks can tell: a fit says no more than "more" beyond
 WAYS = {"by_rank": "by rank (interpolation)", "by_fit": "by a fitted distribution (extrapolation)"}
 
@@ -21,13 +22,12 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
     plt = pyplot()
     drawn, panels = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
-        for place, row in enumerate(rows):
-            colour = DPREC if place == len(rows) - 1 and len(rows) > 1 else COLOURS[place % len(COLOURS)]
-            points = row["exposures"]
+        for row, look in zip(rows, _looks([row["system"] for row in rows]), strict=True):
+            points, colour = row["exposures"], look["color"]
             x = [point["occurrences"] for point in points]
-            panel.plot(x, [p[way]["median"] for p in points], marker="o", ms=4, color=colour, label=row["system"])
+            panel.plot(x, [p[way]["median"] for p in points], marker="o", ms=4, label=row["system"], **look)
             quartiles = ([point[way][end] for point in points] for end in ("lower", "upper"))
-            panel.fill_between(x, *quartiles, color=colour, alpha=0.12, linewidth=0)
+            panel.fill_between(x, *quartiles, color=colour, alpha=0.06, linewidth=0)
             known = [p for p in points if p["at_most"] is not None and p["at_most"] <= np.log2(references)]
             panel.plot(
                 [p["occurrences"] for p in known], [p["at_most"] for p in known], color=colour, linestyle=(0, (4, 3)),
@@ -44,6 +44,22 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
     panels[0].set_ylabel("bits; 1 is the median of what was never seen")
     panels[0].legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
+
+
+def _looks(names: Sequence[str]) -> list[dict[str, Any]]:
+    """A colour for each way to train, a style of line for each of its noises; the recipe itself stands out.
+
+    >>> [tuple(look.values()) for look in _looks(["no privacy", "EANA 0.1", "EANA 0.01", "epsilon 8"])][1:3]
+    [('#64748b', '-'), ('#64748b', ':')]
+    """
+    families = [name.rpartition(" ")[0] for name in names]
+    distinct = list(dict.fromkeys(families))
+    looks = []
+    for place, family in enumerate(families):
+        recipe = place == len(names) - 1 and len(names) > 1
+        colour = DPREC if recipe else COLOURS[distinct.index(family) % len(COLOURS)]
+        looks.append({"color": colour, "linestyle": STYLES[families[:place].count(family) % len(STYLES)]})
+    return looks
 
 
 def theorem(file: Path, delta: float = 1e-7, width: float = 10.0, sigmas: Sequence[float] = (0.1, 0.3, 1.0)) -> None:

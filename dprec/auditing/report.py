@@ -12,6 +12,7 @@ from rich.table import Table
 from dprec.auditing.group import USELESS
 from dprec.privacy.guarantee import round_up
 
+MISFIT = 0.05  # of a distribution function, from which on a fit is not to be trusted
 GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
 
 
@@ -29,9 +30,14 @@ def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_row(
         "ε promised", *("none" if r["promised_epsilon"] is None else _short(r["promised_epsilon"]) for r in rows)
     )
+    there = min(row["audited_delta"] for row in rows)
+    table.add_row(
+        f"ε promised at δ = {there:.0e}", *(_promise(r["promised_there"], r["promised_epsilon"]) for r in rows)
+    )
     for view in ("sequences", "gradients"):
         bounds = (row["empirical_epsilon"].get(view) for row in rows)
         table.add_row(f"ε at least, by {view}", *("" if b is None else f"{b['epsilon']:.2f}" for b in bounds))
+    table.add_row("the most such a bound can show", *(f"{_reach(row):.2f}" for row in rows))
     for name, meaning in GAUGES.items():
         gauges = (row["gauges"].get(name) for row in rows)
         table.add_row(meaning, *("" if g is None else f"{_ratio(g):.3f} ± {_error(g):.3f}" for g in gauges))
@@ -61,6 +67,14 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if value >= 100 else f"{value:.1f}"
 
 
+def _promise(epsilon: float | None, promised: float | None) -> str:
+    return "none" if epsilon is None or promised is None else _short(epsilon)
+
+
+def _reach(row: Mapping[str, Any]) -> float:
+    return max((bound["reach"] for bound in row["empirical_epsilon"].values()), default=0.0)
+
+
 def _ratio(gauge: Mapping[str, Any]) -> float:
     """Measured over promised; as it is where 0 is promised."""
     return gauge["measured"] / (gauge["promised"] or 1.0)
@@ -72,12 +86,22 @@ def _error(gauge: Mapping[str, Any]) -> float:
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader must know to read the numbers, and every breach."""
-    said = ["a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it"]
+    said = [
+        f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries: rate, noise and δ are of these runs",
+        "a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it",
+    ]
     for row in rows:
+        name, there = row["system"], row["promised_there"]
+        if there is None and row["gauges"]:
+            said.append(f"{name} promises nothing: its gauges say what it lacks of DP-SGD")
+        elif there is not None and row["empirical_epsilon"] and there > _reach(row):
+            said.append(f"{name}: no guesses about so few canaries contradict ε = {_short(there)}; its gauges can fail")
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
-            said.append(f"{row['system']} promises groups of so many users: {'; '.join(parts)} in the median at most")
+            said.append(f"{name} promises groups of so many users: {'; '.join(parts)} in the median at most")
+        if row["misfit"] > MISFIT:
+            said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust the ranks only")
         if row["steps"] < row["planned_steps"]:
             said.append(f"{row['system']} had time for {row['steps']} of {row['planned_steps']} steps; see --minutes")
         said += [f"BREACH, {row['system']}: {breach}" for breach in row["breaches"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from dprec.cli.parser import Settings, parse
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
+from dprec.privacy.strategy import Strategy
 from dprec.run.folder import replace_file
 
 NO_PRIVACY = "no privacy"
@@ -54,7 +56,16 @@ class System:
     def with_noise(cls, multiplier: float) -> System:
         """DP-SGD with this noise and no budget, whatever ε that comes to."""
         noise = (("privacy.epsilon", "null"), ("privacy.noise_multiplier", f"{multiplier:g}"))
-        return cls(f"noise {multiplier:g}", noise)
+        return cls(f"DP-SGD {multiplier:g}", noise)
+
+    @classmethod
+    def with_strategy(cls, strategy: str, multiplier: float) -> System:
+        """The same noise where this strategy of `dprec.sparsity`, as it is by default, puts it."""
+        path = f"dprec.sparsity.{strategy}"
+        resolve(Strategy, path, "--strategies")
+        plain = cls.with_noise(multiplier)
+        sparsity = ("privacy.sparsity", json.dumps({"class_path": path}))
+        return cls(f"{strategy} {multiplier:g}", (*plain.overrides, sparsity))
 
     @property
     def folder(self) -> str:
@@ -85,16 +96,17 @@ def _whole(line: CommandLine, option: str, usual: Canaries) -> int:
 
 
 def asked_systems(line: CommandLine) -> list[System]:
-    """The recipe last, after the same without privacy and those that `--noise` and `--beside` name."""
+    """The recipe last, after the same without privacy and those that `--noise`, `--strategies`, `--beside` name."""
     beside = [value for key, value in line.overrides if key == "beside"]
-    noise = line.take("noise")
+    noise, listed = line.take("noise"), line.take("strategies")
+    strategies = listed.split(",") if listed else []
     line.take("beside")
     tree = parse(line).tree
     privacy = tree["privacy"]
     if noise is None:  # releases before training take a share of a budget, so there must be one
         model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         noise = NOISE if model.releases is Learner.releases else "none"
-    systems = [System.without_privacy(), *_noises(noise, privacy is not None), *map(System.read, beside)]
+    systems = [System.without_privacy(), *_noises(noise, strategies, privacy is not None), *map(System.read, beside)]
     if privacy is not None:
         given = privacy["init_args"]
         named = f"epsilon {given['epsilon']:g}" if given.get("epsilon") else "the recipe"
@@ -106,13 +118,17 @@ def asked_systems(line: CommandLine) -> list[System]:
     return systems
 
 
-def _noises(text: str, private: bool) -> list[System]:
+def _noises(text: str, strategies: Sequence[str], private: bool) -> list[System]:
     if not private or text == "none":  # without a privacy block there is no clipping to add noise to
+        if strategies:
+            raise UserError("--strategies needs noise to place: give --noise, and a recipe with a privacy block")
         return []
     try:
-        return [System.with_noise(float(part)) for part in text.split(",")]
+        multipliers = [float(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"--noise is {text!r}: give noise multipliers, such as 0.01,0.001, or none") from None
+    placed = [System.with_strategy(strategy, multiplier) for strategy in strategies for multiplier in multipliers]
+    return [*map(System.with_noise, multipliers), *placed]
 
 
 def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path, seconds: float) -> Settings:

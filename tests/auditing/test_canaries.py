@@ -73,6 +73,16 @@ def test_canaries_follow_from_their_seed_and_are_random_items() -> None:
     assert not (first.references[:1000] == first.sequences).all(1).any()
 
 
+def test_no_two_canaries_are_equal_and_no_reference_is_held_even_where_few_sequences_exist() -> None:
+    planted = Canaries(occurrences=(1, 2), each=5, references=300, coins=20, length=1, seed=1).draw(items=60)
+    rows = np.concatenate([planted.secrets, planted.references, planted.sequences, planted.directions])
+    assert len(np.unique(rows, axis=0)) == len(rows) == 350
+    assert rows.min() >= 1
+    assert rows.max() <= 60
+    with pytest.raises(UserError, match="too few such sequences"):
+        Canaries(length=1).draw(items=60)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

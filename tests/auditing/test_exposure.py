@@ -42,6 +42,14 @@ def test_both_agree_where_both_can_be_asked() -> None:
     assert exposure.by_fit(losses, references) == pytest.approx(exposure.by_rank(losses, references), abs=0.15)
 
 
+@pytest.mark.parametrize(("draws", "low", "high"), [("skewnorm", 0.0, 0.02), ("bimodal", 0.05, 1.0)])
+def test_a_fit_that_does_not_fit_says_so(draws: str, low: float, high: float) -> None:
+    draw = np.random.default_rng(2)
+    both = np.concatenate([draw.normal(-4, 1, 2000), draw.normal(4, 1, 2000)])
+    references = stats.skewnorm(3).rvs(4000, random_state=2) if draws == "skewnorm" else both
+    assert low <= exposure.misfit(exposure.by_fit(references, references)) <= high
+
+
 def test_a_model_that_tells_nobody_apart_exposes_nobody() -> None:
     references, losses = np.full(200, 3.0), np.full(5, 3.0)
     assert (exposure.by_rank(losses, references) <= 0).all()

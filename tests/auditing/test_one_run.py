@@ -6,7 +6,7 @@ from math import comb, exp
 import numpy as np
 import pytest
 
-from dprec.auditing.one_run import at_least, chance, lower_bound
+from dprec.auditing.one_run import at_least, audited_delta, chance, lower_bound
 
 
 def written_out(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -61,3 +61,39 @@ def test_coins_that_nothing_is_known_of_bound_nothing_and_known_ones_much() -> N
     assert known.epsilon > 3.5
     assert known.by.startswith("all")
     assert known.right > 0.99 * known.guesses
+
+
+def test_the_reach_is_what_perfect_guesses_give_and_more_canaries_reach_further() -> None:
+    """At δ = 1 / users they did not: of 20,000 canaries all known, ε was no more than of 1,000."""
+    coins = np.arange(1000) % 2 == 0
+    known = lower_bound({"all": coins * 1.0}, coins, audited_delta(3e-5, 1000))
+    assert known.epsilon == pytest.approx(known.reach, abs=2e-3)
+    unknown = lower_bound({"none": np.zeros(1000)}, coins, audited_delta(3e-5, 1000))
+    assert unknown.epsilon < unknown.reach == known.reach
+    reaches = [at_least(m, m, m, audited_delta(3e-5, m), 0.0025) for m in (1000, 5000, 20_000)]
+    assert reaches == sorted(reaches)
+    assert reaches[0] > 5
+    assert reaches[-1] > 7.5
+    stuck = [at_least(m, m, m, 3e-5, 0.0025) for m in (1000, 5000, 20_000)]
+    assert max(stuck) < 4.2
+
+
+def test_unequal_coins_do_not_spoil_guesses_that_know_them() -> None:
+    coins = np.arange(300) < 137
+    assert lower_bound({"all": coins * 1.0}, coins, 1e-7).epsilon > 3.4
+
+
+def test_less_doubt_is_a_lower_bound() -> None:
+    draw = np.random.default_rng(1)
+    coins = draw.random(400) < 0.5
+    score = {"some": coins + draw.normal(size=400)}
+    sure, surer = (lower_bound(score, coins, 1e-6, doubt) for doubt in (0.05, 0.025))
+    assert 0 < surer.epsilon < sure.epsilon
+    assert (sure.confidence, surer.confidence) == (0.95, 0.975)
+
+
+def test_guesses_do_not_depend_on_the_coins() -> None:
+    """Ties are broken by place, so that with scores that say nothing as many are right as coins happen to be."""
+    coins = np.arange(1000) % 2 == 0
+    for planted in (coins, ~coins):
+        assert lower_bound({"none": np.zeros(1000)}, planted, 1e-6).epsilon == 0.0

@@ -6,6 +6,7 @@ import pytest
 from dprec.auditing import steps
 from dprec.auditing.group import group_epsilon, group_epsilons, most_exposed
 from dprec.privacy import accounting
+from dprec.privacy.ledger import Event, Ledger
 
 T, M, RATE = 60, 400, 0.2
 
@@ -38,6 +39,24 @@ def test_less_noise_and_a_larger_share_show() -> None:
     assert not steps.gauges(*entries(1.6), sigma=1.5, rate=RATE)["noise"].breach
 
 
+@pytest.mark.parametrize("period", [1, 3, 45])
+def test_noise_that_comes_again_shows_at_whatever_distance(period: int) -> None:
+    """As after a resume that starts the generator anew, or with a seed for each epoch."""
+    fresh, planted = entries(1.5)
+    fresh[:, ~planted] = fresh[np.arange(T) % period][:, ~planted]
+    found = steps.gauges(fresh, planted, sigma=1.5, rate=RATE)
+    assert found["repetition"].breach
+    assert found["repetition"].measured > 0.5
+
+
+def test_repetition_is_the_correlation_written_out() -> None:
+    seen, planted = entries(1.5)
+    out = seen[:, ~planted]
+    for lag in (1, 7, T - 1):
+        expected = (out[lag:] * out[:-lag]).mean() / (out**2).mean()
+        assert steps.correlations(out)[lag - 1] == pytest.approx(expected)
+
+
 def test_the_likelihood_ratio_is_the_mixtures() -> None:
     seen, _ = entries(0.8)
     density = lambda y: np.exp(-(y**2) / (2 * 0.8**2))  # noqa: E731
@@ -55,10 +74,17 @@ def test_a_group_whose_users_are_always_drawn_is_one_user_with_less_noise() -> N
 
 
 def test_larger_groups_are_promised_less_and_hopeless_ones_nothing() -> None:
-    found = group_epsilons({(2.0, 0.05): 20}, 1e-5, [1, 2, 4, 1000])
+    found = group_epsilons(Ledger({Event("poisson_gaussian", 2.0, 0.05): 20}), 1e-5, [1, 2, 4, 1000])
     assert found[0] < found[1] < found[2] < found[3]
     assert found[3] == np.inf
-    assert group_epsilons({(0.0, 0.05): 10}, 1e-5, [1]) == [np.inf]
+    assert group_epsilons(Ledger({Event("gaussian", 0.0): 10}), 1e-5, [1]) == [np.inf]
+
+
+@pytest.mark.parametrize("event", [Event("bounded", 0.5), Event("subset_gaussian", 2.0, 0.05)])
+def test_of_what_is_not_poisson_and_gaussian_a_group_is_promised_nothing(event: Event) -> None:
+    ledger = Ledger({event: 1})
+    assert group_epsilons(ledger, 1e-5, [1, 2]) == [ledger.epsilon(1e-5), np.inf]
+    assert ledger.epsilon(1e-5) > 0
 
 
 def test_what_epsilon_allows_the_median_exposure() -> None:

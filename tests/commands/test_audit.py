@@ -14,6 +14,8 @@ from tests.commands.support import ROOT, strict
 
 SMALL = ["--canaries", "1,6", "--each", "3", "--references", "200", "--coins", "60", "--length", "8", "--noise", "none"]
 
+SPARSE_MODEL = ["--model.class_path", "dprec.models.DualEncoder", "--model.tied", "false", "--model.negatives", "4"]
+
 
 @pytest.fixture(scope="module")
 def audited(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,6 +101,8 @@ def test_an_engine_that_breaks_its_promise_fails_the_command(
     [
         (["--canaries", "many"], "--canaries is 'many': give numbers of users"),
         (["--noise", "little"], "--noise is 'little': give noise multipliers"),
+        (["--strategies", "EANA"], "--strategies needs noise to place: give --noise"),
+        (["--noise", "1", "--strategies", "EAMA"], "--strategies: "),
         (["--beside", "nothing"], "--beside is 'nothing': give a name and overrides"),
         (["--beside", "epsilon 4 = --seed 1"], "there are two systems 'epsilon-4'"),
         (["--length", "11"], "--length is 11 but a model sees 10 items"),
@@ -119,11 +123,50 @@ def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("recipe", "noises"),
-    [("movielens_transformer", ["noise 0.01", "noise 0.001"]), ("movielens_dpformer", [])],
+    [("movielens_transformer", ["DP-SGD 0.01", "DP-SGD 0.001"]), ("movielens_dpformer", [])],
 )
 def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
     line = CommandLine(recipes=[str(ROOT / "recipes" / f"{recipe}.yaml")])
     assert [system.name for system in asked_systems(line)] == ["no privacy", *noises, "epsilon 8"]
+
+
+def test_strategies_stand_beside_plain_noise_with_the_same_multipliers() -> None:
+    line = CommandLine(recipes=[str(ROOT / "recipes" / "movielens_transformer.yaml")])
+    line.overrides = [("noise", "0.1,1"), ("strategies", "EANA,LazyDP")]
+    systems = asked_systems(line)
+    named = ["no privacy", "DP-SGD 0.1", "DP-SGD 1", "EANA 0.1", "EANA 1", "LazyDP 0.1", "LazyDP 1", "epsilon 8"]
+    assert [system.name for system in systems] == named
+    assert dict(systems[5].overrides) == {
+        "privacy.epsilon": "null", "privacy.noise_multiplier": "0.1",
+        "privacy.sparsity": '{"class_path": "dprec.sparsity.LazyDP"}',
+    }  # fmt: skip
+
+
+def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(recipe: Path, tmp_path: Path) -> None:
+    sparse = ["--strategies", "EANA,LazyDP,AdaFEST", "--model.optimizer", "sgd", "--model.weight_decay", "0"]
+    small = [*SMALL[:-2], "--noise", "0.5", "--canaries", "1", "--trainer.max_steps", "3"]
+    asked = [
+        str(recipe),
+        *small,
+        *SPARSE_MODEL,
+        *sparse,
+        "--privacy.epsilon",
+        "null",
+        "--privacy.noise_multiplier",
+        "1",
+    ]
+    assert audit([*asked, "--out", str(tmp_path / "audit")]) == 0
+    rows = {row["system"]: row for row in strict(tmp_path / "audit" / "audit.json")["systems"]}
+    eana = rows["EANA 0.5"]
+    assert eana["promised_there"] is None
+    assert eana["breaches"] == []
+    assert eana["gauges"]["noise"]["breach"]
+    for name in ("DP-SGD 0.5", "LazyDP 0.5", "AdaFEST 0.5"):
+        assert rows[name]["promised_there"] >= rows[name]["promised_epsilon"]
+        assert rows[name]["gauges"]["noise"]["measured"] == pytest.approx(
+            rows[name]["gauges"]["noise"]["promised"], rel=0.3
+        )
+    assert rows["AdaFEST 0.5"]["gauges"]["noise"]["promised"] == pytest.approx(0.5 * 1.25**0.5)  # σ₁ = 2 σ₂
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,6 +180,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         "coins",
         "seed_of_canaries",
         "noise",
+        "strategies",
         "beside",
         "minutes",
     ):
