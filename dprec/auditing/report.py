@@ -94,8 +94,8 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         name, there = row["system"], row["promised_there"]
         if there is None and row["gauges"]:
             said.append(f"{name} promises nothing: its gauges say what it lacks of DP-SGD")
-        elif there is not None and row["empirical_epsilon"] and there > _reach(row):
-            said.append(f"{name}: no guesses about so few canaries contradict ε = {_short(there)}; its gauges can fail")
+        elif there is not None and row["empirical_epsilon"] and _reach(row) < there < USELESS:
+            said.append(f"{name}: guesses about so few canaries cannot contradict ε = {_short(there)}, only gauges can")
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
