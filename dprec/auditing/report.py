@@ -19,7 +19,8 @@ GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "
 def show(report: Mapping[str, Any], console: Console) -> None:
     rows = report["systems"]
     console.print(promises(rows))
-    console.print(exposures(rows))
+    for way in ("by_rank", "by_fit"):
+        console.print(exposures(rows, way))
     for line in notes(rows):
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -46,25 +47,33 @@ def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def exposures(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Median bits by rank, then by fit, a line for each number of users who hold a secret."""
-    table = _columns("median exposure in bits, by rank / by fit", rows, first="users who hold the secret")
-    for points in zip(*(row["exposures"] for row in rows), strict=True):
-        cells = (f"{p['by_rank']['median']:.1f} / {_short(p['by_fit']['median'])}" for p in points)
-        table.add_row(str(points[0]["occurrences"]), *cells)
+def exposures(rows: Sequence[Mapping[str, Any]], way: str) -> Table:
+    """Median bits of each system, a column for each number of users who hold a secret."""
+    title = f"median exposure, {way.replace('_', ' ')}, over the users who hold it"
+    table = _table(title)
+    for point in rows[0]["exposures"]:
+        table.add_column(str(point["occurrences"]), justify="right")
+    for row in rows:
+        bits = (_short(point[way]["median"]) for point in row["exposures"])
+        table.add_row(row["system"], *bits, style="bold red" if row["breaches"] else None)
     return table
 
 
-def _columns(title: str, rows: Sequence[Mapping[str, Any]], first: str = "") -> Table:
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 0, 0, 1))
-    table.add_column(first)
+def _columns(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(title)
     for row in rows:
         table.add_column(row["system"], justify="right", style="bold red" if row["breaches"] else None)
     return table
 
 
+def _table(title: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", padding=(0, 0, 0, 1))
+    table.add_column("")
+    return table
+
+
 def _short(value: float) -> str:
-    return f"{value:.3g}" if value >= 100 else f"{value:.1f}"
+    return f"{value:.2e}" if value >= 1e4 else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _promise(epsilon: float | None, promised: float | None) -> str:
@@ -94,8 +103,8 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         name, there = row["system"], row["promised_there"]
         if there is None and row["gauges"]:
             said.append(f"{name} promises nothing: its gauges say what it lacks of DP-SGD")
-        elif there is not None and row["empirical_epsilon"] and there > _reach(row):
-            said.append(f"{name}: no guesses about so few canaries contradict ε = {_short(there)}; its gauges can fail")
+        elif there is not None and row["empirical_epsilon"] and _reach(row) < there < USELESS:
+            said.append(f"{name}: guesses about so few canaries cannot contradict ε = {_short(there)}, only gauges can")
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
