@@ -130,5 +130,7 @@ def distinct(layer: nn.EmbeddingBag, ids: Tensor, gradient: Tensor) -> tuple[Ten
 
 
 def _scattered(ids: Tensor, values: Tensor, table: Tensor) -> Tensor:
-    sum_of_rows = torch.sparse_coo_tensor(ids.flatten().unsqueeze(0), values.flatten(0, 1), table.shape)
+    sum_of_rows = torch.sparse_coo_tensor(
+        ids.flatten().unsqueeze(0), values.flatten(0, 1), table.shape, check_invariants=False
+    )
     return sum_of_rows.coalesce()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from dprec.benchmarks import figure, report
@@ -21,6 +22,7 @@ from dprec.errors import UserError
 
 RUNS = "runs/sparsity"
 EPSILONS = (1.0, 3.0, 8.0)
+RANKS = (1, 4)  # numbers of an id, where its vector has up to 63
 # Large tables and a small network, so that a run takes minutes.
 SETTINGS: tuple[str, ...] = (
     "--data.dataset",
@@ -49,6 +51,7 @@ COLOURS = {
     "AdaFEST": "#c2410c",
     "AdaFEST+": "#16a34a",
     "exponential": "#a855f7",
+    "low rank": "#64748b",
 }
 
 
@@ -62,12 +65,14 @@ class Point:
     system: str
     epsilon: float
     setting: str
-    strategies: tuple[Named, ...]
+    strategies: tuple[Named, ...] = ()
+    low_rank: int | None = None
 
     @property
     def overrides(self) -> list[str]:
         named = [{"class_path": f"dprec.sparsity.{name}", "init_args": given} for name, given in self.strategies]
-        return ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)]
+        given = ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)]
+        return given if self.low_rank is None else [*given, "--model.low_rank", str(self.low_rank)]
 
     def folder(self, runs: Path) -> Path:
         words = [self.system.lower().replace(" ", "-"), f"{self.epsilon:g}", *self.setting.split()]
@@ -90,6 +95,7 @@ def points(epsilons: Sequence[float]) -> list[Point]:
             },
         }
         found += [Point(name, epsilon, knob, given) for (name, knob), given in settings.items()]
+        found += [Point("low rank", epsilon, f"rank={rank}", low_rank=rank) for rank in RANKS]
     return found
 
 
@@ -124,9 +130,11 @@ def compare(line: CommandLine, console: Console, what: Comparison) -> None:
         folder, tiny = point.folder(runs), what.tiny if quick else ()
         finish(folder, ["recipes/criteo_dpsgd.yaml", *what.settings, *tiny, *point.overrides, *given])
         rows.append(_row(point, folder))
-    dense = {row["epsilon"]: row["auc"] for row in rows if row["system"] == "DP-SGD"}
+    dense = {row["epsilon"]: row for row in rows if row["system"] == "DP-SGD"}
     for row in rows:
-        row["auc_loss"] = dense[row["epsilon"]] - row["auc"]
+        row["auc_loss"] = dense[row["epsilon"]]["auc"] - row["auc"]
+        if row["gradient_size_reduction"] is None:
+            row["gradient_size_reduction"] = dense[row["epsilon"]]["numbers"] / row["numbers"]
     if json_file:
         report.write_json(rows, Path(json_file))
     shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
@@ -163,7 +171,8 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str] = COLOURS) 
 
 def _row(point: Point, folder: Path) -> Row:
     metrics = json.loads((folder / "metrics.json").read_text())
-    saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": 1.0})
+    saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": None})
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", map_location="meta", weights_only=True)["state_dict"]
     return {
         "epsilon": point.epsilon,
         "system": point.system,
@@ -171,6 +180,7 @@ def _row(point: Point, folder: Path) -> Row:
         "auc": metrics["auc"],
         "gradient_size_reduction": saved["gradient_size_reduction"],
         "rows_noised": saved["rows_noised"],
+        "numbers": sum(weight.numel() for name, weight in weights.items() if name.startswith("tables.")),
         "seconds": metrics["seconds"],
     }
 
