@@ -147,7 +147,9 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str] = COLOURS) 
     """AUC against how many times fewer numbers get noise, a panel for each ε."""
     plt = figure.pyplot()
     epsilons = sorted({row["epsilon"] for row in rows})
-    drawn, panels = plt.subplots(1, len(epsilons), figsize=(4 * len(epsilons), 3.4), sharey=True, squeeze=False)
+    drawn, panels = plt.subplots(
+        1, len(epsilons), figsize=(4 * len(epsilons), 3.6), sharey=True, squeeze=False, layout="constrained"
+    )
     for panel, epsilon in zip(panels[0], epsilons, strict=True):
         for system, colour in colours.items():
             found = sorted(
