@@ -38,7 +38,7 @@ class PeriodBatches(PoissonBatches):
         if not 0 < passes < float("inf"):
             raise UserError(f"data.period_passes is {passes}: give a number above 0")
         least = min(map(len, periods), default=0)
-        if 0 < least < expected_batch:
+        if periods and least < expected_batch:
             raise UserError(
                 f"data.batch_size is {expected_batch} but a period has {least} {unit}s: give a batch size of at most "
                 "that, or longer periods"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,13 +53,13 @@ class Plan:
         budget = PrivacyBudget(epsilon, delta)
         events = release_events(budget, releases)
         if sigma is None:
-            already = Ledger(dict.fromkeys(events.values(), 1))
+            already = Ledger(Counter(events.values()))
             sigma = least_noise(budget, lambda s: already.after_all(sampling.spending(s, steps)), steps, already)
         return cls(sampling, epsilon, delta, sigma, events)
 
     def with_releases(self, ledger: Ledger) -> Ledger:
         """The ledger as it is once every release is on record, drawn anew."""
-        return ledger.after_all(dict.fromkeys(self.releases.values(), 1))
+        return ledger.after_all(Counter(self.releases.values()))
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, its releases included."""
@@ -74,7 +75,7 @@ class Plan:
         # Releases come before the first step, or that of their period; anew, too, where a run is resumed before it
         # took one.
         coming = [event for event in self.releases.values() if not done or event not in ledger.events]
-        ledger, sampling = ledger.after_all(dict.fromkeys(coming, 1)), self.sampling
+        ledger, sampling = ledger.after_all(Counter(coming)), self.sampling
         return most_steps(
             PrivacyBudget(self.epsilon, self.delta),
             lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)),

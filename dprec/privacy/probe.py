@@ -5,8 +5,9 @@ refuses what it can see; this looks at the model as a whole, on a few real users
 alone, without anybody's padding, is the truth. The tape's gradient of the same user among others, at another place
 and whose histories are longer or shorter, must agree with it: at the weights as they are, and at perturbed ones,
 since much is silent at initialisation. It catches batch normalisation, in-batch negatives, a transposed batch, losses
-averaged over padding, and state that learns from users. Of tables it looks at the rows that these users read, and at
-no others, so that it takes no memory of a table's size.
+averaged over padding, and state that learns from users. Of tables it looks at the rows that are read, also where they
+are read only once others have moved, and at no others, so that it takes no memory of a table's size. A table that the
+module also holds as another tensor is looked at as a whole.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dprec.privacy.tape import Read, Tape, batch_tensors, select_users
 SMALLEST = 1e-4  # norm below which a gradient is rounding
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
 PERTURBATION = 0.1
+ROUNDS = 5  # of perturbed weights at most, while rows are read that were not before
 NUDGE = 1e-3  # enough to leave a kink, where rounding decides between two gradients
 
 
@@ -61,9 +63,14 @@ def probe(
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read)
     try:
-        for perturbed in (False, True):
+        for name in _held_twice(module, parameters, tables):
+            shaken.read(name, None)
+        for perturbed in range(1 + ROUNDS):
+            if perturbed > 1 and not shaken.new:
+                break
             if perturbed:
                 shaken.by(PERTURBATION)
+                shaken.new = False
             own_draws = False
             for user in chosen:
                 together = chosen
@@ -93,6 +100,12 @@ def _padded(batch: Any) -> bool:
 
 def _chosen(batch: Any) -> list[int]:
     return sorted({0, len(batch) // 2, len(batch) - 1})  # longest, middle, shortest
+
+
+def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Collection[str]) -> list[str]:
+    """Return the tables whose memory the module reads under another name, too: nobody is told of which rows."""
+    others = {leaf.untyped_storage().data_ptr() for leaf in _held(module).values()}
+    return [name for name in tables if parameters[name].untyped_storage().data_ptr() in others]
 
 
 def _compare_one(
@@ -126,6 +139,10 @@ def _compare_one(
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
+    return {name: leaf.detach().clone() for name, leaf in _held(module).items()}
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
     """Every tensor a module holds that no optimizer step writes, whether or not a checkpoint would hold it."""
     trained = {id(p) for p in module.parameters() if p.requires_grad}
     held: dict[str, Any] = dict(module.state_dict(keep_vars=True))
@@ -133,7 +150,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
         own = {name: value for name, value in vars(part).items() if name not in ("_parameters", "_modules")}
         held |= {f"{prefix}.{name}".strip("."): value for name, value in (own | own.pop("_buffers")).items()}
     return {
-        f"{name}[{place}]" if place else name: leaf.detach().clone()
+        f"{name}[{place}]" if place else name: leaf
         for name, value in held.items()
         for place, leaf in enumerate(tree_leaves(value))
         if isinstance(leaf, Tensor) and id(leaf) not in trained

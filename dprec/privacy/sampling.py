@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 from dprec.errors import UserError
@@ -63,7 +63,11 @@ class Sampling:
                 f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: "
                 "use DataLoader(batch_sampler=dprec.data.PoissonBatches(…))"
             )
-        periods = tuple(Period(part.start, len(part), steps) for part, steps in getattr(sampler, "periods", ()))
+        given = tuple(getattr(sampler, "periods", ()))
+        if given and kind != "poisson":
+            raise UserError(f"the periods of {type(sampler).__name__} are accounted for as Poisson sampling: draw so")
+        _refuse_shared([part for part, _ in given])
+        periods = tuple(Period(part.start, len(part), steps) for part, steps in given)
         return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit, periods)
 
     def period_of(self, step: int) -> int | None:
@@ -135,3 +139,16 @@ class Sampling:
         rate = batch / min([period.users for period in periods], default=users)
         seeded, unit = settings["sampling_seeded"], settings["unit"]
         return cls(settings["sampling"], users, batch, rate, seeded, unit, periods)
+
+
+def _refuse_shared(periods: Sequence[range]) -> None:
+    """Refuse periods of which two have a user in common: what one costs is not added to what the others cost."""
+    if any(part.step != 1 for part in periods):
+        raise UserError("the users of a period are not consecutive: give ranges of step 1")
+    ascending = sorted((part.start, part.stop, number) for number, part in enumerate(periods))
+    for (_, stop, one), (start, _, other) in pairwise(ascending):
+        if start < stop:
+            raise UserError(
+                f"periods {min(one, other)} and {max(one, other)} share users, who would take part in both while one "
+                "is paid for: give periods that do not overlap"
+            )

@@ -33,12 +33,15 @@ class Shaken:
         self._read: dict[str, Tensor | None] = dict.fromkeys(tables, torch.zeros(0, dtype=torch.int64))
         self._saved: list[tuple[Tensor, Tensor | None, Tensor]] = []
         self._whole: set[str] = set()  # parameters of which everything is saved
+        self.new = True  # whether rows were read that were not before, since somebody set this to False
 
     def read(self, name: str, ids: Tensor | None) -> None:
         """Hear that these rows of a parameter are read; None stands for all of them."""
         before = self._read.get(name)
         if before is not None:
-            self._read[name] = None if ids is None else torch.cat([before.to(ids.device), ids.flatten()]).unique()
+            now = None if ids is None else torch.cat([before.to(ids.device), ids.flatten()]).unique()
+            self.new |= now is None or len(now) != len(before)
+            self._read[name] = now
 
     def by(self, size: float) -> None:
         """Add noise of this standard deviation. Padding stays: no step ever moves it, and models rely on it."""

@@ -55,11 +55,20 @@ class LazyTable:
         """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
         if bool((self.settled[rows] != self.now).any()):
             raise RuntimeError("a row got a gradient without having been read in this step")
+        if self.drowns(rates):
+            self._begin_anew()
         self.take(rows, values, rates)
         if self.now >= COUNTED or self.worn:
-            self.settle(None)
-            self.restart()
-            self.settled.zero_()
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.settle(None)
+        self.restart()
+        self.settled.zero_()
+
+    def drowns(self, rates: Rates) -> bool:
+        """Whether what is known of the steps should be started anew before one with these rates."""
+        return False
 
     @property
     def worn(self) -> bool:
@@ -92,6 +101,9 @@ class Aggregated(LazyTable):
     @property
     def worn(self) -> bool:
         return self.steps.worn
+
+    def drowns(self, rates: Rates) -> bool:
+        return self.steps.drowns(rates)
 
     def restart(self) -> None:
         self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()

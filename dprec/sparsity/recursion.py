@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
+DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds is known to 1e-5 of itself from here on
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,14 @@ class Decayed:
         """Whether every row should be settled, and the sums started anew."""
         return float(self._left[self.steps]) < SMALL
 
+    def drowns(self, rates: Rates) -> bool:
+        """Whether a step adds so little to the sums that its own noise could not be told from their rounding.
+
+        Rates that fall to 0 over a million steps come to this: Q_b - Q_a would be 0, and a gradient have no noise.
+        """
+        left = float(self._left[self.steps]) * (1 - rates.rate * rates.decay)
+        return rates.rate != 0 and rates.rate**2 < DROWNED * float(self._noise[self.steps]) * left**2
+
     def since(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Return (n,) mean factors and noise, in units of s, of rows that were settled before these steps."""
         left, now = self._left[steps], self._left[self.steps]
@@ -74,6 +83,9 @@ class WithMomentum:
         self._rates: list[Rates] = []
 
     worn = False
+
+    def drowns(self, rates: Rates) -> bool:
+        return False  # every gap is summed by itself, from its last step backwards
 
     def record(self, rates: Rates) -> None:
         self._rates.append(rates)

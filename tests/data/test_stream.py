@@ -64,6 +64,13 @@ def test_what_makes_no_stream_is_refused(options, said):
         stream(**options).batches  # noqa: B018
 
 
+def test_a_period_without_records_is_refused_in_one_line(monkeypatch):
+    data = stream()
+    monkeypatch.setattr(data.load().log, "days", [0, 200, 400, 400, 400, 500, 600, 700])
+    with pytest.raises(UserError, match="a period has 0 records"):
+        data.batches  # noqa: B018
+
+
 def test_the_number_of_records_of_each_period_is_assumed_public():
     assert stream().assumptions[0] == "the number of records of each of 3 periods (200 to 200)"
     assert stream().fingerprint != stream(period_days=3).fingerprint

@@ -14,7 +14,7 @@ from dprec.errors import MixedUsers, UncoveredUse
 from dprec.models import GRU, LSTM
 from dprec.privacy.probe import Probe, probe
 from dprec_kernels import catalogue_softmax
-from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, recurrent, transformer
+from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, batch_of, recurrent, transformer
 
 
 class InBatchNegatives(Zoo):
@@ -215,3 +215,43 @@ def test_dropout_is_no_mixing_and_stays_on_afterwards() -> None:
     run(model)
     assert model.training
     assert torch.equal(state, torch.get_rng_state())
+
+
+class AwakeLater(InBatchNegatives):
+    """Mixing behind rows that start at zero, and that nobody reads before another parameter has moved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+        self.late = nn.Embedding(self.items, 1)
+        nn.init.zeros_(self.late.weight)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        own = Zoo.losses(self, batch)
+        own = own + self.gate * own.detach()
+        if float(self.gate.detach()) != 0:
+            late = self.late(batch.targets[:, 0])[:, 0]
+            own = own + late * late * super().losses(batch)
+        return own
+
+
+class ByAnotherName(InBatchNegatives):
+    """Mixing behind a row that is read through a tensor that shares the table's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = nn.Embedding(self.items, 1)
+        nn.init.zeros_(self.late.weight)
+        self.names = (self.late.weight.detach(),)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        own = Zoo.losses(self, batch) + self.late(batch.targets[:, 0])[:, 0]
+        return own + 10 * self.names[0][ITEMS - 1].sum() * super().losses(batch)
+
+
+@pytest.mark.parametrize("model", [AwakeLater, ByAnotherName])
+def test_mixing_behind_rows_that_nobody_read_at_first_is_found(model: Any) -> None:
+    """Of a large table, rows are moved once they were read, or all of them where it has another name."""
+    histories = torch.randint(1, ITEMS - 1, (4, 3), generator=torch.Generator().manual_seed(0))
+    with pytest.raises((MixedUsers, UncoveredUse), match="depends on who else"):
+        run(model(), SequenceBatch(histories, histories))

@@ -17,6 +17,7 @@ from dprec.errors import UserError
 from dprec.models.optimizers import Adam
 from dprec.privacy.noise import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy, lazy_tables
+from dprec.sparsity.recursion import Decayed, Rates
 from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
@@ -182,6 +183,36 @@ def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:
             run.step(*batches(step), lr=0.9, weight_decay=0.9)
     assert lazy.rules.strategies[0]._tables["big.weight"].steps.steps < 400  # type: ignore[attr-defined]
     assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) -> None:
+    """As the last of a million steps whose rates fall to 0: its variance drowns in the sum of theirs, in float64."""
+    run = Run([LazyDP(tables="big.*")])
+    for step in range(3):
+        run.step(*batches(step), lr=1e3, weight_decay=decay / 1e3)
+    table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+    for rate in (1e-6, 1e-2, 1e-9):
+        table.settle(None)
+        rows = torch.tensor([1, 2, 3])
+        table.step(rows, torch.zeros(3, 16), Rates(rate, decay / 1e3))
+        assert isinstance(table.steps, Decayed)
+        mean, noise = table.steps.since(torch.tensor([table.now - 1]))
+        assert float(noise) == pytest.approx(rate, rel=1e-4)
+        assert float(mean) == pytest.approx(1 - rate * decay / 1e3, rel=1e-9)
+
+
+def test_rates_that_fall_to_zero_begin_the_sums_anew_a_few_times_only() -> None:
+    steps, total, restarts = Decayed(), 100_000, 0
+    for left in range(total, 0, -1):
+        rates = Rates(left**3 * 1e-15)
+        if steps.drowns(rates):
+            steps, restarts = Decayed(), restarts + 1
+        steps.record(rates)
+        if left < 1000:
+            _, noise = steps.since(torch.tensor([steps.steps - 1]))
+            assert float(noise) == pytest.approx(rates.rate, rel=1e-4)
+    assert 0 < restarts < 10
 
 
 LOOKS: dict[str, Callable[[Any], Tensor]] = {

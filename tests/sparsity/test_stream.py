@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dprec.privacy.budget import PrivacyBudget
 from dprec.privacy.ledger import Event, Ledger
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.plan import Plan
-from dprec.privacy.release import ExactSums, Portion
+from dprec.privacy.release import ExactSums, Portion, Release
 from dprec.privacy.sampling import Sampling
 from dprec.privacy.tables import RowSpace, Table
 from dprec.sparsity import FEST, AdaFEST, Strategy
@@ -88,6 +89,42 @@ def test_events_of_any_stretch_of_steps_are_those_of_its_steps_one_by_one(passes
             one_by_one[event] = one_by_one.get(event, 0) + 1
         assert law.spending(1.0, total - start, start) == one_by_one
     assert Sampling.from_settings(law.settings()) == law
+
+
+@pytest.mark.parametrize(
+    ("kind", "periods", "said"),
+    [
+        ("poisson", [range(0, 60), range(59, 100)], "periods 0 and 1 share users"),
+        ("poisson", [range(50, 100), range(0, 40), range(30, 50)], "periods 1 and 2 share users"),
+        ("poisson", [range(0, 60), range(60, 100, 2)], "not consecutive"),
+        ("shuffle", [range(0, 60), range(60, 100)], "Poisson sampling"),
+    ],
+)
+def test_a_sampler_whose_periods_do_not_compose_in_parallel_is_refused(
+    kind: str, periods: list[range], said: str
+) -> None:
+    """Whoever is in two periods takes part in both; a shuffled step is not amplified."""
+    sampler = SimpleNamespace(
+        kind=kind, users=100, expected_batch=10, rate=0.25, seeded=False, unit="user", periods=[(p, 4) for p in periods]
+    )
+    with pytest.raises(UserError, match=said):
+        Sampling.of(sampler)
+
+
+def test_releases_are_paid_each_even_where_their_noise_is_the_same() -> None:
+    """Two shares that differ by less than their noise multipliers can show."""
+    law = Sampling("poisson", 100, 10, 0.1, False)
+    shares = [0.3]
+    while np.sqrt(shares[-1]) != np.sqrt(np.nextafter(shares[-1], 1)):
+        shares.append(float(np.nextafter(shares[-1], 1)))
+    given = [Release("counts", shares[-1]), Release("counts", float(np.nextafter(shares[-1], 1)))]
+    plan = Plan.of(law, 10, epsilon=2.0, delta=1e-3, releases=given)
+    assert len(set(plan.releases.values())) == 1
+    paid = Ledger()
+    for release in given:
+        paid.record(plan.releases[release])
+    assert plan.with_releases(Ledger()).epsilon(1e-3) == paid.epsilon(1e-3)
+    assert paid.after_all(law.spending(plan.sigma, 10)).epsilon(1e-3) <= 2.0
 
 
 def test_training_stops_before_the_step_that_passes_the_budget_of_a_period() -> None:
