@@ -55,6 +55,7 @@ class FEST(Strategy):
         self._rows = torch.zeros(0, dtype=torch.int64)
         self._sum = torch.zeros(0, dtype=torch.float64)  # of the noisy counts of the periods so far
         self._periods = 0
+        self._resumed = False  # whether a checkpoint's state waits for its run to begin
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
         if self.public_counts:
@@ -71,7 +72,11 @@ class FEST(Strategy):
         return Release(f"row counts of {', '.join(self.tables)}", self.share, period)
 
     def begin(self, *given: Any) -> None:
+        """Start from what a checkpoint left, and from no other run: its counts are in another ledger."""
         super().begin(*given)
+        if not self._resumed:
+            self.load_state_dict({"rows": self._rows[:0]})
+        self._resumed = False
         if self.public_counts:
             self._rows = self._largest(self._read(Path(self.public_counts)))
 
@@ -99,8 +104,8 @@ class FEST(Strategy):
         return {"rows": self._rows, **running}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rows, self._sum = state["rows"], state.get("sum", self._sum)
-        self._periods = int(state.get("periods", 0))
+        self._rows, self._sum = state["rows"], state.get("sum", self._sum[:0])
+        self._periods, self._resumed = int(state.get("periods", 0)), True
 
     def _largest(self, counts: np.ndarray) -> Tensor:
         counts[self.space.padding.numpy()] = -np.inf

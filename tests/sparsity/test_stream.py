@@ -174,6 +174,16 @@ def test_a_record_moves_the_counts_of_its_own_period_by_at_most_one_and_no_other
         assert np.linalg.norm(increment) <= (1 + 1e-9 if number == at else 1e-9)
 
 
+def test_a_strategy_of_another_run_does_not_bring_its_counts() -> None:
+    """They are in that run's ledger; what this one's rows are chosen by is in its own, whatever it was used for."""
+    fest = FEST(20, 0.1, "running")
+    fit([fest], stream(), privacy=FIXED, max_steps=7)
+    before = fest._sum.clone()
+    privacy, _ = fit([fest], stream(), privacy=FIXED, max_steps=7)
+    assert sum(event.what != "training" for event in privacy.ledger.events) == 2
+    assert not torch.equal(fest._sum, before)
+
+
 def test_a_row_that_becomes_popular_later_is_chosen_later() -> None:
     early, late = [(1, 1.0), (2, 1.0)], [(5, 1.0), (6, 1.0)]
     _, rows = entered([[early] * 5, [late] * 4, [late] * 4])
