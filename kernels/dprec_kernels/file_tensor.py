@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ def file_tensor(folder: str | Path, shape: Sequence[int], dtype: torch.dtype = t
     """Return zeros in a new file in this folder, which must exist; raise OSError where it cannot be made.
 
     The file has no name once it is mapped, so that nobody reads it while it is in use and nothing is left when the
-    process ends, however it ends. Its space is claimed at once: a full disk is an error here and not a crash later.
+    process ends, however it ends; a network's file system, which renames such files, is refused. The file's space is
+    claimed at once: a full disk is an error here and not a crash later.
 
     >>> from tempfile import gettempdir
     >>> table = file_tensor(gettempdir(), (3, 2))
@@ -30,7 +32,14 @@ def file_tensor(folder: str | Path, shape: Sequence[int], dtype: torch.dtype = t
                 os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
             else:
                 file.truncate(size * dtype.itemsize)
-        return torch.from_file(file.name, shared=True, size=size, dtype=dtype).view(*shape)
+        tensor = torch.from_file(file.name, shared=True, size=size, dtype=dtype).view(*shape)
+        kept = os.dup(file.fileno())
+    try:
+        if os.fstat(kept).st_nlink:
+            raise OSError(errno.ENOTSUP, "a deleted file keeps a name there, give a folder on a local disk")
+    finally:
+        os.close(kept)
+    return tensor
 
 
 def in_file(tensor: Tensor) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -105,6 +107,16 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="4e.*GB can be made: (No space|File too large)"):
         DualEncoder(10**12, 1, memory_map=str(tmp_path))
 
+
+def test_a_folder_where_deleted_files_keep_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, where such a file is renamed: rows that owe noise would lie there after a crash."""
+    kept = partial(NamedTemporaryFile, delete=False)
+    monkeypatch.setattr("dprec_kernels.file_tensor.NamedTemporaryFile", kept)
+    with pytest.raises(UserError, match="a deleted file keeps a name there, give a folder on a local disk"):
+        DualEncoder(20, 8, memory_map=str(tmp_path))
+
+
+def test_a_model_without_tables_in_files_says_so(tmp_path: Path) -> None:
     class WithoutTables(DualEncoder):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
