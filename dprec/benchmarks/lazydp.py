@@ -7,6 +7,7 @@ only adds up what it looks up.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ ACCESS = {"even": 1.0, "low skew": 0.36, "medium skew": 0.1, "high skew": 0.006}
 UNFUSED_FITS = 4.0  # GB: it needs as much again
 ROUNDS, SLOW_ROUNDS = 5, 2
 SWEEPS = ("sizes", "batches", "poolings", "access")
+SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies, the rest being common
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
     "system": "system",
@@ -126,14 +128,17 @@ ready_to_draw = figure.pyplot
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of a step against what was swept."""
     plt = figure.pyplot()
-    base = rows[0]
+    common = {
+        key: Counter(row[key] for row in rows).most_common(1)[0][0]
+        for key in ("table_gb", "batch", "pooling", "access")
+    }
     swept = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
     axes = [key for key in swept if len({row[key] for row in rows}) > 1] or ["table_gb"]
     drawn, panels = plt.subplots(1, len(axes), figsize=(1 + 3.6 * len(axes), 3.4), layout="constrained", squeeze=False)
     for panel, key in zip(panels[0], axes, strict=True):
-        fixed = [other for other in ("table_gb", "batch", "pooling", "access") if other != key]
+        fixed = [other for other in SWEPT if other != key]
         for system in SYSTEMS:
-            here = [row for row in rows if row["system"] == system and all(row[k] == base[k] for k in fixed)]
+            here = [row for row in rows if row["system"] == system and all(row[k] == common[k] for k in fixed)]
             colour = figure.DPREC if system == "LazyDP" else None
             if here:
                 points = sorted((row[key], row["ms_per_step"]) for row in here)
