@@ -18,6 +18,7 @@ from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import BatchRows
 from dprec.privacy.tables import RowSpace, is_among
 from dprec.privacy.tape import Tape, select_users
+from dprec_kernels.ordering import distinct
 
 AT_ONCE = 8192  # users whose look-ups are counted together
 
@@ -121,7 +122,7 @@ def _moved(use: Rows) -> Tensor:
 
 
 def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    pairs = pairs.unique()
+    pairs = distinct(pairs)
     user, row = pairs // space.size, pairs % space.size
     real = ~is_among(row, space.padding)
     return user[real], row[real]

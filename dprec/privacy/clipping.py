@@ -146,12 +146,13 @@ def _clip(
     squared = torch.zeros(users, dtype=torch.float64, device=device)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     shapes = {name: out.shape for name, out in sums.items()}
-    rounding = {name: norms.rounding(uses) for name, uses in contributions.items()}
+    known = squared_norms(rest, shapes, users)
+    rounding = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
     noise = torch.zeros_like(squared)
     for share in rounding.values():
         noise += share**2
     noise = noise.sqrt()
-    for name, norm in squared_norms(rest, shapes, users).items():
+    for name, norm in known.items():
         squared += (norm.sqrt() + rounding[name]).square()
     if swept is not None:
         whole = sums[swept]

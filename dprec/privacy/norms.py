@@ -76,12 +76,16 @@ def _squared_norms_of_rows(contributions: Sequence[Contribution], users: int) ->
     return torch.cat([_square(gradient) for _, gradient in built(moved, small, range(users))]) + elsewhere
 
 
-def rounding(contributions: Sequence[Contribution]) -> Tensor | float:
+def rounding(contributions: Sequence[Contribution], squared: Tensor | None = None) -> Tensor | float:
     """Return (B,) how far a user's share, as it is summed, may be from the gradient whose norm was taken.
 
     Where terms cancel, the norm can be far below the rounding of the terms. Clipping to the norm plus this
-    keeps the bound for such a user too; for others it changes the eighth digit.
+    keeps the bound for such a user too; for others it changes the eighth digit. N reads of one value do not cancel:
+    their terms are at most √N times the norm, which is taken from `squared` (B,) where it is given.
     """
+    first = contributions[0]
+    if squared is not None and isinstance(first, Rows) and len(contributions) == 1 and first.alike:
+        return 4 * torch.finfo(first.values.dtype).eps * (squared * first.ids.shape[1]).sqrt()
     terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, SharedRows, CatalogueRows))]
     return sum(4 * torch.finfo(term.dtype).eps * term.double() for term in terms) if terms else 0.0
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.tables import Table
+from dprec.privacy.tables import Table, is_among
 from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
+from dprec_kernels.ordering import distinct
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
@@ -29,20 +30,25 @@ class LazyTable:
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
         self.settled = torch.zeros(len(self.values), dtype=torch.int32)  # the first step whose noise a row owes
         self.momentum = zeros_beside(self.values) if momentum else None
-        self.padding = torch.tensor(table.padding, dtype=torch.int64)
+        self.padding = torch.tensor(sorted(table.padding), dtype=torch.int64)
 
-    def rows(self, ids: Tensor | None) -> Iterator[Tensor]:
-        """Yield the rows that are behind, ascending, without padding."""
+    def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield rows that owe noise, ascending, without padding, and the first step of which each does."""
         if ids is None:
             for start in range(0, len(self.values), SETTLED_AT_ONCE):
                 yield from self._behind(torch.arange(start, min(start + SETTLED_AT_ONCE, len(self.values))))
         else:
-            yield from self._behind(ids.unique())
+            yield from self._behind(distinct(ids))
 
-    def _behind(self, rows: Tensor) -> Iterator[Tensor]:
-        rows = rows[(self.settled[rows] < self.now) & ~torch.isin(rows, self.padding)]
+    def _behind(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        starts = self.settled.index_select(0, rows)
+        behind = starts < self.now
+        if len(self.padding):
+            behind &= ~is_among(rows, self.padding)
+        if not bool(behind.all()):
+            rows, starts = rows[behind], starts[behind]
         if len(rows):
-            yield rows
+            yield rows, starts.long()
 
     @property
     def now(self) -> int:
@@ -53,7 +59,7 @@ class LazyTable:
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
-        if bool((self.settled[rows] != self.now).any()):
+        if bool((self.settled.index_select(0, rows) != self.now).any()):
             raise RuntimeError("a row got a gradient without having been read in this step")
         if self.drowns(rates):
             self._begin_anew()
@@ -109,15 +115,14 @@ class Aggregated(LazyTable):
         self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()
 
     def settle(self, ids: Tensor | None) -> None:
-        for rows in self.rows(ids):
-            starts = self.settled[rows].long()
+        for rows, starts in self.owing(ids):
             if isinstance(self.steps, Decayed):
                 mean, noise = self.steps.since(starts)
                 left = None if bool((mean == 1).all()) else mean
                 lazy_noise(self.values, rows, self.std * noise, self.noise, mean=left)
             else:
                 self._settle_both(rows, starts, self.steps)
-            self.settled[rows] = self.now
+            self.settled.index_fill_(0, rows, self.now)
 
     def _settle_both(self, rows: Tensor, starts: Tensor, steps: WithMomentum) -> None:
         assert self.momentum is not None
@@ -163,17 +168,17 @@ class Replayed(LazyTable):
         self.steps = []
 
     def settle(self, ids: Tensor | None) -> None:
-        for rows in self.rows(ids):
-            for step in range(int(self.settled[rows].min()), self.now):
-                behind = rows[self.settled[rows] <= step]
+        for rows, starts in self.owing(ids):
+            for step in range(int(starts.min()), self.now):
+                behind = rows[starts <= step]
                 self._apply(behind, self._noise(behind, step), self.steps[step])
-            self.settled[rows] = self.now
+            self.settled.index_fill_(0, rows, self.now)
 
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         noisy = values + self._noise(rows, self.now)
         self.steps.append(rates)
         self._apply(rows, noisy, rates)
-        self.settled[rows] = self.now
+        self.settled.index_fill_(0, rows, self.now)
 
     def _noise(self, rows: Tensor, step: int) -> Tensor:
         drawn = torch.empty(len(rows), self.values.shape[1], dtype=self.values.dtype)

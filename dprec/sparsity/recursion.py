@@ -63,8 +63,9 @@ class Decayed:
 
     def since(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Return (n,) mean factors and noise, in units of s, of rows that were settled before these steps."""
-        left, now = self._left[steps], self._left[self.steps]
-        return now / left, now * (self._noise[self.steps] - self._noise[steps]).clamp(min=0).sqrt()
+        left, now = self._left.index_select(0, steps), self._left[self.steps]
+        owed = self._noise[self.steps] - self._noise.index_select(0, steps)
+        return now / left, owed.clamp_(min=0).sqrt_().mul_(now)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dprec_kernels.ordering import ascending, ordered
+
 Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but without, 1
 
 MOST_ROWS = 1 << 53  # up to here a float64 counts without rounding
 GAPS = 1 << 20  # most gaps drawn at once
-NOWHERE = torch.iinfo(torch.int64).max
 
 
 def places(rows: Tensor, domain: Tensor, ignore: int) -> Tensor:
@@ -29,13 +30,14 @@ def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, 
     One stable sort by row leaves a user's repeats next to each other, since the reads come user by user.
     """
     users = len(rows) if offsets is None else len(offsets) - 1
-    flat, order = rows.flatten().masked_fill(rows.flatten() == ignore, NOWHERE).sort(stable=True)
-    read = int(torch.searchsorted(flat, NOWHERE))
-    flat, order = flat[:read], order[:read]
-    if read and not 0 <= int(flat[0]) <= int(flat[-1]) < size:
+    flat = rows.flatten()
+    read = (flat != ignore).nonzero().squeeze(1)
+    flat, order = ordered(flat[read])
+    order = read[order]
+    if len(read) and not 0 <= int(flat[0]) <= int(flat[-1]) < size:
         raise ValueError(f"rows must be from 0 to {size - 1}, or {ignore} for none: {int(flat[0])} to {int(flat[-1])}")
     owner = order // rows.shape[1] if offsets is None else torch.searchsorted(offsets, order, right=True) - 1
-    if read:
+    if len(read):
         first = torch.ones_like(flat, dtype=torch.bool)
         first[1:] = (flat[1:] != flat[:-1]) | (owner[1:] != owner[:-1])
         kept = first.nonzero().squeeze(1)
@@ -57,7 +59,7 @@ def survivors(touched: Tensor, sums: Tensor, size: int, threshold: float, std: f
     others = successes(size - len(touched), chance, uniforms).to(touched)
     # The r-th untouched row comes after all touched rows that have at most r untouched ones before them.
     others += torch.searchsorted(touched - torch.arange(len(touched), device=touched.device), others, right=True)
-    return torch.cat([touched[seen], others]).sort()[0]
+    return ascending(torch.cat([touched[seen], others]))
 
 
 def successes(trials: int, chance: float, uniforms: Uniforms) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from dprec_kernels.ordering import ascending, ordered
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
@@ -65,7 +66,7 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     values = _wide(values.reshape(users * reads, -1))
     if reads == 1:
         return _square(values)
-    rows, order = ids.sort(1)
+    rows, order = ordered(ids)
     begins = torch.ones_like(rows, dtype=torch.bool)  # (B, N) in sorted order, as is all below
     torch.ne(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
     alone = begins.clone()
@@ -97,7 +98,7 @@ def _squared_counts(ids: Tensor) -> Tensor:
     >>> _squared_counts(torch.tensor([[3, 5, 3], [1, 1, 1]]))
     tensor([5, 9])
     """
-    rows = ids.sort(1)[0]
+    rows = ascending(ids)
     begins = torch.ones_like(rows, dtype=torch.bool)
     torch.ne(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
     if bool(begins.all()):

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import normals
+from dprec_kernels.ordering import ordered
 from dprec_kernels.sparse_update.rules import Rule
-
-NOWHERE = torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,9 @@ class Reads:
 def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor | None) -> Reads:
     """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
     flat = rows.flatten()
-    if ignore is not None:
-        flat = flat.masked_fill(flat == ignore, NOWHERE)
-    flat, order = flat.sort(stable=True)
-    if ignore is not None:
-        read = int(torch.searchsorted(flat, NOWHERE))
-        flat, order = flat[:read], order[:read]
+    read = None if ignore is None else (flat != ignore).nonzero().squeeze(1)
+    flat, order = ordered(flat if read is None else flat[read])
+    order = order if read is None else read[order]
     chosen, counted = flat.unique_consecutive(return_counts=True) if among is None else (among, None)
     users = order // max(1, math.prod(rows.shape[1:]))
     weights = None if scales is None else scales[users]

@@ -1,0 +1,48 @@
+"""Sorting of ids. On a CPU it is numpy's, whose vector instructions sort numbers ten times as fast as torch's sort.
+
+What an id's place was travels in the id's lower bits, so that one sort of plain numbers finds both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BITS = 63
+
+
+def ordered(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int64 ids (..., n), ascending along the last dimension, and their places; equal ones keep their order.
+
+    >>> rows, places = ordered(torch.tensor([7, 3, 7]))
+    >>> rows.tolist(), places.tolist()
+    ([3, 7, 7], [1, 0, 2])
+    """
+    bits = max(1, (ids.shape[-1] - 1).bit_length())
+    if ids.is_cuda or ids.numel() == 0 or _reach(ids) >= 1 << BITS - bits:
+        rows, places = ids.sort(stable=True)
+        return rows, places
+    both = (ids.long() << bits).bitwise_or_(torch.arange(ids.shape[-1]))
+    both.numpy().sort(axis=-1)
+    return both >> bits, both.bitwise_and_((1 << bits) - 1)
+
+
+def ascending(ids: Tensor) -> Tensor:
+    """Return ids (..., n), ascending along the last dimension."""
+    return ids.sort().values if ids.is_cuda else torch.from_numpy(np.sort(ids.numpy(), axis=-1))
+
+
+def distinct(ids: Tensor) -> Tensor:
+    """Return each of the ids once, ascending.
+
+    >>> distinct(torch.tensor([[7, 3], [3, 5]])).tolist()
+    [3, 5, 7]
+    """
+    return ascending(ids.flatten()).unique_consecutive()
+
+
+def _reach(ids: Tensor) -> int:
+    """Return a number that no id is larger than, nor smaller than its opposite."""
+    smallest, largest = torch.aminmax(ids)
+    return max(-int(smallest), int(largest)) + 1
