@@ -78,7 +78,7 @@ class PrivateGradient:
         for name, total in sums.items():
             parameter = parameters[name]
             if isinstance(total, RowSum):
-                gradient = self.rules.released(name, total, std) / self.expected_batch
+                gradient = self.rules.released(name, total, std).div_(self.expected_batch)
             else:
                 self.noise.add_(total, std)
                 for padding in self.padding:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dprec.privacy.contribution import Contribution, Rows, SharedRows
-from dprec_kernels.sparse_update import sparse_update
+from dprec_kernels.sparse_update import summed
 
 
 class RowSum:
@@ -38,24 +38,11 @@ class RowSum:
         if not self._parts:
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, *self.shape[1:], dtype=self.dtype)
         ids, values, scales = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
-        collected = _Collected(values.new_empty(ids.numel(), values.shape[-1], dtype=self.dtype))
-        rows = sparse_update(collected.values[:0], ids, values, collected, scales=scales)
-        return rows, collected.values[: len(rows)].view(len(rows), *self.shape[1:])
+        rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
+        return rows, sums.view(len(rows), *self.shape[1:])
 
 
 Reads = tuple[Tensor, Tensor, Tensor]  # ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,)
-
-
-class _Collected:
-    """A rule for an update that keeps gradients instead of applying them."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-        self._count = 0
-
-    def update(self, table: Tensor, rows: Tensor, gradient: Tensor) -> None:
-        self.values[self._count : self._count + len(rows)] = gradient
-        self._count += len(rows)
 
 
 def _joined(parts: list[Reads]) -> Reads:

@@ -16,5 +16,5 @@ def lazy_noise(
         values = torch.index_select(table, 0, rows[part], out=out[part])
         if mean is not None:
             values.mul_(mean[part, None])
-        values.add_(normals.draw(source, rows[part], values).mul_(std[part, None]))
+        values.addcmul_(normals.draw(source, rows[part], values), std[part, None])
         table.index_copy_(0, rows[part], values)

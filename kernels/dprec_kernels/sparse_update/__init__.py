@@ -11,7 +11,7 @@ from dprec_kernels import normals
 from dprec_kernels.sparse_update import pieces, reference
 from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad, Rule
 
-__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update"]
+__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update", "summed"]
 
 
 def sparse_update(
@@ -43,12 +43,7 @@ def sparse_update(
     >>> table.flatten()
     tensor([ 0., -2.,  0., -7.])
     """
-    width = table.shape[-1]
-    if values.shape != (*rows.shape, width) or rows.dtype != torch.int64 or rows.dim() == 0:
-        shapes = f"values {tuple(values.shape)} must hold {width} numbers for each of int64 rows {tuple(rows.shape)}"
-        raise ValueError(shapes)
-    if scales is not None and scales.shape != rows.shape[:1]:
-        raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
+    _check(rows, values, table.shape[-1], scales)
     if std > 0 and source is None:
         raise ValueError(f"std {std} needs a source of normals")
     normals.check(table, rows.new_empty(0) if among is None else among)
@@ -56,6 +51,29 @@ def sparse_update(
         reads = pieces.merge(rows, scales, ignore, among)
         _run(table.detach(), reads, values.detach(), rule, std, source)
     return reads.rows
+
+
+def summed(
+    rows: Tensor, values: Tensor, *, scales: Tensor | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return the rows that were read, sorted, each once, and the sums (n, d) over their reads, as `sparse_update` has.
+
+    >>> summed(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]]), scales=torch.tensor([0.5]))
+    (tensor([1, 3]), tensor([[1.0000],
+            [0.5000]]))
+    """
+    _check(rows, values, values.shape[-1], scales)
+    with torch.no_grad():
+        reads = pieces.merge(rows, scales, None, None)
+        return reads.rows, pieces.summed(reads, values.detach(), dtype)
+
+
+def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> None:
+    if values.shape != (*rows.shape, width) or rows.dtype != torch.int64 or rows.dim() == 0:
+        shapes = f"values {tuple(values.shape)} must hold {width} numbers for each of int64 rows {tuple(rows.shape)}"
+        raise ValueError(shapes)
+    if scales is not None and scales.shape != rows.shape[:1]:
+        raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
 
 
 def _run(

@@ -44,27 +44,32 @@ def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor
     return Reads(chosen, torch.searchsorted(flat[kept], chosen), order[kept], users[kept], weights)
 
 
+def summed(reads: Reads, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the merged gradients of all rows (n, d)."""
+    each, which = without_repeats(values, reads)
+    return _bagged(which, each.to(dtype), reads.begins, reads.weights)
+
+
 def sparse_update(
     table: Tensor, reads: Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
 ) -> None:
     """Step the rows of `reads` by their merged, noised gradients."""
     each, which = without_repeats(values, reads)
     each = each.to(table.dtype)
-    weights = None if reads.weights is None else reads.weights.to(table.dtype)
     for part in normals.parts(len(reads.rows), table.shape[1]):
         begins = reads.begins[part]
         first = int(begins[0])
         last = int(reads.begins[part.stop]) if part.stop < len(reads.rows) else len(which)
-        gradient = F.embedding_bag(
-            which[first:last],
-            each,
-            begins - first,
-            mode="sum",
-            per_sample_weights=None if weights is None else weights[first:last],
-        )
+        weights = None if reads.weights is None else reads.weights[first:last]
+        gradient = _bagged(which[first:last], each, begins - first, weights)
         if source is not None and std > 0:
             gradient.add_(normals.draw(source, reads.rows[part], gradient), alpha=std)
         rule.update(table, reads.rows[part], gradient)
+
+
+def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor | None) -> Tensor:
+    weights = None if weights is None else weights.to(each.dtype)
+    return F.embedding_bag(which, each, begins, mode="sum", per_sample_weights=weights)
 
 
 def without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
