@@ -81,5 +81,7 @@ def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
     """
     if not len(ascending):
         return torch.zeros_like(rows, dtype=torch.bool)
+    if len(ascending) == 1:  # a table's padding: a tenth of the time
+        return rows == ascending
     place = torch.searchsorted(ascending, rows.contiguous()).clamp(max=len(ascending) - 1)
     return ascending[place] == rows
