@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec_kernels import normals
 from dprec_kernels.row_noise import RowNoise
-from dprec_kernels.sparse_update import SGD, Momentum, RowAdagrad, Rule, reference, sparse_update
+from dprec_kernels.sparse_update import SGD, Momentum, RowAdagrad, Rule, reference, sparse_update, summed
 from tests.kernels.files import FAR, mapped
 
 SOURCE = RowNoise(seed=77, stream=3, step=12)
@@ -56,6 +56,16 @@ def test_steps_equal_the_reference(
     for now, then, true in zip(state, untouched, exact, strict=True):
         assert torch.allclose(now[touched].double(), true[touched], rtol=tolerance, atol=tolerance)
         assert torch.equal(now[~touched], then[~touched])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_equal_the_reference(weighted: bool, dtype: torch.dtype, tolerance: float) -> None:
+    _, rows, values, scales = some(6, 7, 40, 5, dtype)
+    found, sums = summed(rows, values, scales=scales if weighted else None, dtype=dtype)
+    exact = reference.gradient(40, rows, values, scales if weighted else torch.ones_like(scales))
+    assert torch.equal(found, rows.unique())
+    assert torch.allclose(sums.double(), exact[found], rtol=tolerance, atol=tolerance)
 
 
 def test_rows_and_values_may_be_flat_or_deep() -> None:

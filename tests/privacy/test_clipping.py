@@ -12,7 +12,9 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
+from dprec.privacy import norms
 from dprec.privacy.clipping import Clipping, add_clipped, squared_norms
+from dprec.privacy.contribution import Rows
 from dprec.privacy.tape import Tape
 from dprec_kernels import catalogue_softmax
 from tests import truth
@@ -230,6 +232,17 @@ def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
     nothing = {n: torch.zeros_like(g) for n, g in share.items()}
     assert distance(share, nothing) > 0.9
     assert distance(share, padded) < 1e-4
+
+
+@pytest.mark.parametrize("reads", [1, 2, 9])
+def test_reads_of_one_value_need_no_second_norm(reads: int) -> None:
+    """Their rounding, taken from the norm, is no less than that of the terms, and the same where there is one."""
+    ids, value = torch.randint(0, 6, (50, reads)), torch.randn(50, 1, 8)
+    alike, each = Rows(ids, value.expand(50, reads, 8)), Rows(ids, value.repeat(1, reads, 1))
+    squared = norms.squared_norms([alike], 50, torch.Size([6, 8]))
+    told, summed = torch.as_tensor(norms.rounding([alike], squared)), torch.as_tensor(norms.rounding([each]))
+    assert bool((told >= summed * (1 - 1e-6)).all())
+    assert reads > 1 or torch.allclose(told, summed, rtol=1e-6)
 
 
 def test_much_padding_does_not_pass_for_rounding() -> None:
