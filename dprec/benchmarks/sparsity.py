@@ -16,7 +16,7 @@ from rich.console import Console
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.finish import finish
+from dprec.benchmarks.finish import finish
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 
