@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 
 from dprec.benchmarks import figure, report
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.finish import finish
+from dprec.benchmarks.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 

@@ -82,6 +82,13 @@ class Plan:
             wanted,
         )
 
+    def too_dear(self) -> UserError:
+        """Return what to say where the budget does not pay for a single step."""
+        return UserError(
+            f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
+            "raise epsilon or noise_multiplier"
+        )
+
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""
         named = [[r.what, r.share] if r.period is None else [r.what, r.share, r.period] for r in self.releases]

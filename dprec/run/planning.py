@@ -69,10 +69,7 @@ class RunPlan:
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
         after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
         if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
-            raise UserError(
-                f"privacy.epsilon={privacy.epsilon:g} does not pay for one step at noise multiplier "
-                f"{privacy.sigma:g}: raise one of them"
-            )
+            raise privacy.planned.too_dear()
         return cls(
             run=settings.name,
             users=batches.users,
