@@ -178,13 +178,18 @@ class Clicks(SampledData):
     def periods(self, days: int = 1) -> list[range]:
         """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
         if days < 1:
-            raise UserError(f"a period of {days} days is empty: give at least 1")
+            raise UserError(f"data.period_days is {days}, and a period of that many days is empty: give at least 1")
         loaded = self.load()
         starts = [start for start in loaded.log.days if start < loaded.training.stop][::days]
         return [range(*ends) for ends in zip(starts, [*starts[1:], loaded.training.stop], strict=True)]
 
     def _draws(self) -> UserBatches:
         if self.period_days is None:
+            if self.period_passes != 1:
+                raise UserError(
+                    f"data.period_passes is {self.period_passes:g}, but training does not go period by period: set "
+                    "data.period_days, or leave period_passes out"
+                )
             return super()._draws()
         if self.sampling != "poisson":
             raise UserError(f"data.sampling is {self.sampling}, but periods are sampled: give poisson")

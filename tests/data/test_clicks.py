@@ -187,5 +187,5 @@ def test_mistakes_are_named_in_one_line(tmp_path, monkeypatch, options, wanted):
 def test_micro_batches_and_periods_are_not_empty(log):
     with pytest.raises(UserError, match="data.micro_batch is 0"):
         small(log, micro_batch=0).train_dataloader()
-    with pytest.raises(UserError, match="a period of 0 days"):
+    with pytest.raises(UserError, match="data.period_days is 0"):
         small(log).periods(0)
