@@ -9,6 +9,7 @@ import pytest
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, sparsity, stream
+from dprec.benchmarks.sweep import Point
 
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
@@ -92,7 +93,7 @@ def test_a_run_of_other_settings_does_not_stand_for_the_one_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Above all one of `--quick`, which has the same folder."""
-    monkeypatch.setattr(sparsity, "points", lambda epsilons: [sparsity.Point("DP-SGD", 8.0, "")])
+    monkeypatch.setattr(sparsity, "points", lambda epsilons: [Point("DP-SGD", 8.0, "")])
     runs = tmp_path / "runs"
     rows_of(tmp_path, "sparsity", "--runs", str(runs), "--trainer.max_steps", "2")
     capsys.readouterr()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, PAPER
+from dprec.benchmarks.dpformer_study.tables import belongs
 from dprec.benchmarks.figure import DPREC, PRIVATE, pyplot, save
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, PAPER
-from dprec.benchmarks.study.tables import belongs
 
 BARS = ("spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"spectral_former": DPREC, "spectral_former_plain": PRIVATE}
