@@ -132,7 +132,7 @@ class Sequences(SampledData):
     @property
     def users(self) -> int:
         """N, the number of users that training draws from."""
-        return self.load().histories.users
+        return self.training.users
 
     @property
     def items(self) -> int:
