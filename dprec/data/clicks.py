@@ -196,14 +196,14 @@ class Clicks(SampledData):
         periods = self.periods(self.period_days)
         return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
 
-    def training(self, period: range | None = None) -> TrainingRecords:
-        """The training records of a period, numbered from 0; all of them by default."""
-        loaded = self.load()
-        return TrainingRecords(loaded.log, loaded.training if period is None else period, self.micro_batch)
+    @property
+    def training(self) -> TrainingRecords:
+        """The training records, numbered from 0."""
+        return TrainingRecords(self.load().log, self.load().training, self.micro_batch)
 
     def train_dataloader(self) -> DataLoader[list[ClickBatch]]:
         """One logical batch a step: the micro-batches of the records drawn, an empty list for an empty draw."""
-        return DataLoader(self.training(), batch_sampler=self.batches, collate_fn=as_is)
+        return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:
         """The validation day where there is one, the test days otherwise."""
