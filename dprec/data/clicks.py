@@ -16,7 +16,7 @@ from dprec.data.click_records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_source import ClickDataset, open_clicks
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.poisson import UserBatches
-from dprec.data.source import OnMissing
+from dprec.data.stand_in import OnMissing
 from dprec.data.stream import PeriodBatches
 from dprec.errors import UserError
 
