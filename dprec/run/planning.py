@@ -100,14 +100,11 @@ class RunPlan:
     def show(self, console: Console) -> None:
         notice_box(console, self.notice)
         facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
-        most = f" at most, {self.periods} periods" if self.periods else ""
+        rate = f"q = {self.sampling_rate:.4f}" + (f" at most, {self.periods} periods" if self.periods else "")
         items = "" if self.items is None else f", {self.items:,} items"
         for name, value in (
             ("data", f"{self.users:,} {self.unit}s{items}"),
-            (
-                "batch",
-                f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, q = {self.sampling_rate:.4f}{most}",
-            ),
+            ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, {rate}"),
             ("steps", f"{self.steps:,}"),
             *_released(self.releases),
             ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
