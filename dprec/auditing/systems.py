@@ -62,7 +62,11 @@ class System:
     def with_strategy(cls, strategy: str, multiplier: float) -> System:
         """The same noise where this strategy of `dprec.sparsity`, as it is by default, puts it."""
         path = f"dprec.sparsity.{strategy}"
-        resolve(Strategy, path, "--strategies")
+        if resolve(Strategy, path, "--strategies")().releases():
+            raise UserError(
+                f"--strategies: {strategy} takes a share of privacy.epsilon, and a given noise has no epsilon: "
+                "name it in --beside, with one"
+            )
         plain = cls.with_noise(multiplier)
         sparsity = ("privacy.sparsity", json.dumps({"class_path": path}))
         return cls(f"{strategy} {multiplier:g}", (*plain.overrides, sparsity))

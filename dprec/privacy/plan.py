@@ -44,9 +44,7 @@ class Plan:
         delta = 1 / max(2, sampling.users) if delta is None else delta
         if epsilon is None:
             if releases:
-                raise UserError(
-                    f"the model releases {releases[0].what} for a share of privacy.epsilon: give privacy.epsilon"
-                )
+                raise UserError(f"{releases[0].what}: released for a share of privacy.epsilon, so give privacy.epsilon")
             if sigma is None:
                 raise ValueError("a plan needs an ε or a noise multiplier")
             return cls(sampling, epsilon, delta, sigma, {})
