@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.benchmarks.figure import DPREC, PLAIN, PRIVATE, pyplot, save
+from dprec.benchmarks.figure import DPREC, PLAIN, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.report import Row, cell
 
 
@@ -28,10 +28,10 @@ def panels(rows: Sequence[Row], file: Path) -> None:
     _bars(left, places, rows, [row["max_batch_16gb"] for row in rows], "{}")
     _bars(right, places, rows, [None if row["ratio"] is None else 1 / row["ratio"] for row in rows], "{} ×")
     left.set_xscale("log")
-    left.set_title("Largest batch of longest histories in 16 GB", loc="left", fontsize=11, fontweight="bold")
+    dress(left, "Largest batch of longest histories in 16 GB")
     left.set_xlabel("users, log scale")
     right.axvline(1.0, color="#334155", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
-    right.set_title("Users a second, dprec non-private = 1", loc="left", fontsize=11, fontweight="bold")
+    dress(right, "Users a second, dprec non-private = 1")
     right.set_xlabel("higher is better")
     left.set_yticks(places, [_label(row) for row in rows])
     left.set_ylim(place - 0.3, -0.8)
@@ -42,7 +42,7 @@ def panels(rows: Sequence[Row], file: Path) -> None:
         text = f"{shape}: {some['items']:,} items, {some['batch']} users and {some['tokens']:,} tokens a step"
         left.text(0, heads[shape], text, transform=left.get_yaxis_transform(), va="center", fontsize=9, style="italic")
     for panel in (left, right):
-        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.spines["left"].set_visible(False)
         panel.tick_params(axis="y", length=0)
     save(plt, drawn, file)
 

@@ -31,3 +31,9 @@ def save(plt: Any, drawn: Any, file: Path) -> None:
         raise UserError(f"the picture {file} cannot be written: {error}") from error
     finally:
         plt.close(drawn)
+
+
+def dress(panel: Any, title: str = "", size: int = 11) -> None:
+    """Give a panel its title and leave only the two axes of its frame."""
+    panel.set_title(title, loc="left", fontsize=size, fontweight="bold")
+    panel.spines[["top", "right"]].set_visible(False)

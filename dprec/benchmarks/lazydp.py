@@ -143,8 +143,7 @@ def picture(rows: Sequence[Row], file: Path) -> None:
         panel.set_xscale("log")
         panel.set_yscale("log")
         panel.set_xlabel(across[key])
-        panel.set_title("a step, ms", loc="left", fontsize=11, fontweight="bold")
-        panel.spines[["top", "right"]].set_visible(False)
+        figure.dress(panel, "a step, ms")
     panels[0][0].legend(frameon=False, fontsize=7)
     figure.save(plt, drawn, file)
 

@@ -113,9 +113,8 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
             elif found:
                 panel.plot(*zip(*found, strict=True), color=colour, marker="o", markersize=4, label=system)
         panel.set_xscale("log")
-        panel.set_title(f"ε = {epsilon:g}", loc="left", fontsize=11, fontweight="bold")
+        figure.dress(panel, f"ε = {epsilon:g}")
         panel.set_xlabel("times fewer numbers with noise")
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("AUC on held-out records")
     panels[0][-1].legend(frameon=False, fontsize=8)
     figure.save(plt, drawn, file)
