@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ class Audit:
         return {
             "recipes": line.recipes,
             "overrides": dict(line.overrides),
-            "canaries": {**asdict(self.canaries), "occurrences": list(self.canaries.occurrences)},
+            "canaries": self.canaries.settings(),
             "asked": recorded(systems),
         }
 
@@ -121,13 +121,8 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
     norm = PUSH if privacy is None else privacy.clipping.max_norm
     seen = checkpoint["state_dict"][f"{PREFIX}seen"].double().numpy()[: report["steps"]]  # (T, m)
     seen = seen * batches.expected_batch / norm
-    bounds = {}
     model = trained_model(checkpoint)
-    if len(planted.sequences):
-        told = {"loss": -losses_of(model, planted.sequences)}
-        bounds["sequences"] = lower_bound(told, planted.sequence_coins, there, DOUBT / 2)
-        told = dict(steps.scores(seen, sigma, batches.rate))
-        bounds["gradients"] = lower_bound(told, planted.direction_coins, there, DOUBT / 2)
+    bounds = _bounds(planted, -losses_of(model, planted.sequences), steps.scores(seen, sigma, batches.rate), there)
     found = {} if privacy is None else steps.gauges(seen, planted.direction_coins, sigma, batches.rate)
     row = {
         "promised_epsilon": report["epsilon"],  # null: none
@@ -148,6 +143,18 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
         "untouched_rows": _untouched(experiment, checkpoint),
     }
     return row | {"breaches": [] if ledger is None else breaches(row, bounds, found)}
+
+
+def _bounds(
+    planted: Planted, closeness: np.ndarray, scores: Mapping[str, np.ndarray], delta: float
+) -> dict[str, LowerBound]:
+    """The ε that guesses about either kind of canary refute, half of the doubt for each; none without coins."""
+    if not len(planted.sequences):
+        return {}
+    return {
+        "sequences": lower_bound({"loss": closeness}, planted.sequence_coins, delta, DOUBT / 2),
+        "gradients": lower_bound(scores, planted.direction_coins, delta, DOUBT / 2),
+    }
 
 
 def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:

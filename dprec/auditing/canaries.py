@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,10 @@ class Canaries:
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"--{name} is {getattr(self, name)}: give a whole number of at least {smallest}")
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values, as a recipe or a report holds them."""
+        return {**asdict(self), "occurrences": list(self.occurrences)}
 
     def draw(self, items: int) -> Planted:
         """The canaries for a catalogue of item ids 1..items, no two of them equal.

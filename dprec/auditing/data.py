@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from dprec.auditing.canaries import Canaries, Planted, together
@@ -36,16 +35,12 @@ class CanariedSequences(Sequences):
     def load(self) -> Loaded:
         if self._loaded is None:
             real = super().load()
-            planted = self.canaries.draw(len(real.catalogue))
-            training = together(real.training, planted.training())
+            self._planted = self.canaries.draw(len(real.catalogue))
+            training = together(real.training, self._planted.training())
             self._loaded = replace(real, training=training, name=f"{real.name} with canaries")
         return self._loaded
 
-    @cached_property
-    def planted(self) -> Planted:
-        return self.canaries.draw(len(self.catalogue))
-
     @property
-    def users(self) -> int:
-        """N, the number of users that training draws from, canaries included."""
-        return self.load().training.users
+    def planted(self) -> Planted:
+        self.load()
+        return self._planted

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprec.auditing import eana
-from dprec.benchmarks.figure import DPREC, pyplot, save
+from dprec.benchmarks.figure import DPREC, dress, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
 STYLES = ("-", ":", "-.")
@@ -38,9 +38,8 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
         panel.set_xscale("log")
         panel.set_xticks(x, [str(count) for count in x], minor=False)
         panel.minorticks_off()
-        panel.set_title(f"Exposure {title}", loc="left", fontsize=11, fontweight="bold")
+        dress(panel, f"Exposure {title}")
         panel.set_xlabel("users who hold the secret")
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("bits; 1 is the median of what was never seen")
     panels[0].legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
@@ -75,12 +74,11 @@ def theorem(file: Path, delta: float = 1e-7, width: float = 10.0, sigmas: Sequen
             left.plot(counts, found, color=colour, linestyle=style, label=f"σ = {sigma:g}" if style == "-" else None)
             right.plot(counts, found / private, color=colour, linestyle=style)
     left.set_yscale("log")
-    left.set_title(f"ε at δ = {delta:g}", loc="left", fontsize=11, fontweight="bold")
-    right.set_title("ε of EANA / ε of DP-SGD", loc="left", fontsize=11, fontweight="bold")
+    dress(left, f"ε at δ = {delta:g}")
+    dress(right, "ε of EANA / ε of DP-SGD")
     for panel in (left, right):
         panel.set_xscale("log")
         panel.set_xlabel("users who touch each coordinate")
-        panel.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize=8, title="solid: corrected, dashed: printed, dotted: DP-SGD")
     save(plt, drawn, file)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,11 @@ class System:
     def with_strategy(cls, strategy: str, multiplier: float) -> System:
         """The same noise where this strategy of `dprec.sparsity`, as it is by default, puts it."""
         path = f"dprec.sparsity.{strategy}"
-        resolve(Strategy, path, "--strategies")
+        if resolve(Strategy, path, "--strategies")().releases():
+            raise UserError(
+                f"--strategies: {strategy} takes a share of privacy.epsilon, and a given noise has no epsilon: "
+                "name it in --beside, with one"
+            )
         plain = cls.with_noise(multiplier)
         sparsity = ("privacy.sparsity", json.dumps({"class_path": path}))
         return cls(f"{strategy} {multiplier:g}", (*plain.overrides, sparsity))
@@ -144,7 +148,7 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
             )
     tree = settings.to_store()
     data = dict(settings.tree["data"]["init_args"])
-    tree["data"] = {"class_path": path_of(CanariedSequences), "init_args": {**data, "canaries": _plain(canaries)}}
+    tree["data"] = {"class_path": path_of(CanariedSequences), "init_args": {**data, "canaries": canaries.settings()}}
     minutes, rest = divmod(max(1, round(seconds)), 60)
     limit = {"limit_val_batches": 0, "max_time": f"00:{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"}
     tree["trainer"] = tree.get("trainer", {}) | limit
@@ -153,11 +157,6 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
     written = folder / "recipe.yaml"
     replace_file(written, lambda path: path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8"))
     return parse(CommandLine(recipes=[str(written)], overrides=[("out", str(folder / "run"))]))
-
-
-def _plain(canaries: Canaries) -> dict[str, Any]:
-    values = asdict(canaries)
-    return {**values, "occurrences": list(values["occurrences"])}
 
 
 def recorded(systems: Sequence[System]) -> list[dict[str, Any]]:

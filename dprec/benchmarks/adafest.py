@@ -99,7 +99,7 @@ def picture(rows: Sequence[Row], file: Path) -> None:
     panel.set_yscale("log")
     panel.set_xlabel("rows of the table")
     panel.set_ylabel("seconds of 100 steps")
-    panel.spines[["top", "right"]].set_visible(False)
+    figure.dress(panel)
     panel.legend(frameon=False)
     figure.save(plt, drawn, file)
 

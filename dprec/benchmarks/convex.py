@@ -12,10 +12,10 @@ from rich.table import Table
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.compare import one_thread
+from dprec.benchmarks.convex_studies import clicks, means, risks
+from dprec.benchmarks.convex_studies import picture as drawing
+from dprec.benchmarks.convex_studies.measured import slope
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.sparse import clicks, means, risks
-from dprec.benchmarks.sparse import picture as drawing
-from dprec.benchmarks.sparse.measured import slope
 
 COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}
 HEADINGS = {  # study: what its value is

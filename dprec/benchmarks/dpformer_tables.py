@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dprec.benchmarks import figure, report
-from dprec.benchmarks.study import document, pictures, runs, tables
-from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, Cell
+from dprec.benchmarks.dpformer_study import document, pictures, runs, tables
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, Cell
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 

@@ -128,12 +128,9 @@ ready_to_draw = figure.pyplot
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of a step against what was swept."""
     plt = figure.pyplot()
-    common = {
-        key: Counter(row[key] for row in rows).most_common(1)[0][0]
-        for key in ("table_gb", "batch", "pooling", "access")
-    }
-    swept = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
-    axes = [key for key in swept if len({row[key] for row in rows}) > 1] or ["table_gb"]
+    common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
+    across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
+    axes = [key for key in across if len({row[key] for row in rows}) > 1] or ["table_gb"]
     drawn, panels = plt.subplots(1, len(axes), figsize=(1 + 3.6 * len(axes), 3.4), layout="constrained", squeeze=False)
     for panel, key in zip(panels[0], axes, strict=True):
         fixed = [other for other in SWEPT if other != key]
@@ -145,9 +142,8 @@ def picture(rows: Sequence[Row], file: Path) -> None:
                 panel.plot(*zip(*points, strict=True), marker="o", markersize=4, label=system, color=colour)
         panel.set_xscale("log")
         panel.set_yscale("log")
-        panel.set_xlabel(swept[key])
-        panel.set_title("a step, ms", loc="left", fontsize=11, fontweight="bold")
-        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_xlabel(across[key])
+        figure.dress(panel, "a step, ms")
     panels[0][0].legend(frameon=False, fontsize=7)
     figure.save(plt, drawn, file)
 
@@ -198,9 +194,8 @@ def _raced(
         0.0 if case.quick else 1.0,
     )
     sgd = dict.fromkeys(seconds, seconds["SGD"])
-    for (
-        name
-    ) in slow:  # a sweep over the tables takes seconds, and leaves the caches to nobody: few turns, two at a time
+    # A sweep over the tables takes seconds, and leaves the caches to nobody: few turns, two at a time.
+    for name in slow:
         pair = race({"SGD": steps["SGD"], name: steps[name]}, 1 if case.quick else SLOW_ROUNDS, 0.0)
         seconds[name], sgd[name] = pair[name], pair["SGD"]
     return seconds, sgd, steps

@@ -13,7 +13,7 @@ from functools import partial
 from rich.console import Group
 from rich.table import Table
 
-from dprec.benchmarks import figure, report
+from dprec.benchmarks import bars, figure, report
 from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
 from dprec.benchmarks.memory import MemoryMeter
 from dprec.benchmarks.peers import RECURRENT
@@ -47,7 +47,7 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(*parts)
 
 
-picture = figure.panels
+picture = bars.panels
 ready_to_draw = figure.pyplot
 
 

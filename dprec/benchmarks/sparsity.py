@@ -1,50 +1,24 @@
-"""What each strategy for tables saves and what it costs in accuracy: AdaFEST's comparison, on generated clicks.
-
-Every point is a run of a recipe, kept in a folder: what is missing is trained, what is there is read.
-"""
+"""What each strategy for tables saves and what it costs in accuracy: AdaFEST's comparison, on generated clicks."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import torch
 from rich.console import Console
 
-from dprec.benchmarks import figure, report
-from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.finish import finish
+from dprec.benchmarks.sweep import Named, Point, Sweep
 from dprec.cli.arguments import CommandLine
-from dprec.errors import UserError
 
-RUNS = "runs/sparsity"
-EPSILONS = (1.0, 3.0, 8.0)
 RANKS = (1, 4)  # numbers of an id, where its vector has up to 63
 # Large tables and a small network, so that a run takes minutes.
 SETTINGS: tuple[str, ...] = (
-    "--data.dataset",
-    "synthetic",
-    "--data.synthetic_records",
-    "500000",
-    "--data.batch_size",
-    "8192",
+    *("--data.dataset", "synthetic", "--data.synthetic_records", "500000", "--data.batch_size", "8192"),
+    *("--model.hidden", "[128]", "--trainer.max_epochs", "4", "--trainer.check_val_every_n_epoch", "10"),
 )
-SETTINGS += ("--model.hidden", "[128]", "--trainer.max_epochs", "4", "--trainer.check_val_every_n_epoch", "10")
-TINY: tuple[str, ...] = ("--data.synthetic_records", "7000", "--data.table_scale", "0.01", "--data.batch_size", "1000")
-TINY += ("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false")
-COLUMNS = {
-    "epsilon": "ε",
-    "system": "strategy",
-    "setting": "setting",
-    "auc": "AUC",
-    "auc_loss": "below DP-SGD",
-    "gradient_size_reduction": "reduction",
-    "rows_noised": "rows",
-    "seconds": "s",
-}
+TINY: tuple[str, ...] = (
+    *("--data.synthetic_records", "7000", "--data.table_scale", "0.01", "--data.batch_size", "1000"),
+    *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false"),
+)
 COLOURS = {
     "DP-SGD": "#0f172a",
     "FEST": "#0284c7",
@@ -53,30 +27,6 @@ COLOURS = {
     "exponential": "#a855f7",
     "low rank": "#64748b",
 }
-
-
-Named = tuple[str, Mapping[str, Any]]  # a strategy and its arguments
-
-
-@dataclass(frozen=True)
-class Point:
-    """A strategy with one setting of its knob, at one ε."""
-
-    system: str
-    epsilon: float
-    setting: str
-    strategies: tuple[Named, ...] = ()
-    low_rank: int | None = None
-
-    @property
-    def overrides(self) -> list[str]:
-        named = [{"class_path": f"dprec.sparsity.{name}", "init_args": given} for name, given in self.strategies]
-        given = ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)]
-        return given if self.low_rank is None else [*given, "--model.low_rank", str(self.low_rank)]
-
-    def folder(self, runs: Path) -> Path:
-        words = [self.system.lower().replace(" ", "-"), f"{self.epsilon:g}", *self.setting.split()]
-        return runs / "_".join(words).replace("=", "-").replace(",", "")
 
 
 def points(epsilons: Sequence[float]) -> list[Point]:
@@ -99,96 +49,7 @@ def points(epsilons: Sequence[float]) -> list[Point]:
     return found
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Points that are trained with the same settings otherwise."""
-
-    title: str
-    runs: str
-    settings: tuple[str, ...]
-    tiny: tuple[str, ...]
-    points: Callable[[Sequence[float]], list[Point]]
-    epsilons: Sequence[float]
-    colours: Mapping[str, str]
-
-
 def bench(line: CommandLine, console: Console) -> None:
     """Train what is missing, print the table, and write what is asked for."""
     title = "accuracy against size of the tables' gradients, generated clicks"
-    compare(line, console, Comparison(title, RUNS, SETTINGS, TINY, points, EPSILONS, COLOURS))
-
-
-def compare(line: CommandLine, console: Console, what: Comparison) -> None:
-    """Train what is missing, print the table, and write what is asked for."""
-    runs, quick = Path(line.take("runs") or what.runs), "quick" in line.switches
-    json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
-    if picture:
-        figure.pyplot()
-    given = [word for key, value in line.overrides for word in (f"--{key}", value)]
-    rows = []
-    for point in what.points(_numbers(only) if only else what.epsilons[-1:] if quick else what.epsilons):
-        folder, tiny = point.folder(runs), what.tiny if quick else ()
-        finish(folder, ["recipes/criteo_dpsgd.yaml", *what.settings, *tiny, *point.overrides, *given])
-        rows.append(_row(point, folder))
-    dense = {row["epsilon"]: row for row in rows if row["system"] == "DP-SGD"}
-    for row in rows:
-        row["auc_loss"] = dense[row["epsilon"]]["auc"] - row["auc"]
-        if row["gradient_size_reduction"] is None:
-            row["gradient_size_reduction"] = dense[row["epsilon"]]["numbers"] / row["numbers"]
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
-    console.print(report.table(shown, COLUMNS, what.title))
-    if picture:
-        draw(rows, Path(picture), what.colours)
-
-
-def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str] = COLOURS) -> None:
-    """AUC against how many times fewer numbers get noise, a panel for each ε."""
-    plt = figure.pyplot()
-    epsilons = sorted({row["epsilon"] for row in rows})
-    drawn, panels = plt.subplots(
-        1, len(epsilons), figsize=(4 * len(epsilons), 3.6), sharey=True, squeeze=False, layout="constrained"
-    )
-    for panel, epsilon in zip(panels[0], epsilons, strict=True):
-        for system, colour in colours.items():
-            found = sorted(
-                (row["gradient_size_reduction"], row["auc"])
-                for row in rows
-                if row["system"] == system and row["epsilon"] == epsilon
-            )
-            if system == "DP-SGD":
-                panel.axhline(found[0][1], color=colour, linewidth=1, label=system)
-                panel.axhspan(found[0][1] - 0.005, found[0][1], color=colour, alpha=0.08)
-            elif found:
-                panel.plot(*zip(*found, strict=True), color=colour, marker="o", markersize=4, label=system)
-        panel.set_xscale("log")
-        panel.set_title(f"ε = {epsilon:g}", loc="left", fontsize=11, fontweight="bold")
-        panel.set_xlabel("times fewer numbers with noise")
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0][0].set_ylabel("AUC on held-out records")
-    panels[0][-1].legend(frameon=False, fontsize=8)
-    figure.save(plt, drawn, file)
-
-
-def _row(point: Point, folder: Path) -> Row:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": None})
-    weights = torch.load(folder / "checkpoints" / "last.ckpt", map_location="meta", weights_only=True)["state_dict"]
-    return {
-        "epsilon": point.epsilon,
-        "system": point.system,
-        "setting": point.setting,
-        "auc": metrics["auc"],
-        "gradient_size_reduction": saved["gradient_size_reduction"],
-        "rows_noised": saved["rows_noised"],
-        "numbers": sum(weight.numel() for name, weight in weights.items() if name.startswith("tables.")),
-        "seconds": metrics["seconds"],
-    }
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"--epsilons {text}: give numbers such as 1,3,8") from None
+    Sweep(title, "runs/sparsity", SETTINGS, TINY, points, (1.0, 3.0, 8.0), COLOURS).show(line, console)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from dprec.benchmarks.sparsity import Comparison, Named, Point, compare
+from dprec.benchmarks.sweep import Named, Point, Sweep
 from dprec.cli.arguments import CommandLine
 
 SETTINGS: tuple[str, ...] = (
@@ -15,8 +15,10 @@ SETTINGS: tuple[str, ...] = (
     *("--data.table_scale", "0.2", "--model.hidden", "[64]", "--model.final_rate", "1", "--model.warmup", "0.05"),
     *("--trainer.max_epochs", "1", "--trainer.check_val_every_n_epoch", "10"),
 )
-TINY: tuple[str, ...] = ("--data.synthetic_records", "2000", "--data.table_scale", "0.01", "--data.batch_size", "100")
-TINY += ("--data.period_passes", "1", "--trainer.enable_progress_bar", "false")
+TINY: tuple[str, ...] = (
+    *("--data.synthetic_records", "2000", "--data.table_scale", "0.01", "--data.batch_size", "100"),
+    *("--data.period_passes", "1", "--trainer.enable_progress_bar", "false"),
+)
 COLOURS = {
     "DP-SGD": "#0f172a",
     "FEST, first day": "#7dd3fc",
@@ -50,4 +52,4 @@ def points(epsilons: Sequence[float]) -> list[Point]:
 def bench(line: CommandLine, console: Console) -> None:
     """Train what is missing, print the table, and write what is asked for."""
     title = "training day by day on clicks that drift, tested on the last day"
-    compare(line, console, Comparison(title, "runs/stream", SETTINGS, TINY, points, (8.0,), COLOURS))
+    Sweep(title, "runs/stream", SETTINGS, TINY, points, (8.0,), COLOURS).show(line, console)

@@ -63,7 +63,7 @@ def picture(rows: Sequence[Row], file: Path) -> None:
     panel.barh([row["system"] for row in rows], [row["times_table"] for row in rows], color=figure.DPREC)
     panel.axvline(1.0, color="#0f172a", linewidth=1)
     panel.set_xlabel("peak memory of a run, in tables")
-    panel.spines[["top", "right"]].set_visible(False)
+    figure.dress(panel)
     figure.save(plt, drawn, file)
 
 

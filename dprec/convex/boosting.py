@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dprec.convex.losses import Loss
-from dprec.convex.minimum import gradient
+from dprec.convex.minimum import gradient, risk
 from dprec.convex.noise import Noise
 from dprec.errors import UserError
 
@@ -76,6 +76,6 @@ def score_of(
 ) -> tuple[float, float]:
     """Return how bad weights are, and by how much one record can move that: risk, or the gradient's length."""
     records = rows.shape[0]
-    if not loss.convex:
-        return float(np.linalg.norm(gradient(rows, targets, loss, weights))), 2 * steepness / records
-    return float(loss.value(rows @ weights, targets).mean()), loss.largest(largest_score) / records
+    if loss.convex:
+        return risk(rows, targets, loss, weights), loss.largest(largest_score) / records
+    return float(np.linalg.norm(gradient(rows, targets, loss, weights))), 2 * steepness / records

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import expit
@@ -87,9 +89,6 @@ class Sigmoid:
         chance = expit(scores)
         return (1 - 2 * targets) * chance * (1 - chance)
 
-    def curvature(self, scores: np.ndarray) -> np.ndarray:
-        raise NotImplementedError("no solver asks a loss that is not convex for its curvature")
-
     def steepness(self, largest_score: float) -> float:
         return self.steepest
 
@@ -97,18 +96,32 @@ class Sigmoid:
         return 1.0
 
 
-Loss = Logistic | Squared | Sigmoid
+ConvexLoss = Logistic | Squared  # what a minimum can be found of, and certified
+Loss = ConvexLoss | Sigmoid
+Found = TypeVar("Found", bound=Loss)
 
 
-def find_loss(name: str, target_bound: float, convex: bool = False) -> Loss:
-    """Return the loss of this name; only convex ones where `convex`."""
+def find_loss(name: str, target_bound: float) -> Loss:
+    """Return the loss of this name."""
+    return _named(name, (*_convex_losses(target_bound), Sigmoid()))
+
+
+def find_convex_loss(name: str, target_bound: float) -> ConvexLoss:
+    """Return the convex loss of this name."""
+    return _named(name, _convex_losses(target_bound))
+
+
+def _convex_losses(target_bound: float) -> tuple[ConvexLoss, ...]:
     if not (math.isfinite(target_bound) and target_bound > 0):
         raise UserError(f"target_bound is {target_bound}: give the largest size a target may have, above 0")
-    losses: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Squared(target_bound), Sigmoid())}
-    allowed = [loss.name for loss in losses.values() if loss.convex or not convex]
-    if name not in allowed:
-        raise UserError(f"loss is '{name}': give one of {', '.join(allowed)}")
-    return losses[name]
+    return Logistic(), Squared(target_bound)
+
+
+def _named(name: str, losses: Sequence[Found]) -> Found:
+    for loss in losses:
+        if loss.name == name:
+            return loss
+    raise UserError(f"loss is '{name}': give one of {', '.join(loss.name for loss in losses)}")
 
 
 def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:

@@ -64,4 +64,4 @@ def private_mean(
     if event := release.event("the mean"):
         ledger.record(event)
     value = release(rows, Noise(seed).at(0), draws(seed))
-    return PrivateMean(value, release.name, why, ledger, promise(f"{release.name}", ledger, delta, records, seed))
+    return PrivateMean(value, release.name, why, ledger, promise(release.name, ledger, delta, records, seed))

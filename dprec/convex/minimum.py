@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, sparse
 
-from dprec.convex.losses import Loss
+from dprec.convex.losses import ConvexLoss, Loss
 from dprec.errors import UserError
 
 
@@ -30,8 +30,9 @@ def gradient(rows: sparse.csr_array, targets: np.ndarray, loss: Loss, weights: n
 
 
 def minimum(
-    rows: sparse.csr_array, targets: np.ndarray, loss: Loss, regularization: float, largest_residual: float, order: int
-) -> Minimum:
+    rows: sparse.csr_array, targets: np.ndarray, loss: ConvexLoss, regularization: float, largest_residual: float,
+    order: int,
+) -> Minimum:  # fmt: skip
     """Return weights whose residual is at most `largest_residual` in the norm of this order, 1 or 2.
 
     Raises UserError where rounding does not let the solver get there: whoever relies on the bound must not get less.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dprec.convex.estimator import Estimator
-from dprec.convex.losses import Loss, bounded_targets, find_loss
+from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss
 from dprec.convex.minimum import minimum
 from dprec.convex.noise import Noise, on_grid
 from dprec.convex.projection import project_linf
@@ -80,7 +80,7 @@ class OutputPerturbation(Estimator):
         for name in ("scale", "tolerance"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} is {getattr(self, name)}: give a finite number above 0")
-        loss = find_loss(self.loss, self.target_bound, convex=True)
+        loss = find_convex_loss(self.loss, self.target_bound)
         rows = bounded_rows(features, self.norm, self.sparsity)
         records, self.n_features_in_ = rows.shape
         wanted = bounded_targets(targets, records, loss)
@@ -109,7 +109,7 @@ class OutputPerturbation(Estimator):
 class NoiseLaw:
     """How much noise a regularised minimum needs, as a function of λ."""
 
-    def __init__(self, model: OutputPerturbation, loss: Loss, records: int, dimension: int) -> None:
+    def __init__(self, model: OutputPerturbation, loss: ConvexLoss, records: int, dimension: int) -> None:
         self.model, self.loss, self.records, self.dimension = model, loss, records, dimension
         self.pure = model.delta == 0
         self.name, self.order = ("Laplace", 1) if self.pure else ("Gaussian", 2)

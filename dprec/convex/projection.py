@@ -17,7 +17,7 @@ def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
     if sizes.sum() <= radius:
         return vector.copy()
     # What lies below the threshold of a superset lies below the final one: only survivors are looked at again.
-    kept, threshold = sizes, 0.0
+    kept = sizes
     while True:
         threshold = (kept.sum() - radius) / len(kept)
         above = kept[kept > threshold]

@@ -65,11 +65,13 @@ def choose(
         raise UserError("mechanism='recovery' adds Gaussian noise, which is never pure: give delta above 0, or another")
     multiplier = 1 / epsilon if delta == 0 else gaussian_multiplier(epsilon, delta)
     found = regime(records, dimension, sparsity, norm, multiplier, pure=delta == 0)
-    why = f"{found.name} regime: expected error at most {found.least:.3g} of {norm:.3g}"
-    if mechanism == "zero" or (mechanism == "auto" and found.name == "zero"):
-        return Zero(norm), why if mechanism == "auto" else "asked for"
+    why = "asked for"
+    if mechanism == "auto":
+        why = f"{found.name} regime: expected error at most {found.least:.3g} of {norm:.3g}"
+        mechanism = "zero" if found.name == "zero" else "projection"
+    if mechanism == "zero":
+        return Zero(norm), why
     if mechanism == "recovery":
-        return Recovery(norm, sparsity, multiplier, epsilon, delta), "asked for"
-    plain = mechanism == "plain"
-    kinds = (Laplace, LaplaceProjection) if delta == 0 else (Gaussian, Projection)
-    return kinds[not plain](norm, sparsity, multiplier), why if mechanism == "auto" else "asked for"
+        return Recovery(norm, sparsity, multiplier, epsilon, delta), why
+    plain, projected = (Laplace, LaplaceProjection) if delta == 0 else (Gaussian, Projection)
+    return (plain if mechanism == "plain" else projected)(norm, sparsity, multiplier), why

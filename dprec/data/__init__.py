@@ -1,4 +1,17 @@
-"""Users' histories and click records: reading, splitting, sampling and batching."""
+"""Users' histories and click records: reading, splitting, sampling and batching.
+
+Two kinds of data go the same way, a file for each stage:
+
+    stage                     histories                             click records
+    a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
+    a file → arrays           interactions, events                  click_cache
+    the arrays                histories, catalogue                  click_log
+    some of them → a batch    packing                               click_records
+    all of it for training    sequences                             clicks
+
+`module` is what the last two share, `poisson` and `stream` draw who takes part in a step, `batch` is what a model sees,
+`stand_in` is for datasets that are not there.
+"""
 
 from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue

@@ -11,7 +11,7 @@ from dprec.data import criteo
 from dprec.data.click_cache import converted
 from dprec.data.click_log import ClickLog
 from dprec.data.click_world import synthetic_clicks
-from dprec.data.source import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "synthetic"]

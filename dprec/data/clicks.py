@@ -16,7 +16,7 @@ from dprec.data.click_records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_source import ClickDataset, open_clicks
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.poisson import UserBatches
-from dprec.data.source import OnMissing
+from dprec.data.stand_in import OnMissing
 from dprec.data.stream import PeriodBatches
 from dprec.errors import UserError
 
@@ -178,27 +178,32 @@ class Clicks(SampledData):
     def periods(self, days: int = 1) -> list[range]:
         """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
         if days < 1:
-            raise UserError(f"a period of {days} days is empty: give at least 1")
+            raise UserError(f"data.period_days is {days}, and a period of that many days is empty: give at least 1")
         loaded = self.load()
         starts = [start for start in loaded.log.days if start < loaded.training.stop][::days]
         return [range(*ends) for ends in zip(starts, [*starts[1:], loaded.training.stop], strict=True)]
 
     def _draws(self) -> UserBatches:
         if self.period_days is None:
+            if self.period_passes != 1:
+                raise UserError(
+                    f"data.period_passes is {self.period_passes:g}, but training does not go period by period: set "
+                    "data.period_days, or leave period_passes out"
+                )
             return super()._draws()
         if self.sampling != "poisson":
             raise UserError(f"data.sampling is {self.sampling}, but periods are sampled: give poisson")
         periods = self.periods(self.period_days)
         return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
 
-    def training(self, period: range | None = None) -> TrainingRecords:
-        """The training records of a period, numbered from 0; all of them by default."""
-        loaded = self.load()
-        return TrainingRecords(loaded.log, loaded.training if period is None else period, self.micro_batch)
+    @property
+    def training(self) -> TrainingRecords:
+        """The training records, numbered from 0."""
+        return TrainingRecords(self.load().log, self.load().training, self.micro_batch)
 
     def train_dataloader(self) -> DataLoader[list[ClickBatch]]:
         """One logical batch a step: the micro-batches of the records drawn, an empty list for an empty draw."""
-        return DataLoader(self.training(), batch_sampler=self.batches, collate_fn=as_is)
+        return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:
         """The validation day where there is one, the test days otherwise."""

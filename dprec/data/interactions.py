@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
-import numpy as np
 import polars as pl
 
+from dprec.data.events import events
 from dprec.data.histories import Interactions
 from dprec.errors import UserError
 
@@ -62,7 +62,7 @@ def read_interactions(
         raise UserError(f"{path} ({kind}) has no named columns: leave data.user_column and the others out")
     else:
         frame = _read_pairs(path) if kind == "pairs" else _read_ratings(path, kind)
-    return _interactions(frame, path)
+    return events(frame, path)
 
 
 def _first_line(path: Path) -> str:
@@ -206,62 +206,3 @@ def _read_ratings(path: Path, kind: str) -> pl.DataFrame:
         if ten[0] > 0.9 > ten[1]:  # a later release; read as it stands, items would be protected and users not
             raise UserError(f"{path} has item,user,rating,timestamp a line: swap the first two columns")
     return frame
-
-
-def _interactions(frame: pl.DataFrame, path: Path) -> Interactions:
-    if frame.is_empty():
-        raise UserError(f"{path} is empty: an interaction log has at least one event")
-    ids = frame.select(pl.col("user", "item").cast(pl.String))
-    for role in ("user", "item"):
-        _refuse(ids[role].is_null() | (ids[role] == ""), path, f"has no {role} id")
-    user, _ = _numbered(ids["user"])
-    item, item_ids = _numbered(ids["item"])
-    if "time" in frame.columns:
-        order = np.lexsort((_numeric_time(frame["time"], path), user))  # stable: ties keep the file's order
-    else:
-        order = np.argsort(user, kind="stable")
-    return Interactions(user[order], item[order], item_ids.to_list())
-
-
-def _refuse(wrong: pl.Series, path: Path, what: str) -> None:
-    if wrong.any():
-        row = int(wrong.arg_max() or 0) + 1
-        raise UserError(f"{path}: row {row} {what} ({wrong.sum()} such rows): mend or remove them")
-
-
-def _numeric_time(time: pl.Series, path: Path) -> np.ndarray:
-    _refuse(time.is_null(), path, "has no time")
-    numbers = time
-    if time.dtype == pl.String:
-        text = time.str.strip_chars()
-        numbers = whole = text.cast(pl.Int64, strict=False)
-        if whole.has_nulls():
-            numbers = text.cast(pl.Float64, strict=False)
-            if not numbers.has_nulls():
-                # As float64 such times fall together: one user's fraction would reorder another user's events.
-                large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
-                _refuse(large, path, "has a time beyond 2^53, inexact beside times that are not 64-bit whole numbers")
-        if numbers.is_null().all():
-            # Only ISO dates: 02/01/2020 has two readings, and a wrong one would reorder histories silently.
-            dates = pl.select(pl.when(text.str.contains(r"^\d{4}-\d\d-\d\d")).then(text)).to_series()
-            with suppress(pl.exceptions.ComputeError):  # no date at all: the nulls are refused below
-                numbers = dates.str.to_datetime(strict=False, time_unit="us")
-    if numbers.dtype.is_temporal():
-        numbers = numbers.to_physical()
-    elif not numbers.dtype.is_numeric():
-        raise UserError(f"{path}: the time column holds {numbers.dtype}: give numbers or ISO dates")
-    wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
-    _refuse(wrong, path, "has a time that is neither a number nor an ISO date")
-    return numbers.to_numpy()
-
-
-def _numbered(ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
-    """Every id as its place in the sorted list of distinct ids, and that list."""
-    distinct = ids.unique().alias("id").to_frame()
-    if distinct["id"].str.contains(r"^[0-9]{1,18}$").all():
-        distinct = distinct.sort(pl.col("id").cast(pl.Int64), "id")
-    else:
-        distinct = distinct.sort("id")
-    places = pl.int_range(len(distinct), dtype=pl.Int32, eager=True)
-    numbers = ids.replace_strict(distinct["id"], places, return_dtype=pl.Int32)
-    return numbers.to_numpy(), distinct["id"]

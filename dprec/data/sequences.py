@@ -18,7 +18,8 @@ from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, bu
 from dprec.data.interactions import Format, read_interactions
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
-from dprec.data.source import Dataset, OnMissing, open_source
+from dprec.data.source import Dataset, open_source
+from dprec.data.stand_in import OnMissing
 from dprec.data.synthetic import synthetic_interactions
 from dprec.errors import UserError
 
@@ -132,7 +133,7 @@ class Sequences(SampledData):
     @property
     def users(self) -> int:
         """N, the number of users that training draws from."""
-        return self.load().histories.users
+        return self.training.users
 
     @property
     def items(self) -> int:

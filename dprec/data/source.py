@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Literal
 
 from rich.console import Console
 
 from dprec.data import amazon, movielens
 from dprec.data.histories import Interactions
+from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 Dataset = Literal[
@@ -23,35 +23,7 @@ Dataset = Literal[
     "movielens-32m",
     "amazon-games",
 ]
-OnMissing = Literal["error", "stand-in"]
 _LONG = 2**25  # bytes of a log that takes more than a moment to read
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Source(Generic[T]):
-    """What was found, what to call it, and the sentence to print where it is not what was asked for."""
-
-    found: T
-    name: str
-    notice: str | None = None
-
-
-def stand_in(
-    dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], T], invented: str
-) -> Source[T]:
-    """What `on_missing` decides on where a dataset is not there: an error, or invented data under another name."""
-    if on_missing == "error":
-        raise UserError(f"{problem}: {wanted}")
-    consequence = f"this run uses invented {invented}, and its numbers say nothing about {dataset}"
-    return Source(invent(), f"{dataset}-stand-in", f"STAND-IN DATA: {problem}; {consequence}.")
-
-
-def refuse_unknown(on_missing: str) -> None:
-    if on_missing not in get_args(OnMissing):
-        raise UserError(f"data.on_missing is '{on_missing}': give {' or '.join(get_args(OnMissing))}")
 
 
 def open_source(

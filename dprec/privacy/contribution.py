@@ -7,15 +7,12 @@ built to be summed over users; `materialise` builds a slice of users where nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dprec.privacy.tables import is_among
-from dprec_kernels.catalogue_softmax import overlaps, pieces
-from dprec_kernels.catalogue_softmax.pieces import Group
 
 Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 
@@ -48,8 +45,8 @@ class Outer:
         out.addmm_(left.flatten(0, 1).T, self.right.flatten(0, 1))
 
     def forget(self, users: Tensor) -> None:
-        self.left = _zeroed(self.left, users)
-        self.right = _zeroed(self.right, users)
+        self.left = zeroed(self.left, users)
+        self.right = zeroed(self.right, users)
 
     def terms(self) -> Tensor:
         """Return (B,) the sum of the norms of what is added up."""
@@ -85,7 +82,7 @@ class Rows:
 
     def only(self, rows: Tensor) -> Rows:
         """Return what is left where no other rows than these, which ascend, may change."""
-        return Rows(self.ids, _zeroed(self.values, ~is_among(self.ids, rows)))
+        return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
 
     def terms(self) -> Tensor:
         return self.values.reshape(*self.ids.shape, -1).norm(dim=2).sum(1)
@@ -96,7 +93,7 @@ class Rows:
         return self.ids.shape[1] == 1 or (self.ids.shape[1] > 0 and self.values.stride(1) == 0)
 
     def forget(self, users: Tensor) -> None:
-        self.values = _zeroed(self.values, users)
+        self.values = zeroed(self.values, users)
 
 
 @dataclass
@@ -114,8 +111,8 @@ class SharedRows:
         out.index_add_(0, *self.weighted_rows(weight))
 
     def forget(self, users: Tensor) -> None:
-        self.left = _zeroed(self.left, users)
-        self.right = _zeroed(self.right, users)
+        self.left = zeroed(self.left, users)
+        self.right = zeroed(self.right, users)
 
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         left = self.left * weight[:, None, None]
@@ -146,71 +143,7 @@ class Dense:
         out += torch.tensordot(weight, self.values, dims=1)
 
     def forget(self, users: Tensor) -> None:
-        self.values = _zeroed(self.values, users)
-
-
-@dataclass
-class CatalogueRows:
-    """The table of a catalogue softmax: Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
-
-    hidden: Tensor  # (B, T, d)
-    table: Tensor  # (items, d)
-    target: Tensor  # (B, T)
-    log_total: Tensor  # (B, T)
-    weight: Tensor  # (B, T)
-    padding: int
-    groups: list[Group]  # all users
-
-    def materialise(self, out: Tensor, users: Users) -> None:
-        chosen = torch.arange(len(self.hidden))[users].tolist()
-        again = []
-        for place, user in enumerate(chosen):
-            group, row = self._homes[user]
-            if group.kept is None:
-                again.append(place)
-            else:
-                own = (self.hidden[user], self.target[user], self.log_total[user], self.weight[user])
-                pieces.add_user_gradient(out[place], group, row, *own, self.padding)
-        if again:
-            rows = [chosen[place] for place in again]
-            part = out if len(again) == len(out) else out[again]
-            pieces.add_users_gradients(
-                part, self.hidden[rows], self.table, self.target[rows], self.log_total[rows], self.weight[rows],
-                self.padding,
-            )  # fmt: skip
-            if part is not out:
-                out[again] = part
-
-    @cached_property
-    def _homes(self) -> dict[int, tuple[Group, int]]:
-        """Every user's group and place in it."""
-        return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
-
-    def norms_with(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
-        """Return the squared norms of the group's users, rows (B, N) read from the same table included."""
-        return overlaps.squared_norms(
-            group, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
-        )
-
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        each = self.weight * weight.unsqueeze(1)
-        for group in self.groups:
-            if bool(weight[group.users].any()):
-                pieces.add_group_gradient(
-                    out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
-                )
-
-    def terms(self) -> Tensor:
-        each = self.weight.abs() * self.hidden.norm(dim=2)
-        return 2**0.5 * each.masked_fill(self.target == self.padding, 0.0).sum(1)
-
-    def forget(self, users: Tensor) -> None:
-        for group in self.groups:
-            if bool(users[group.users].any()):
-                group.kept = None
-        self.hidden = _zeroed(self.hidden, users)
-        self.log_total = _zeroed(self.log_total, users)
-        self.weight = _zeroed(self.weight, users)
+        self.values = zeroed(self.values, users)
 
 
 @dataclass
@@ -231,7 +164,7 @@ class Aligned:
         out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
 
     def forget(self, users: Tensor) -> None:
-        self.values = _zeroed(self.values, users.repeat_interleave(self.rows))
+        self.values = zeroed(self.values, users.repeat_interleave(self.rows))
 
 
 @dataclass
@@ -263,5 +196,6 @@ class Pulled:
         return result
 
 
-def _zeroed(values: Tensor, where: Tensor) -> Tensor:
+def zeroed(values: Tensor, where: Tensor) -> Tensor:
+    """Return values (B, N, …) with exact zeros where this mask over the first dimensions is set, whatever was there."""
     return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)

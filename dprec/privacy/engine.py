@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
-from torch.utils.data import Subset
 
 from dprec.errors import UserError
 from dprec.privacy.accounting import COARSE
 from dprec.privacy.budget import PrivacyBudget
+from dprec.privacy.bypass import refuse_averaging, refuse_model, refuse_other_gradients, refuse_own_step
 from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parameters
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.ledger import Ledger
 from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.periods import Periods
 from dprec.privacy.plan import Plan
 from dprec.privacy.probe import Probe
 from dprec.privacy.release import NoisySums, Release
@@ -28,6 +28,7 @@ from dprec.privacy.row_rules import RowRules
 from dprec.privacy.sampling import Sampler, Sampling
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.switches import refuse_switches, switches_of
+from dprec.privacy.terms import refuse_change, refuse_part, refuse_unrecorded, terms
 
 
 class Privacy(pl.Callback):
@@ -61,9 +62,9 @@ class Privacy(pl.Callback):
             )
         if noise_multiplier is not None and not 0 <= noise_multiplier < float("inf"):
             raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
-        # Made here for what it says about a number that makes no sense.
         if epsilon is not None and self.rules.broken:
             raise UserError(f"privacy.epsilon is {epsilon:g}, but {self.rules.broken}: give noise_multiplier alone")
+        # Made here for what it says about a number that makes no sense.
         PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
         self.epsilon = epsilon
         self.clipping = Clipping(clipping, max_norm)
@@ -80,9 +81,7 @@ class Privacy(pl.Callback):
         self._plan: Plan | None = None
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
-        self._probe = Probe()
         self._first = True  # no step was taken in this process yet
-        self._period: int | None = None  # of the last step that this process took
 
     @property
     def planned(self) -> Plan:
@@ -143,25 +142,21 @@ class Privacy(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
-        averaging = (WeightAveraging, StochasticWeightAveraging)
-        if self.rules.defer and any(isinstance(c, averaging) for c in trainer.callbacks):  # type: ignore[attr-defined]
-            raise UserError("averaged weights would hold rows that still owe noise: leave LazyDP or averaging out")
-        _refuse_model(pl_module)
+        if self.rules.defer:
+            refuse_averaging(trainer)
+        refuse_model(pl_module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         total: int = pl_module.total_steps
         releases = tuple(getattr(pl_module, "releases", ()))
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
-        self._probe, self._first, self._period = Probe(), True, None
+        self._probe, self._first, self._periods = Probe(), True, Periods(self.sampling, self.rules)
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
-            raise UserError(
-                f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
-                "raise epsilon or noise_multiplier"
-            )
+            raise self.planned.too_dear()
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
-        trained = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
+        trained = trained_parameters(pl_module)
         sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
         self.rules.begin(pl_module, trained, self.sigma, unit, self.noise)
         loader: Any = trainer.train_dataloader
@@ -183,26 +178,21 @@ class Privacy(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
         self._probe(pl_module, batch)
-        self._enter_period(trainer, pl_module)
+        self._periods.enter(self.steps, trainer.train_dataloader, pl_module, pl_module.sums)
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
         """Let no parameter move by a gradient that was not made private."""
-        self._refuse_own_step(pl_module)
-        moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if not pl_module.gradient.filled.issuperset(map(id, moved)):
-            raise UserError(
-                f"{type(pl_module).__name__}: the optimizer moves a parameter whose gradient is not private: make it "
-                "an nn.Parameter of the model, and do not change requires_grad in losses(batch)"
-            )
+        refuse_own_step(pl_module, self.steps - self._before)
+        refuse_other_gradients(pl_module, optimizer, pl_module.gradient.filled)
         self.rules.update(optimizer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._refuse_own_step(pl_module)
+        refuse_own_step(pl_module, self.steps - self._before)
 
     def on_validation_start(self, *_: Any) -> None:
         self.rules.settle()
@@ -213,37 +203,19 @@ class Privacy(pl.Callback):
     def on_exception(self, *_: Any) -> None:
         self.rules.settle()
 
-    def _enter_period(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Check that the coming batch is drawn from the period that pays for it; at the period's start, look at it."""
-        period = self.sampling.period_of(self.steps)
-        if period is None:
-            return
-        loader: Any = trainer.train_dataloader
-        if loader.batch_sampler.served() != self.steps:
-            raise UserError("batches do not come in the order they were drawn in, so a step may use another's period")
-        if period != self._period:
-            self._period = period
-            trained = {name: p for name, p in pl_module.named_parameters() if p.requires_grad}
-            records = Subset(loader.dataset, self.sampling.periods[period].numbers)
-            self.rules.enter(period, pl_module, trained, records, pl_module.sums)
-
-    def _refuse_own_step(self, pl_module: pl.LightningModule) -> None:
-        if self.steps != self._before + 1:
-            raise UserError(
-                f"{type(pl_module).__name__}.training_step took a step without the private gradient: "
-                "do not override training_step, write losses(batch)"
-            )
-
     def state_dict(self) -> dict[str, Any]:
-        told = {"ledger": self.ledger.state_dict(), "steps": self.steps, "settings": self._settings()}
-        return told | {"sparsity": self.rules.state_dict()}
+        return {
+            "ledger": self.ledger.state_dict(),
+            "steps": self.steps,
+            "settings": terms(self._given, self.planned, self.noise.seeded),
+            "sparsity": self.rules.state_dict(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what a checkpoint's run has spent, if this run may continue it."""
-        if missing := {"settings", "ledger", "steps"} - state_dict.keys():
-            raise UserError(f"the checkpoint's privacy state lacks {', '.join(sorted(missing))}: it is not whole")
+        refuse_part(state_dict)
         old = state_dict["settings"]
-        self._refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
+        refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
         self._resumed = old
         self.rules.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])
@@ -251,28 +223,14 @@ class Privacy(pl.Callback):
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
         releases = {} if self._plan is None else self._plan.releases
         self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases)
-        trained = sum(count for event, count in self.ledger.events.items() if event.what == "training")
-        if trained < sampling.events(self.steps):
-            raise UserError(f"the checkpoint's ledger does not hold its {self.steps} steps: it is not whole")
-
-    def _settings(self) -> dict[str, Any]:
-        """What the guarantee depends on: a resumed run must not change any of it."""
-        given = {f"given_{name}": value for name, value in self._given.items()}
-        own = {"delta": self.delta, "sigma": self.sigma, "noise_seeded": self.noise.seeded}
-        return given | own | self.planned.settings()
-
-    def _refuse_change(self, old: dict[str, Any], now: dict[str, Any]) -> None:
-        for name, value in now.items():
-            before = old.get(f"given_{name}", old.get(name))
-            if value != before:
-                raise UserError(f"cannot resume: {name} was {before} and is now {value}; keep it, or start a new run")
+        refuse_unrecorded(self.steps, self.ledger, sampling)
 
     def _continue(self, trainer: pl.Trainer) -> None:
         """Check that what was taken over is the beginning of this very run."""
         if self._resumed is None and trainer.global_step:
             raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
         if self._resumed is not None:
-            self._refuse_change(self._resumed, self.planned.settings())
+            refuse_change(self._resumed, self.planned.settings())
         if self.steps != trainer.global_step:
             raise UserError(
                 f"the model has taken {trainer.global_step} steps, its ledger {self.steps}: it is not whole"
@@ -289,11 +247,3 @@ class Privacy(pl.Callback):
         self._first = False
         self.noise.at(self.steps)
         self.steps += 1
-
-
-def _refuse_model(model: pl.LightningModule) -> None:
-    if not hasattr(model, "gradient") or not hasattr(model, "losses"):
-        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
-    mixed = getattr(model, "mixes_users", None)
-    if mixed:
-        raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")

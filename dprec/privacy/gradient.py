@@ -114,3 +114,7 @@ def padding_rows(module: nn.Module) -> list[PaddingRow]:
         and part.padding_idx is not None
         and part.weight.requires_grad
     ]
+
+
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Size, Tensor
 
-from dprec.privacy.contribution import CatalogueRows, Contribution, Dense, Outer, Rows, SharedRows, Users
+from dprec.privacy.catalogue_rows import CatalogueRows
+from dprec.privacy.contribution import Contribution, Dense, Outer, Rows, SharedRows, Users
 from dprec_kernels import sample_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.workspace import workspace

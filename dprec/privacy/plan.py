@@ -44,9 +44,7 @@ class Plan:
         delta = 1 / max(2, sampling.users) if delta is None else delta
         if epsilon is None:
             if releases:
-                raise UserError(
-                    f"the model releases {releases[0].what} for a share of privacy.epsilon: give privacy.epsilon"
-                )
+                raise UserError(f"{releases[0].what}: released for a share of privacy.epsilon, so give privacy.epsilon")
             if sigma is None:
                 raise ValueError("a plan needs an ε or a noise multiplier")
             return cls(sampling, epsilon, delta, sigma, {})
@@ -80,6 +78,13 @@ class Plan:
             PrivacyBudget(self.epsilon, self.delta),
             lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)),
             wanted,
+        )
+
+    def too_dear(self) -> UserError:
+        """Return what to say where the budget does not pay for a single step."""
+        return UserError(
+            f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
+            "raise epsilon or noise_multiplier"
         )
 
     def settings(self) -> dict[str, Any]:

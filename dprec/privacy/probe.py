@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import MixedUsers
-from dprec.privacy.gradient import padding_rows
+from dprec.privacy.gradient import padding_rows, trained_parameters
 from dprec.privacy.one_user import SparseLookUps, difference, norm_of
 from dprec.privacy.same_draws import SameDraws
 from dprec.privacy.shaken import Shaken
@@ -48,8 +48,7 @@ class Probe:
         told = {number: (True, _padded(part)) for number, part in enumerate(batch) if len(part) > 1}
         most = max(told, key=lambda number: (told[number], len(batch[number])), default=None)
         if most is not None and told[most] > self._done:
-            parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-            probe(module, parameters, module.losses, batch[most])
+            probe(module, trained_parameters(module), module.losses, batch[most])
             self._done = told[most]
 
 

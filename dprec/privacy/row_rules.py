@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,26 +22,7 @@ from dprec.privacy.release import ExactSums, Release
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.tables import RowSpace, Table, is_among, named, tables_of
-
-
-@dataclass
-class Tally:
-    """What the strategies did so far, over the tables they rule. How many rows were touched is not private."""
-
-    steps: int = 0
-    noised: int = 0  # rows
-    entries: int = 0  # numbers in them
-    untouched: int = 0  # noised rows that no user touched
-
-    def report(self, tables: Iterable[Table]) -> dict[str, float]:
-        if not self.entries:
-            return {}
-        dense, steps = sum(table.parameter.numel() for table in tables), max(1, self.steps)
-        return {
-            "rows_noised": self.noised / steps,
-            "gradient_size_reduction": dense * steps / max(1, self.entries),
-            "false_positives_not_private": self.untouched / steps,
-        }
+from dprec.privacy.tally import Tally
 
 
 class RowRules:
@@ -231,9 +211,7 @@ class RowRules:
             rows, values = _where((values != 0).flatten(1).any(1), rows, values)
         if noised != "later":
             noise.add_(values, std)
-            self.tally.noised += len(rows)
-            self.tally.entries += values.numel()
-            self.tally.untouched += len(rows) - len(touched) if noised == "chosen" else 0
+            self.tally.add(len(rows), values.numel(), len(rows) - len(touched) if noised == "chosen" else 0)
         return torch.sparse_coo_tensor(
             rows.unsqueeze(0), values, total.shape, is_coalesced=True, check_invariants=False
         )

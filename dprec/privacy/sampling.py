@@ -23,6 +23,15 @@ class Sampler(Protocol):
     unit: str  # what a "user" is: "user" or "record"
 
 
+class PeriodSampler(Sampler, Protocol):
+    """One that draws from one period of the users after another."""
+
+    periods: Sequence[tuple[range, int]]  # the users of each, consecutive, and how many steps draw from them
+
+    def served(self) -> int | None:
+        """Return the step of the batch that training is about to get, once for each batch."""
+
+
 @dataclass(frozen=True)
 class Period:
     """Users who follow one another, whom training draws from for some steps before it goes on to the next."""
@@ -66,6 +75,11 @@ class Sampling:
         given = tuple(getattr(sampler, "periods", ()))
         if given and kind != "poisson":
             raise UserError(f"the periods of {type(sampler).__name__} are accounted for as Poisson sampling: draw so")
+        if given and not hasattr(sampler, "served"):
+            raise UserError(
+                f"{type(sampler).__name__} has periods and does not say which step a batch was drawn for: give it "
+                "served(), as dprec.data.stream.PeriodBatches has it"
+            )
         _refuse_shared([part for part, _ in given])
         periods = tuple(Period(part.start, len(part), steps) for part, steps in given)
         return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit, periods)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,10 +40,11 @@ class RunPlan:
     delta: float
     epsilon: float
     after: list[dict[str, float]]  # steps and ε after each tenth
-    releases: list[dict[str, Any]]  # sums over all users, noised once before the first step
+    releases: list[dict[str, Any]]  # noisy sums over all users before the first step, or over those of a `period`
     stand_in: bool = False
     notice: str | None = None  # where users and items were counted in stand-in data
     unit: str = "user"  # what "users" are
+    periods: int = 0  # that training goes through one after the other; the sampling rate is then the largest
 
     @classmethod
     def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
@@ -69,10 +70,7 @@ class RunPlan:
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
         after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
         if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
-            raise UserError(
-                f"privacy.epsilon={privacy.epsilon:g} does not pay for one step at noise multiplier "
-                f"{privacy.sigma:g}: raise one of them"
-            )
+            raise privacy.planned.too_dear()
         return cls(
             run=settings.name,
             users=batches.users,
@@ -87,12 +85,13 @@ class RunPlan:
             epsilon=after[-1]["epsilon"],
             after=after,
             releases=[
-                {"what": event.what, "noise_multiplier": event.noise_multiplier}
+                {"what": event.what, "noise_multiplier": event.noise_multiplier, "period": event.period}
                 for event in privacy.planned.releases.values()
             ],
             stand_in=notice is not None,
             notice=notice,
             unit=batches.unit,
+            periods=len(privacy.sampling.periods),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,13 +100,13 @@ class RunPlan:
     def show(self, console: Console) -> None:
         notice_box(console, self.notice)
         facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
-        first = ", ".join(f"{one['what']} (σ {one['noise_multiplier']:.3g})" for one in self.releases)
+        rate = f"q = {self.sampling_rate:.4f}" + (f" at most, {self.periods} periods" if self.periods else "")
         items = "" if self.items is None else f", {self.items:,} items"
         for name, value in (
             ("data", f"{self.users:,} {self.unit}s{items}"),
-            ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, q = {self.sampling_rate:.4f}"),
+            ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, {rate}"),
             ("steps", f"{self.steps:,}"),
-            *([("released before", first)] if first else []),
+            *_released(self.releases),
             ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
             ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
             ("δ", f"{self.delta:.3g}"),
@@ -131,3 +130,12 @@ def _batches(data: Mapping[str, Any], users: int) -> UserBatches:
         raise UserError("--users: with data.period_days the records of each period count; leave --users out")
     module = build(pl.LightningDataModule, data, "data")  # which reads no data yet
     return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)
+
+
+def _released(releases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What is told of releases: a line for those of all users, and one for those of periods, equal ones once."""
+    told: dict[str, list[str]] = {}
+    for one in releases:
+        when = "released before" if one["period"] is None else "released by period"
+        told.setdefault(when, []).append(f"{one['what']} (σ {one['noise_multiplier']:.3g})")
+    return [(when, ", ".join(dict.fromkeys(sums))) for when, sums in told.items()]

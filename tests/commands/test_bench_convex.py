@@ -7,8 +7,8 @@ import pytest
 
 from dprec.bench import main as bench
 from dprec.benchmarks.convex import HEADINGS, slopes
-from dprec.benchmarks.sparse.clicks import SPARSITY, hashed, invented
-from dprec.benchmarks.sparse.measured import measured
+from dprec.benchmarks.convex_studies.clicks import SPARSITY, hashed, invented
+from dprec.benchmarks.convex_studies.measured import measured
 from tests.commands.support import strict
 
 COLUMNS = {"study", "method", "n", "d", "s", "epsilon", "delta", "value", "theory", "auc", "note"}

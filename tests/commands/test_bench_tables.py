@@ -9,6 +9,7 @@ import pytest
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, sparsity, stream
+from dprec.benchmarks.sweep import Point
 
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
@@ -86,3 +87,20 @@ def test_days_are_trained_on_one_after_the_other(tmp_path: Path, monkeypatch: py
     rows = rows_of(tmp_path, "stream", "--runs", str(tmp_path / "runs"), "--trainer.max_steps", "3")
     assert [row["system"] for row in rows] == ["DP-SGD", "FEST, running"]
     assert rows[1]["rows_noised"] == 500
+
+
+def test_a_run_of_other_settings_does_not_stand_for_the_one_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above all one of `--quick`, which has the same folder."""
+    monkeypatch.setattr(sparsity, "points", lambda epsilons: [Point("DP-SGD", 8.0, "")])
+    runs = tmp_path / "runs"
+    rows_of(tmp_path, "sparsity", "--runs", str(runs), "--trainer.max_steps", "2")
+    capsys.readouterr()
+    assert bench(["sparsity", "--runs", str(runs), "--trainer.max_steps", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "dp-sgd_8 holds a run of something else" in said
+    assert "data.synthetic_records" in said
+    assert said.count("\n") == 1
+    assert bench(["sparsity", "--quick", "--runs", str(runs), "--trainer.max_steps", "3"]) == 2
+    assert "trainer.max_steps" in capsys.readouterr().err

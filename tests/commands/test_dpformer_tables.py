@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dprec.bench import main
-from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, VARIANTS, Cell
-from dprec.benchmarks.study.runs import finished
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, VARIANTS, Cell
+from dprec.benchmarks.dpformer_study.runs import finished
 
 ROOT = Path(__file__).parents[2]
 

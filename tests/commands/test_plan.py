@@ -80,3 +80,17 @@ def test_what_is_not_private_has_no_plan(capsys: pytest.CaptureFixture[str]) -> 
     recipe = str(Path(__file__).parents[2] / "recipes" / "dlrm_eana.yaml")
     assert plan([recipe, "--users", "1000"]) == 2
     assert "there is no ε to plan: EANA adds noise to touched rows only" in capsys.readouterr().err
+
+
+def test_releases_of_periods_are_told_once_and_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(RECIPES / "criteo_time_series_fest.yaml")
+    given = [recipe, "--data.dataset", "synthetic", "--data.days", "5", "--data.synthetic_records", "2500"]
+    given += ["--data.batch_size", "100", "--data.table_scale", "0.001", "--data.test_days", "1"]
+    answer = planned(capsys, *given)
+    assert [one["period"] for one in answer["releases"]] == [0, 1, 2, 3] == list(range(answer["periods"]))
+    assert plan(given) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "released by period" in told
+    assert "released before" not in told
+    assert told.count("row counts") == 1
+    assert "q = 0.2000 at most, 4 periods" in told

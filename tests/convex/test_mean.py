@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dprec.benchmarks.sparse.means import drawn_mean, drawn_rows, error
+from dprec.benchmarks.convex_studies.means import drawn_mean, drawn_rows, error
 from dprec.convex import private_mean
 from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection
 from dprec.convex.noise import Noise

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 
-from dprec.benchmarks.sparse.measured import slope
-from dprec.benchmarks.sparse.risks import excess
+from dprec.benchmarks.convex_studies.measured import slope
+from dprec.benchmarks.convex_studies.risks import excess
 from dprec.convex import OutputPerturbation
 from dprec.convex.losses import Logistic, Loss, Sigmoid, Squared
 from dprec.convex.minimum import gradient, minimum, risk

@@ -107,11 +107,11 @@ def test_poisson_draws_cover_the_training_records_and_no_other(log):
 
 
 def test_periods_are_trained_on_in_time_order(days):
-    data = small(days, "criteo-days")
-    periods = [data.training(period) for period in data.periods()]
-    assert [len(records) for records in periods] == [10, 20, 30]
-    served = [numbers(records.__getitems__(range(len(records)))) for records in periods]
-    assert served == [list(range(10)), list(range(10, 30)), list(range(30, 60))]
+    data = small(days, "criteo-days", period_days=1, batch_size=5)
+    assert data.batches.periods == ((range(0, 10), 2), (range(10, 30), 4), (range(30, 60), 6))
+    drawn_from = [period for period, steps in data.batches.periods for _ in range(steps)]
+    for period, batch in zip(drawn_from, data.train_dataloader(), strict=True):
+        assert set(numbers(batch)) <= set(period)
 
 
 def test_a_bucket_does_not_depend_on_other_records_nor_other_sizes(log, tmp_path):
@@ -187,5 +187,5 @@ def test_mistakes_are_named_in_one_line(tmp_path, monkeypatch, options, wanted):
 def test_micro_batches_and_periods_are_not_empty(log):
     with pytest.raises(UserError, match="data.micro_batch is 0"):
         small(log, micro_batch=0).train_dataloader()
-    with pytest.raises(UserError, match="a period of 0 days"):
+    with pytest.raises(UserError, match="data.period_days is 0"):
         small(log).periods(0)

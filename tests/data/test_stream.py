@@ -52,7 +52,8 @@ def test_batches_are_served_in_the_order_they_were_drawn_in():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"period_days": 0}, "a period of 0 days is empty"),
+        ({"period_days": 0}, "data.period_days is 0"),
+        ({"period_days": None, "period_passes": 4}, "data.period_passes is 4, but training does not go period by"),
         ({"batch_size": 201}, r"batch_size is 201 but a period has 200 records"),
         ({"period_passes": 0.0}, "period_passes is 0.0"),
         ({"sampling": "shuffle"}, "sampling is shuffle, but periods are sampled"),

@@ -108,9 +108,9 @@ def test_look_ups_are_those_of_the_data() -> None:
     trained = dict(learner.named_parameters())
     space = RowSpace(tables_of(learner, trained))
     counts = np.zeros(space.size)
-    for portion in look_ups(space, learner, trained, data.training()):
+    for portion in look_ups(space, learner, trained, data.training):
         np.add.at(counts, portion.keys, portion.values)
-    batch = data.training().log.read(np.arange(600))
+    batch = data.training.log.read(np.arange(600))
     for feature, name in enumerate(space.tables):
         rows = space.flat(name, batch.categories[:, feature, 0] + 1).numpy()
         exact = np.bincount(rows, minlength=space.size)

@@ -105,10 +105,18 @@ def test_a_sampler_whose_periods_do_not_compose_in_parallel_is_refused(
 ) -> None:
     """Whoever is in two periods takes part in both; a shuffled step is not amplified."""
     sampler = SimpleNamespace(
-        kind=kind, users=100, expected_batch=10, rate=0.25, seeded=False, unit="user", periods=[(p, 4) for p in periods]
-    )
+        kind=kind, users=100, expected_batch=10, rate=0.25, seeded=False, unit="user",
+        periods=[(p, 4) for p in periods], served=lambda: 0,
+    )  # fmt: skip
     with pytest.raises(UserError, match=said):
         Sampling.of(sampler)
+
+
+def test_a_sampler_of_periods_that_does_not_say_what_it_serves_is_refused_in_one_line() -> None:
+    """And not by a traceback at the first step."""
+    law = {"kind": "poisson", "users": 100, "expected_batch": 10, "rate": 0.1, "seeded": False, "unit": "user"}
+    with pytest.raises(UserError, match=r"has periods and does not say .* give it served\(\)"):
+        Sampling.of(SimpleNamespace(**law, periods=[(range(0, 100), 10)]))
 
 
 def test_releases_are_paid_each_even_where_their_noise_is_the_same() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from dprec.privacy.contribution import CatalogueRows, Contribution
+from dprec.privacy.catalogue_rows import CatalogueRows
+from dprec.privacy.contribution import Contribution
 from dprec.privacy.layout import layout_of
 from dprec.privacy.rules.rule import Rules, by_user, marked
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation

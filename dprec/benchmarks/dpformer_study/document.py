@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dprec.benchmarks.dpformer_study.cells import DATA
+from dprec.benchmarks.dpformer_study.tables import ALL, markdown
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.cells import DATA
-from dprec.benchmarks.study.tables import ALL, markdown
 
 HEAD = """\
 # What private recommenders reach

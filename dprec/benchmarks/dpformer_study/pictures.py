@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.benchmarks.figure import DPREC, PRIVATE, pyplot, save
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, PAPER
+from dprec.benchmarks.dpformer_study.tables import belongs
+from dprec.benchmarks.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.cells import DATA, EPSILONS, MODELS, PAPER
-from dprec.benchmarks.study.tables import belongs
 
 BARS = ("spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"spectral_former": DPREC, "spectral_former_plain": PRIVATE}
@@ -31,8 +31,7 @@ def bars(rows: Sequence[Row], file: Path) -> None:
                 if (model, data) in PAPER:
                     panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
         panel.set_xticks(range(len(BARS)), [MODELS[m].replace(", ", ",\n") for m in BARS], fontsize=8)
-        panel.set_title(name, loc="left", fontsize=11, fontweight="bold")
-        panel.spines[["top", "right"]].set_visible(False)
+        dress(panel, name)
     panels[0].set_ylabel("NDCG@10 (%) at ε = 5, 8, 10; line: the paper")
     save(plt, drawn, file)
 
@@ -49,9 +48,8 @@ def curves(rows: Sequence[Row], file: Path) -> None:
                 label = "Re-Attention" if model == "spectral_former" else "without"
                 panel.plot(steps, [statistics.mean(values) for values in many], color=colour, label=label)
                 panel.fill_between(steps, *zip(*((min(v), max(v)) for v in many), strict=True), color=colour, alpha=0.2)
-        panel.set_title(f"{DATA[data]}, ε = {epsilon:g}", loc="left", fontsize=10, fontweight="bold")
+        dress(panel, f"{DATA[data]}, ε = {epsilon:g}", size=10)
         panel.set_xlabel("step")
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("NDCG@10 (%)")
     if panels[0].get_legend_handles_labels()[0]:
         panels[0].legend(frameon=False, fontsize=8)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dprec.benchmarks.figure import DPREC, PRIVATE, pyplot, save
+from dprec.benchmarks.convex_studies.clicks import STUDY
+from dprec.benchmarks.convex_studies.measured import curve
+from dprec.benchmarks.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.sparse.clicks import STUDY
-from dprec.benchmarks.sparse.measured import curve
 
 OTHER, FAINT = "#0369a1", "#94a3b8"
 TOP = 1.05  # normalised entropy: beyond 1 a model is worse than the base rate
@@ -27,7 +27,6 @@ def panels(rows: Sequence[Row], file: Path) -> None:
     _clicks(clicks, rows)
     for panel in (means, sparsity, risks, clicks):
         panel.set_xscale("log")
-        panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
 
@@ -108,7 +107,7 @@ def _plot(panel: Any, rows: Sequence[Row], study: str, method: str, by: str = "n
 
 def _title(panel: Any, rows: Sequence[Row], study: str, title: str, across: str, up: str) -> None:
     first = next(row for row in rows if row["study"] == study)
-    panel.set_title(title.format(**first), loc="left", fontsize=11, fontweight="bold")
+    dress(panel, title.format(**first))
     panel.set_xlabel(across)
     panel.set_ylabel(up)
 

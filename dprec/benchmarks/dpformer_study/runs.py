@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dprec.benchmarks.dpformer_study.cells import Cell
+from dprec.benchmarks.finish import finish
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.study.cells import Cell
-from dprec.benchmarks.study.finish import finish
 from dprec.errors import UserError
 
 FIGURES = ("ndcg@10", "hit@10", "ndcg@10/all", "hit@10/all")

@@ -14,8 +14,8 @@ import torch
 from scipy import sparse
 from scipy.special import expit
 
+from dprec.benchmarks.convex_studies.measured import measured
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.sparse.measured import measured
 from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum

@@ -1,0 +1,143 @@
+"""Runs that differ in one strategy's knob, trained where they are missing and put side by side.
+
+Every point is a run of a recipe, kept in a folder: what is missing is trained, what is there is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from dprec.benchmarks import figure, report
+from dprec.benchmarks.finish import finish
+from dprec.benchmarks.report import Row
+from dprec.cli.arguments import CommandLine
+from dprec.errors import UserError
+
+COLUMNS = {
+    "epsilon": "ε",
+    "system": "strategy",
+    "setting": "setting",
+    "auc": "AUC",
+    "auc_loss": "below DP-SGD",
+    "gradient_size_reduction": "reduction",
+    "rows_noised": "rows",
+    "seconds": "s",
+}
+
+Named = tuple[str, Mapping[str, Any]]  # a strategy and its arguments
+
+
+@dataclass(frozen=True)
+class Point:
+    """A strategy with one setting of its knob, at one ε."""
+
+    system: str
+    epsilon: float
+    setting: str
+    strategies: tuple[Named, ...] = ()
+    low_rank: int | None = None
+
+    @property
+    def overrides(self) -> list[str]:
+        named = [{"class_path": f"dprec.sparsity.{name}", "init_args": given} for name, given in self.strategies]
+        given = ["--privacy.epsilon", f"{self.epsilon:g}", "--privacy.sparsity", json.dumps(named)]
+        return given if self.low_rank is None else [*given, "--model.low_rank", str(self.low_rank)]
+
+    def folder(self, runs: Path) -> Path:
+        words = [self.system.lower().replace(" ", "-"), f"{self.epsilon:g}", *self.setting.split()]
+        return runs / "_".join(words).replace("=", "-").replace(",", "")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points that are trained with the same settings otherwise."""
+
+    title: str
+    runs: str
+    settings: tuple[str, ...]
+    tiny: tuple[str, ...]
+    points: Callable[[Sequence[float]], list[Point]]
+    epsilons: Sequence[float]
+    colours: Mapping[str, str]
+
+    def show(self, line: CommandLine, console: Console) -> None:
+        """Train what is missing, print the table, and write what is asked for."""
+        quick = "quick" in line.switches
+        runs = Path(line.take("runs") or (f"{self.runs}-quick" if quick else self.runs))
+        json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
+        if picture:
+            figure.pyplot()
+        given = [word for key, value in line.overrides for word in (f"--{key}", value)]
+        rows = []
+        for point in self.points(_numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons):
+            folder, tiny = point.folder(runs), self.tiny if quick else ()
+            finish(folder, ["recipes/criteo_dpsgd.yaml", *self.settings, *tiny, *point.overrides, *given])
+            rows.append(_row(point, folder))
+        dense = {row["epsilon"]: row for row in rows if row["system"] == "DP-SGD"}
+        for row in rows:
+            row["auc_loss"] = dense[row["epsilon"]]["auc"] - row["auc"]
+            if row["gradient_size_reduction"] is None:
+                row["gradient_size_reduction"] = dense[row["epsilon"]]["numbers"] / row["numbers"]
+        if json_file:
+            report.write_json(rows, Path(json_file))
+        shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
+        console.print(report.table(shown, COLUMNS, self.title))
+        if picture:
+            draw(rows, Path(picture), self.colours)
+
+
+def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
+    """AUC against how many times fewer numbers get noise, a panel for each ε."""
+    plt = figure.pyplot()
+    epsilons = sorted({row["epsilon"] for row in rows})
+    drawn, panels = plt.subplots(
+        1, len(epsilons), figsize=(4 * len(epsilons), 3.6), sharey=True, squeeze=False, layout="constrained"
+    )
+    for panel, epsilon in zip(panels[0], epsilons, strict=True):
+        for system, colour in colours.items():
+            found = sorted(
+                (row["gradient_size_reduction"], row["auc"])
+                for row in rows
+                if row["system"] == system and row["epsilon"] == epsilon
+            )
+            if system == "DP-SGD":
+                panel.axhline(found[0][1], color=colour, linewidth=1, label=system)
+                panel.axhspan(found[0][1] - 0.005, found[0][1], color=colour, alpha=0.08)
+            elif found:
+                panel.plot(*zip(*found, strict=True), color=colour, marker="o", markersize=4, label=system)
+        panel.set_xscale("log")
+        figure.dress(panel, f"ε = {epsilon:g}")
+        panel.set_xlabel("times fewer numbers with noise")
+    panels[0][0].set_ylabel("AUC on held-out records")
+    panels[0][-1].legend(frameon=False, fontsize=8)
+    figure.save(plt, drawn, file)
+
+
+def _row(point: Point, folder: Path) -> Row:
+    metrics = json.loads((folder / "metrics.json").read_text())
+    saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": None})
+    weights = torch.load(folder / "checkpoints" / "last.ckpt", map_location="meta", weights_only=True)["state_dict"]
+    return {
+        "epsilon": point.epsilon,
+        "system": point.system,
+        "setting": point.setting,
+        "auc": metrics["auc"],
+        "gradient_size_reduction": saved["gradient_size_reduction"],
+        "rows_noised": saved["rows_noised"],
+        "numbers": sum(weight.numel() for name, weight in weights.items() if name.startswith("tables.")),
+        "seconds": metrics["seconds"],
+    }
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--epsilons {text}: give numbers such as 1,3,8") from None

@@ -1,0 +1,47 @@
+"""Ways round the private gradient that a model or its training could take, each refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
+from torch.optim import Optimizer
+
+from dprec.errors import UserError
+
+
+def refuse_model(model: Any) -> None:
+    """Refuse a model that has no private gradient, or that says itself that it mixes users."""
+    if not hasattr(model, "gradient") or not hasattr(model, "losses"):
+        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
+    mixed = getattr(model, "mixes_users", None)
+    if mixed:
+        raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")
+
+
+def refuse_averaging(trainer: pl.Trainer) -> None:
+    """Refuse averages of weights, for a run whose rows owe noise between steps."""
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if any(isinstance(callback, (WeightAveraging, StochasticWeightAveraging)) for callback in callbacks):
+        raise UserError("averaged weights would hold rows that still owe noise: leave LazyDP or averaging out")
+
+
+def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection[int]) -> None:
+    """Refuse a step that would move a parameter by a gradient not among these, which are given by `id`."""
+    moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if any(id(parameter) not in private for parameter in moved):
+        raise UserError(
+            f"{type(model).__name__}: the optimizer moves a parameter whose gradient is not private: make it "
+            "an nn.Parameter of the model, and do not change requires_grad in losses(batch)"
+        )
+
+
+def refuse_own_step(model: Any, taken: int) -> None:
+    """Refuse a training step that did not ask for the private gradient exactly once."""
+    if taken != 1:
+        raise UserError(
+            f"{type(model).__name__}.training_step took a step without the private gradient: "
+            "do not override training_step, write losses(batch)"
+        )
