@@ -39,6 +39,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     draw = np.random.default_rng(0)
     rows = [f"{user},{item},{time}" for user in range(200) for time, item in enumerate(draw.permutation(40)[:12])]
     (tmp_path / "my_log.csv").write_text("user_id,item_id,timestamp\n" + "\n".join(rows))
+    clicks = draw.integers(0, 2, size=(900, 14)).astype(str).tolist()
+    values = [[f"{value:08x}" for value in row] for row in draw.integers(0, 2**32, size=(900, 26))]
+    (tmp_path / "my_clicks.txt").write_text("\n".join("\t".join(a + b) for a, b in zip(clicks, values, strict=True)))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonargparse
 
-from dprec.cli.keys import check, normal, parameters
+from dprec.cli.keys import check, normal, parameters, unwritten
 from dprec.cli.messages import one_line
 from dprec.errors import UserError
 
@@ -31,6 +31,9 @@ def resolve(base: type, name: str, where: str) -> type:
         found = named[name]
     if not isinstance(found, type) or not issubclass(found, base):
         raise UserError(f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}")
+    missing = unwritten(found)
+    if missing and "." in name and found.__module__.partition(".")[0] != "dprec":
+        raise UserError(f"{where}: {name} lacks {' and '.join(missing)}: write it, as in docs/bring_your_model.md")
     return found
 
 

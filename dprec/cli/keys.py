@@ -11,6 +11,8 @@ from typing import Any
 import jsonargparse
 import pytorch_lightning as pl
 
+import dprec.data
+import dprec.models
 from dprec.errors import UserError
 
 GROUPS = ("data", "model", "privacy", "trainer")
@@ -74,6 +76,11 @@ def _parameters(cls: Any) -> tuple[str, ...]:  # apart, since mypy takes the cla
     return tuple(parser.get_defaults().get("it", jsonargparse.Namespace()).as_dict())
 
 
+def unwritten(cls: type) -> list[str]:
+    """The methods that a class leaves to its subclasses."""
+    return [name for name in dir(cls) if getattr(getattr(cls, name, None), "__isabstractmethod__", False)]
+
+
 def from_data(cls: type) -> Mapping[str, str]:
     """The arguments of a class that the data decides, and of each what to set instead."""
     return getattr(cls, "from_data", {})
@@ -99,9 +106,24 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
     options = known(classes)
     if key in options:
         return
+    owners = _owners(classes.get(group), name)
+    if owners:
+        raise UserError(
+            f"{where}: unknown key {key!r}: it belongs to {', '.join(owners)}, "
+            f"and {group} is {classes[group].__name__}: leave it out, or name another class in {group}.class_path"
+        )
     meant = _meant(key, options)
     hint = f"did you mean {meant}?" if meant else "python -m dprec.fit --help lists the keys"
     raise UserError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def _owners(cls: type | None, name: str) -> list[str]:
+    """The classes beside this one, of the package's own, that take an argument of this name."""
+    for base, module in ((pl.LightningDataModule, dprec.data), (pl.LightningModule, dprec.models)):
+        if cls is not None and issubclass(cls, base):
+            classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
+            return [other.__name__ for other in classes if name in parameters(other) and not unwritten(other)]
+    return []
 
 
 def _meant(key: str, options: list[str]) -> str | None:

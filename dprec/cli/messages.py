@@ -14,8 +14,10 @@ def one_line(message: str) -> str:
     path = re.findall(r'Parser key "([\w.]+)"', message)
     refused = re.search(r"Option '([\w.]+)' is not accepted", message)
     if refused:
-        return f"unknown key {'.'.join([*path, refused[1]])!r}"
+        return f"unknown key {'.'.join([*path, refused[1]])!r}: look for a typo among the arguments of its class"
     expected, value = _innermost(message)
+    if path and "dot import path" in expected and value is not None:
+        return f"{_dotted(path)} is {value!r}: there is no such class; give a dotted path, such as my_module.MyClass"
     if path and expected and value is not None:
         return f"{_dotted(path)} is {value!r}: expected {expected}"
     return re.sub(r"\s+", " ", message).strip()

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import yaml
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
+import dprec.sparsity  # noqa: F401  its strategies may then go by their bare names
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal

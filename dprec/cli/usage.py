@@ -28,6 +28,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.validation true         hold out the item before the last as well
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
+  of a click log also            --data.test_days N, --data.period_days N, --data.table_scale S,
+                                 --data.synthetic_records N
 
 model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral;
         DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
@@ -41,6 +43,7 @@ privacy  (--privacy null trains without)
   --privacy.noise_multiplier S   the noise itself; with --privacy.epsilon null ε is only reported
   --privacy.clipping MODE        auto-v, auto-s, flat
   --privacy.max_norm C           bound of one user's gradient
+  --privacy.sparsity NAME        FEST, AdaFEST, LazyDP, ...: which table rows get noise, and when
 
 trainer  (any argument of Lightning's Trainer)
   --trainer.max_epochs N         or --trainer.max_steps N
@@ -88,7 +91,7 @@ The best next items for a history of raw item ids, oldest first; needs the check
 Unknown ids are skipped with a warning; a --history of only unknown ids is an error (exit code 2).
 
 example:
-  python -m dprec.recommend runs/quickstart/1 --history "12 7 95" -k 5
+  python -m dprec.recommend runs/mine --history "12 7 95" -k 5
 """
 
 PLAN = """\

@@ -37,7 +37,7 @@ def events(frame: pl.DataFrame, path: Path) -> Interactions:
 def _refuse(wrong: pl.Series, path: Path, what: str) -> None:
     if wrong.any():
         row = int(wrong.arg_max() or 0) + 1
-        raise UserError(f"{path}: row {row} {what} ({wrong.sum()} such rows): mend or remove them")
+        raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): mend or remove them")
 
 
 def _numeric_time(time: pl.Series, path: Path) -> np.ndarray:

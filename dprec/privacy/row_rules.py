@@ -88,7 +88,8 @@ class RowRules:
             if not mine:
                 raise UserError(
                     f"privacy.sparsity: {type(strategy).__name__} finds no table called {' or '.join(strategy.tables)} "
-                    f"with {strategy.least_rows} rows: the model has {', '.join(self._tables) or 'no embeddings'}"
+                    f"with at least {strategy.least_rows} rows: "
+                    f"the model has {', '.join(self._tables) or 'no embeddings'}"
                 )
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
@@ -171,6 +172,7 @@ class RowRules:
             batch = batch_rows(space, recorded, among) if strategy.looks else None
             chosen = strategy.choose(batch, among)
             if chosen is not None:
+                _refuse_unusable(strategy, chosen)
                 if batch is not None:  # whoever is in the batch, these are read
                     chosen = torch.cat([chosen, batch.shared]).unique()
                 self._chosen |= space.split(chosen)
@@ -227,6 +229,16 @@ class RowRules:
 
 def _where(kept: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return (rows, values) if bool(kept.all()) else (rows[kept], values[kept])
+
+
+def _refuse_unusable(strategy: Strategy, chosen: Any) -> None:
+    """Refuse what `choose` returned if it is no ascending list of rows: later steps would take them for others."""
+    size, name = strategy.space.size, type(strategy).__name__
+    if not isinstance(chosen, Tensor) or chosen.ndim != 1 or chosen.dtype != torch.long:
+        kind = f"{chosen.dtype} {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
+        raise UserError(f"{name}.choose returned {kind}: return row numbers, a one-dimensional tensor of torch.long")
+    if len(chosen) and not (chosen[0] >= 0 and chosen[-1] < size and bool((chosen[1:] > chosen[:-1]).all())):
+        raise UserError(f"{name}.choose must return distinct rows from 0 to {size - 1}, ascending: sort them")
 
 
 def _refuse_unpaid(strategy: Strategy) -> None:

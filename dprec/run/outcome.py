@@ -58,12 +58,16 @@ def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any]
     if (saved := report.get("sparsity")) is not None:
         lines.append(
             f"{saved['rows_noised']:,.0f} rows of tables noised in a step, "
-            f"{saved['gradient_size_reduction']:,.0f} times fewer numbers than with dense noise"
+            f"{_times(saved['gradient_size_reduction'])} times fewer numbers than with dense noise"
         )
     lines += [in_lines(report["guarantee"]), f"run folder: {run.path}"]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
     notice_box(console, report["notice"])
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.{0 if factor >= 10 else 1}f}"
 
 
 def peak_memory_mb() -> float:

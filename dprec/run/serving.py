@@ -38,7 +38,11 @@ class Recommendations:
         """``history``, ``items`` and ``scores``; ``error`` instead where no item of the history is known."""
         known, unknown = self.catalogue.encode_history(raw)
         if not known:
-            reason = f"none of its items is known: {_few(unknown)}" if unknown else "the history is empty"
+            reason = (
+                f"none of its items is known: {_few(unknown)}; the run's ids are such as {self.catalogue.raw(1)}"
+                if unknown
+                else "the history is empty"
+            )
             return {"history": list(raw), "error": f"{where}: {reason}"}
         if unknown:
             print(f"warning: {where}: unknown items are skipped: {_few(unknown)}", file=sys.stderr)

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from dprec.models import SequenceRecommender
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -21,3 +23,7 @@ def strict(path: Path) -> dict:
 def environment() -> dict[str, str]:
     """What a process needs to find this checkout."""
     return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "OMP_NUM_THREADS": "1"}
+
+
+class Unwritten(SequenceRecommender):
+    """A model somebody has begun."""

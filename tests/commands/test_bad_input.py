@@ -56,6 +56,9 @@ TABLE = [
     ("fit RECIPE --model nowhere.Model", "no module 'nowhere'"),
     ("fit RECIPE --model dprec.models.Transfomer", "did you mean Transformer?"),
     ("fit RECIPE --model torch.nn.Linear", "not a Learner"),
+    ("fit RECIPE --model tests.commands.support.Unwritten", "Unwritten lacks encode"),
+    ("fit RECIPE --privacy.sparsity FESTT", "'FESTT': there is no such class"),
+    ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "unknown key 'privacy.sparsity.kep'"),
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),

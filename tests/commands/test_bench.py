@@ -9,7 +9,9 @@ import torch
 
 from dprec.bench import main as bench
 from dprec.benchmarks import peers
+from dprec.benchmarks.architectures import TRANSFORMER
 from dprec.benchmarks.measure import race
+from dprec.benchmarks.memory import Job, MemoryMeter
 from dprec.benchmarks.phantom import SHAPES, SMALL
 from dprec.benchmarks.plain import PlainTransformer
 from dprec.benchmarks.systems import DprecPrivate
@@ -120,6 +122,16 @@ def test_the_shapes_are_those_of_the_data() -> None:
         parts = shape.micro_batches()
         assert sum(map(len, parts)) == shape.users
         assert sum(int((part.targets != 0).sum()) for part in parts) == shape.lengths().sum()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+def test_memory_is_measured_without_opacus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "opacus.py").write_text("raise ModuleNotFoundError('No module named opacus')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with MemoryMeter() as meter:
+        peak, why_not = meter.peak_mb(Job("PyTorch non-private", SMALL[0], 8, TRANSFORMER))
+        assert (peak or 0) > 0, why_not
+        assert "not installed" in str(meter.peak_mb(Job("Opacus hooks", SMALL[0], 8, TRANSFORMER))[1])
 
 
 def test_turns_alternate() -> None:

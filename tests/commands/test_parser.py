@@ -11,6 +11,7 @@ from dprec.cli import usage
 from dprec.cli.arguments import CommandLine
 from dprec.cli.keys import known
 from dprec.cli.parser import DEFAULT_CLASSES, RecipeCLI, Settings, parse
+from dprec.data import Clicks
 from dprec.errors import UserError
 from dprec.fit import main as fit
 
@@ -91,6 +92,7 @@ def test_lightning_cannot_replace_the_optimizer() -> None:
         ("--model.items=3", "comes from the data"),
         ("--model.max_length=3", "data.max_length"),
         ("--trainr.max_steps=3", "trainer.max_steps"),
+        ("--data.period_days=3", "belongs to Clicks, and data is Sequences"),
     ],
 )
 def test_an_unknown_key_is_answered_with_what_was_meant(recipe: Path, word: str, meant: str) -> None:
@@ -106,7 +108,8 @@ def test_help_is_short_and_names_only_keys_there_are(capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert len(text.splitlines()) < 60
     keys = set(re.findall(r"--([a-z_]+(?:\.\w+)?)", usage.FIT)) - {"key", "print_config", "help", "resume", "ckpt_path"}
-    assert keys <= {*known({**DEFAULT_CLASSES, "trainer": pl.Trainer}), "data", "model", "privacy"}
+    there = {*known({**DEFAULT_CLASSES, "trainer": pl.Trainer}), *known({"data": Clicks}), "data", "model", "privacy"}
+    assert keys <= there
 
 
 @pytest.mark.parametrize("text", [usage.FIT, usage.EVALUATE, usage.RECOMMEND, usage.PLAN])

@@ -57,6 +57,10 @@ def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
     assert served.answer(long, "")["items"] == served.answer(long[-10:], "")["items"]
 
 
+def test_a_history_without_a_known_item_is_told_what_ids_look_like(moved: Path) -> None:
+    assert "ids are such as film" in Recommendations.of_run(str(moved)).answer(["12"], "--history")["error"]
+
+
 def test_unknown_items_are_skipped_with_a_warning(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recommend([str(moved), "--history", "film1 what film2", "--json"])
     said = capsys.readouterr()

@@ -269,6 +269,26 @@ def test_rows_step_by_themselves_as_tables_would(kind: Any) -> None:
         assert torch.allclose(rows.weights()[name], value, atol=1e-6), name
 
 
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ([1, 2], "returned list"),
+        (torch.ones(4, dtype=torch.bool), "returned torch.bool"),
+        (torch.tensor([5, 2]), "ascending"),
+        (torch.tensor([2, 2]), "distinct rows"),
+        (torch.tensor([10**9]), "rows from 0 to"),
+        (torch.tensor([-1, 2]), "rows from 0 to"),
+    ],
+)
+def test_what_is_no_list_of_rows_is_refused(chosen: Any, says: str) -> None:
+    class Careless(Strategy):
+        def choose(self, batch: Any, among: Any) -> Any:
+            return chosen
+
+    with pytest.raises(UserError, match=f"Careless.choose .*{says}"):
+        Run([Careless()]).step(users(2, seed=0))
+
+
 def test_mistakes() -> None:
     for wrong in (
         lambda: AdaFEST(noise_ratio=0),
