@@ -1,5 +1,18 @@
 """What ``--help`` prints: the keys people touch. A test checks that the keys of FIT exist."""
 
+COMMANDS = """\
+usage: python -m dprec.COMMAND ...
+
+  fit RECIPE          train a recommender, privately where the recipe has a privacy block
+  plan RECIPE         what a run would cost in privacy, before it starts
+  evaluate RUN        judge a trained run again, on other data too
+  recommend RUN       what it would recommend after a history
+  audit RECIPE        whether training keeps what it promises
+  bench NAME          measure what dprec claims, on this machine
+
+Each has --help. A first run: python -m dprec.fit recipes/quickstart.yaml
+"""
+
 FIT = """\
 usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
        python -m dprec.fit --resume RUN
@@ -35,7 +48,7 @@ model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectr
         DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        highest of the schedule
-  --model.weight_decay R         --model.optimizer adam|adamw|sgd
+  --model.weight_decay R         --model.optimizer adam|adam_bc|adamw|sgd
 
 privacy  (--privacy null trains without)
   --privacy.epsilon E            the budget; the noise is the least that keeps it

@@ -86,6 +86,7 @@ class SequenceRecommender(Recommender):
     @abstractmethod
     def encode(self, history: Tensor) -> Tensor:
         """Return what each position (B, T) has seen so far, itself included: (B, T, d)."""
+        raise UserError(f"{type(self).__name__} has no encode(history): write it, to return (B, T, dim)")
 
     @property
     def item_table(self) -> Tensor:

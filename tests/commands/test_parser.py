@@ -7,6 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import yaml
 
+from dprec.__main__ import main as listed
 from dprec.cli import usage
 from dprec.cli.arguments import CommandLine
 from dprec.cli.keys import known
@@ -14,6 +15,7 @@ from dprec.cli.parser import DEFAULT_CLASSES, RecipeCLI, Settings, parse
 from dprec.data import Clicks
 from dprec.errors import UserError
 from dprec.fit import main as fit
+from tests.commands.support import ROOT
 
 
 def read(*words: str) -> Settings:
@@ -112,7 +114,7 @@ def test_help_is_short_and_names_only_keys_there_are(capsys: pytest.CaptureFixtu
     assert keys <= there
 
 
-@pytest.mark.parametrize("text", [usage.FIT, usage.EVALUATE, usage.RECOMMEND, usage.PLAN])
+@pytest.mark.parametrize("text", [usage.COMMANDS, usage.FIT, usage.EVALUATE, usage.RECOMMEND, usage.PLAN])
 def test_help_fits_100_columns(text: str) -> None:
     assert [line for line in text.splitlines() if len(line) > 100] == []
 
@@ -120,3 +122,13 @@ def test_help_fits_100_columns(text: str) -> None:
 def test_print_config_prints_a_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(recipe), "--print_config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["dim"] == 8
+
+
+def test_the_list_of_commands_names_every_command_and_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = {file.stem for file in (ROOT / "dprec").glob("*.py") if "__main__" in file.read_text()} - {"__main__"}
+    assert set(re.findall(r"^  (\w+) [A-Z]", usage.COMMANDS, re.M)) == commands
+    (recipe,) = re.findall(r"recipes/\S+", usage.COMMANDS)
+    assert (ROOT / recipe).exists()
+    assert listed([]) == 2
+    assert listed(["--help"]) == 0
+    assert capsys.readouterr().out == 2 * usage.COMMANDS
