@@ -92,3 +92,11 @@ def test_the_package_names_what_it_offers() -> None:
     assert set(dprec.__all__) <= set(dir(dprec))
     assert all(getattr(dprec, name) for name in dprec.__all__)
     assert dprec.__version__
+
+
+def test_a_model_without_encode_says_so() -> None:
+    class Begun(SequenceRecommender):
+        pass
+
+    with pytest.raises(UserError, match="Begun has no encode"):
+        Begun(items=5).losses(SequenceBatch(torch.tensor([[1, 2]]), torch.tensor([[2, 3]])))
