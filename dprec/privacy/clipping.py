@@ -22,7 +22,7 @@ Mode = Literal["auto-v", "auto-s", "flat"]
 HEADROOM = 1e-6
 # Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
 SMALLEST = 1e-6
-# And below this many times what rounding may have put there.
+# And what rounding may have put into a share is at most one in so many of the bound, in every mode.
 ROUNDINGS = 1e4
 # From this norm on a float32 factor would lose its digits, so such a user counts as not finite.
 LARGEST = 1e30
@@ -54,16 +54,17 @@ class Clipping:
     def scale(self, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
         """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.
 
-        `rounding` is what rounding may have put into the gradient: where little else is left, "auto-v" must not
-        scale it up, since it depends on the shapes of the batch and so on others.
+        `rounding` is what rounding may have put into the gradient: where little else is left, no mode may let it
+        count, since it depends on the shapes of the batch and so on others.
         """
         bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
         if self.mode == "flat":
             factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
         elif self.mode == "auto-v":
-            factor = bound / torch.maximum(norm.clamp(min=SMALLEST), ROUNDINGS * rounding)
+            factor = bound / norm.clamp(min=SMALLEST)
         else:
             factor = bound / (norm + STABILITY)
+        factor = torch.minimum(factor, bound / (ROUNDINGS * rounding).clamp(min=torch.finfo(norm.dtype).tiny))
         return torch.where((norm < LARGEST) & (rounding < LARGEST), factor, 0.0)  # also where one is not a number
 
 

@@ -85,12 +85,9 @@ class Rows:
         return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
 
     def terms(self) -> Tensor:
+        if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
+            return self.values[:, 0].reshape(len(self.ids), -1).norm(dim=1) * self.ids.shape[1]
         return self.values.reshape(*self.ids.shape, -1).norm(dim=2).sum(1)
-
-    @property
-    def alike(self) -> bool:
-        """Whether all reads of a user have one value, as a bag's do, and cannot cancel."""
-        return self.ids.shape[1] == 1 or (self.ids.shape[1] > 0 and self.values.stride(1) == 0)
 
     def forget(self, users: Tensor) -> None:
         self.values = zeroed(self.values, users)
@@ -135,6 +132,7 @@ class Dense:
     """Gradients that are small or have no structure: built as they are."""
 
     values: Tensor  # (B, *shape)
+    summed: Tensor | None = None  # (B,) the norms of what was added up, where other batches would keep that instead
 
     def materialise(self, out: Tensor, users: Users) -> None:
         out += self.values[users]

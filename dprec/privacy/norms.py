@@ -41,7 +41,8 @@ def settled(name: str, contributions: list[Contribution], users: int) -> list[Co
     gradient = workspace.take(f"gradients of {name}", (users, left.shape[2], right.shape[2]), left).zero_()
     for contribution in contributions:
         contribution.materialise(gradient, slice(0, users))
-    return [Dense(gradient)]
+    terms = [c.terms() for c in contributions if isinstance(c, Outer)]
+    return [Dense(gradient, torch.stack(terms).sum(0))]
 
 
 def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size) -> Tensor:
@@ -81,13 +82,15 @@ def rounding(contributions: Sequence[Contribution], squared: Tensor | None = Non
     """Return (B,) how far a user's share, as it is summed, may be from the gradient whose norm was taken.
 
     Where terms cancel, the norm can be far below the rounding of the terms. Clipping to the norm plus this
-    keeps the bound for such a user too; for others it changes the eighth digit. N reads of one value do not cancel:
-    their terms are at most √N times the norm, which is taken from `squared` (B,) where it is given.
+    keeps the bound for such a user too; for others it changes the eighth digit. It must be a function of the user's own
+    terms, not of the form that they have in this batch, which the others decide: their bags may all be full, their
+    longest history short. The term of a single read is the norm itself, taken from `squared` (B,) where it is given.
     """
     first = contributions[0]
-    if squared is not None and isinstance(first, Rows) and len(contributions) == 1 and first.alike:
-        return 4 * torch.finfo(first.values.dtype).eps * (squared * first.ids.shape[1]).sqrt()
+    if squared is not None and isinstance(first, Rows) and len(contributions) == 1 and first.ids.shape[1] == 1:
+        return 4 * torch.finfo(first.values.dtype).eps * squared.sqrt()
     terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, SharedRows, CatalogueRows))]
+    terms += [c.summed for c in contributions if isinstance(c, Dense) and c.summed is not None]
     return sum(4 * torch.finfo(term.dtype).eps * term.double() for term in terms) if terms else 0.0
 
 

@@ -13,11 +13,13 @@ from dprec_kernels.workspace import workspace
 PIECE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
 GRAM_PIECE = 1 << 17  # elements of their Gram matrices
 
-GRAM_COST = 1  # a product in the Gram form against one of the direct form; measured on a CPU
+GRAM_COST = 2  # a product in the Gram form, in float64, against one of the direct form; measured on a CPU
 FEW = 4  # reads that share their row are merged alone where they are at most one in so many; measured
 
-# The Gram form's terms can cancel, and a norm that is too small would not bound. So what their rounding may hide is
-# added: this times (Σ_t ‖left_t‖ ‖right_t‖)². At most 3.4 was seen missing, at one position and 1,024 x 1,024.
+# The Gram form's terms are squares: where they cancel, float32 would lose twice the digits that the gradient loses. The
+# norm would then depend on the form, which the longest history of a batch decides for all users. So they are float64.
+# What their rounding may still hide is added, since a norm that is too small would not bound: this many times the
+# rounding of (Σ_t ‖left_t‖ ‖right_t‖)². At most 3.4 was seen missing, at one position and 1,024 x 1,024.
 GRAM_ROUNDINGS = 16
 
 
@@ -45,10 +47,10 @@ def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     length = left.shape[1]
     for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
-        a, b = _wide(left[users]), _wide(right[users])
-        terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1, dtype=torch.float64)
+        a, b = left[users].double(), right[users].double()
+        terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1)
         hidden = GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms.square()
-        norms[users] = (a @ a.mT).mul_(b @ b.mT).sum((1, 2), dtype=torch.float64) + hidden
+        norms[users] = (a @ a.mT).mul_(b @ b.mT).sum((1, 2)) + hidden
     return norms.clamp_(min=0.0)
 
 
