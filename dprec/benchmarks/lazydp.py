@@ -37,6 +37,7 @@ UNFUSED_FITS = 4.0  # GB: it needs as much again
 ROUNDS, SLOW_ROUNDS = 5, 2
 SWEEPS = ("sizes", "batches", "poolings", "access")
 SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies, the rest being common
+MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
     "system": "system",
@@ -131,7 +132,9 @@ def picture(rows: Sequence[Row], file: Path) -> None:
     common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
     across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
     axes = [key for key in across if len({row[key] for row in rows}) > 1] or ["table_gb"]
-    drawn, panels = plt.subplots(1, len(axes), figsize=(1 + 3.6 * len(axes), 3.4), layout="constrained", squeeze=False)
+    drawn, panels = plt.subplots(
+        1, len(axes), figsize=(2.4 + 3.4 * len(axes), 3.4), layout="constrained", squeeze=False
+    )
     for panel, key in zip(panels[0], axes, strict=True):
         fixed = [other for other in SWEPT if other != key]
         for system in SYSTEMS:
@@ -145,10 +148,13 @@ def picture(rows: Sequence[Row], file: Path) -> None:
         measured = sorted({row[key] for row in rows})
         panel.set_xticks(measured, [f"{value:g}" for value in measured])
         panel.set_xticks([], minor=True)
-        panel.yaxis.set_major_formatter("{x:,.0f}")
+        low, high = panel.get_ylim()
+        shown = [tick for tick in MILLISECONDS if low <= tick <= high]
+        panel.set_yticks(shown, [f"{tick:,}" for tick in shown])
+        panel.set_yticks([], minor=True)
         panel.set_xlabel(across[key])
         figure.dress(panel, "a step, ms")
-    panels[0][0].legend(frameon=False, fontsize=7)
+    drawn.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=7)
     figure.save(plt, drawn, file)
 
 
