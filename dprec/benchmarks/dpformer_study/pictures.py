@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +31,14 @@ def bars(rows: Sequence[Row], file: Path) -> None:
                     panel.bar(at, statistics.mean(found), width=0.25, color=colour, alpha=0.5 + 0.25 * number)
                 if (model, data) in PAPER:
                     panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
-        panel.set_xticks(range(len(BARS)), [MODELS[m].replace(", ", ",\n") for m in BARS], fontsize=8)
+        panel.set_xticks(range(len(BARS)), [_wrapped(MODELS[m]) for m in BARS], fontsize=8)
         dress(panel, name)
     panels[0].set_ylabel("NDCG@10 (%) at ε = 5, 8, 10; line: the paper")
     save(plt, drawn, file)
+
+
+def _wrapped(name: str) -> str:
+    return re.sub("(?i)(former)", r"-\n\1", name).replace(", ", ",\n")
 
 
 def curves(rows: Sequence[Row], file: Path) -> None:
