@@ -20,7 +20,8 @@ def planned(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
 def test_the_papers_noise_multiplier(capsys: pytest.CaptureFixture[str]) -> None:
     """N = 6040, B = 1024, 100 epochs, δ = 1/6040; no data is read."""
     recipe = str(RECIPES / "movielens_transformer.yaml")
-    answer = planned(capsys, recipe, "--users", "6040", "--items", "3416", "--privacy.epsilon", "5")
+    schedule = ["--data.batch_size", "1024", "--trainer.max_steps", "-1", "--trainer.max_epochs", "100"]
+    answer = planned(capsys, recipe, "--users", "6040", "--items", "3416", "--privacy.epsilon", "5", *schedule)
     assert answer["noise_multiplier"] == pytest.approx(3.29, abs=0.01)
     assert (answer["users"], answer["items"], answer["steps"]) == (6040, 3416, 590)
     assert answer["delta"] == 1 / 6040
