@@ -67,21 +67,23 @@ def tuning(rows: Sequence[Row], file: Path) -> None:
     drawn, panels = plt.subplots(1, len(DATA), figsize=(8, 3.2), layout="constrained")
     for panel, (data, name) in zip(panels, DATA.items(), strict=True):
         found: dict[tuple[float, float], list[float]] = {}
+        models = set()
         for row in rows:
             if row["data"] == data and row["tuned"]:
                 found.setdefault(row["tuned"], []).append(100 * row["ndcg@10"])
+                models.add(MODELS[row["model"]])
         rates, sizes = sorted({rate for rate, _ in found}), sorted({size for _, size in found})
         values = [[statistics.mean(found[r, s]) if (r, s) in found else float("nan") for s in sizes] for r in rates]
-        panel.set_title(name, loc="left", fontsize=10, fontweight="bold")
         if not found:
             panel.axis("off")
             continue
+        panel.set_title(f"{name}: {', '.join(sorted(models))}", loc="left", fontsize=10, fontweight="bold")
         _heat(panel, values, rates, sizes)
     save(plt, drawn, file)
 
 
 def _heat(panel: Any, values: Sequence[Sequence[float]], rates: Sequence[float], sizes: Sequence[float]) -> None:
-    panel.imshow(values, cmap="Oranges", aspect="auto")
+    panel.imshow(values, cmap="Oranges", aspect="auto", alpha=0.6)
     panel.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
     panel.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
     panel.set_xlabel("users a step")
