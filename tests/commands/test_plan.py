@@ -83,7 +83,10 @@ def test_what_is_not_private_has_no_plan(capsys: pytest.CaptureFixture[str]) -> 
     assert "there is no ε to plan: EANA adds noise to touched rows only" in capsys.readouterr().err
 
 
-def test_releases_of_periods_are_told_once_and_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_releases_of_periods_are_told_once_and_as_what_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # on a narrower terminal, such as a test runner's, lines are broken
     recipe = str(RECIPES / "criteo_time_series_fest.yaml")
     given = [recipe, "--data.dataset", "synthetic", "--data.days", "5", "--data.synthetic_records", "2500"]
     given += ["--data.batch_size", "100", "--data.table_scale", "0.001", "--data.test_days", "1"]
