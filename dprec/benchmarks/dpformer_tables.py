@@ -28,7 +28,7 @@ def bench(line: CommandLine, console: Console) -> None:
         figure.pyplot()
     for cell in _cells(cells):
         for seed in range(seeds):
-            runs.train(cell, seed, folder, [word for key, value in line.overrides for word in (f"--{key}", value)])
+            runs.train(cell, seed, folder, line.words)
     rows = runs.finished(folder)
     if not rows:
         raise UserError(f"--runs {folder} holds no finished run: train some with --cells movielens_spectral_former@5")

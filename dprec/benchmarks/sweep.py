@@ -74,11 +74,10 @@ class Sweep:
         json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
         if picture:
             figure.pyplot()
-        given = [word for key, value in line.overrides for word in (f"--{key}", value)]
         rows = []
         for point in self.points(_numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons):
             folder, tiny = point.folder(runs), self.tiny if quick else ()
-            finish(folder, ["recipes/criteo_dpsgd.yaml", *self.settings, *tiny, *point.overrides, *given])
+            finish(folder, ["recipes/criteo_dpsgd.yaml", *self.settings, *tiny, *point.overrides, *line.words])
             rows.append(_row(point, folder))
         dense = {row["epsilon"]: row for row in rows if row["system"] == "DP-SGD"}
         for row in rows:

@@ -44,6 +44,11 @@ class CommandLine:
                 line.others.append(word)
         return line
 
+    @property
+    def words(self) -> list[str]:
+        """The overrides as they stand on a command line."""
+        return [word for key, value in self.overrides for word in (f"--{key}", value)]
+
     def _option(self, option: str, words: list[str], switches: Sequence[str]) -> None:
         key, equals, value = option.partition("=")
         if key in switches:

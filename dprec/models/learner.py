@@ -18,6 +18,7 @@ from torchmetrics import Metric
 from dprec.errors import UserError
 from dprec.models import optimizers
 from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.privacy.gradient import trained_parameters
 from dprec.privacy.release import ExactSums, Release
 from dprec_kernels.file_tensor import in_file
 
@@ -81,7 +82,7 @@ class Learner(pl.LightningModule):
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> None:
         """Take one optimizer step on one batch of users, given in micro-batches; none at all is a step too."""
-        parameters = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        parameters = trained_parameters(self)
         loss = self.gradient(parameters, self.losses, batch)
         optimizer: Any = self.optimizers()
         optimizer.step()

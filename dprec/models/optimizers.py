@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,8 +42,9 @@ class _Rowwise(torch.optim.Optimizer):
     def step_whole(self) -> None:
         super().step()
 
+    @abstractmethod
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """Step these rows, each there once, by their gradient."""
 
 
 class SGD(_Rowwise, torch.optim.SGD):

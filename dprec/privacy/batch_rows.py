@@ -37,7 +37,7 @@ def shared_rows(space: RowSpace, recorded: Sequence[Recorded]) -> Tensor:
         for name in space.tables:
             uses = part.contributions.get(name, ())
             ids += [space.flat(name, use.ids) for use in uses if isinstance(use, SharedRows)]
-    return torch.cat(ids).unique()
+    return distinct(torch.cat(ids))
 
 
 def of_nobody(recorded: Recorded) -> Recorded:

@@ -16,6 +16,7 @@ from dprec.privacy.catalogue_rows import CatalogueRows
 from dprec.privacy.contribution import Contribution, Dense, Outer, Rows, SharedRows, Users
 from dprec_kernels import sample_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
+from dprec_kernels.ordering import distinct
 from dprec_kernels.workspace import workspace
 
 SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
@@ -65,7 +66,7 @@ def _squared_norms_of_rows(contributions: Sequence[Contribution], users: int) ->
     Gradients are built of the shared rows alone, so that nothing grows with the table.
     """
     shared = [c for c in contributions if isinstance(c, SharedRows)]
-    read = torch.cat([c.ids for c in shared]).unique()  # (K,) ascending
+    read = distinct(torch.cat([c.ids for c in shared]))  # (K,) ascending
     moved: list[Contribution] = [SharedRows(torch.searchsorted(read, c.ids), c.left, c.right) for c in shared]
     elsewhere: Tensor | float = 0.0
     if len(shared) < len(contributions):

@@ -21,8 +21,9 @@ from dprec.privacy.owed import guard
 from dprec.privacy.release import ExactSums, Release
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import Strategy
-from dprec.privacy.tables import RowSpace, Table, is_among, named, tables_of
+from dprec.privacy.tables import RowSpace, Table, is_among, named, picked, tables_of
 from dprec.privacy.tally import Tally
+from dprec_kernels.ordering import distinct
 
 
 class RowRules:
@@ -174,7 +175,7 @@ class RowRules:
             if chosen is not None:
                 _refuse_unusable(strategy, chosen)
                 if batch is not None:  # whoever is in the batch, these are read
-                    chosen = torch.cat([chosen, batch.shared]).unique()
+                    chosen = distinct(torch.cat([chosen, batch.shared]))
                 self._chosen |= space.split(chosen)
 
     def restricted(self, recorded: Recorded) -> Recorded:
@@ -201,7 +202,7 @@ class RowRules:
         kept = ~is_among(touched, nothing)
         if chosen is not None:
             kept &= is_among(touched, chosen)
-        rows, values = _where(kept, touched, values)
+        rows, values = picked(kept, touched, values)
         if noised == "chosen":
             touched = rows
             rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
@@ -210,7 +211,7 @@ class RowRules:
                 0, torch.searchsorted(rows, touched), values
             )
         elif noised == "touched":
-            rows, values = _where((values != 0).flatten(1).any(1), rows, values)
+            rows, values = picked((values != 0).flatten(1).any(1), rows, values)
         if noised != "later":
             noise.add_(values, std)
             self.tally.add(len(rows), values.numel(), len(rows) - len(touched) if noised == "chosen" else 0)
@@ -225,10 +226,6 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
-
-
-def _where(kept: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    return (rows, values) if bool(kept.all()) else (rows[kept], values[kept])
 
 
 def _refuse_unusable(strategy: Strategy, chosen: Any) -> None:

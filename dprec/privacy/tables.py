@@ -72,6 +72,11 @@ def named(tables: Iterable[Table], patterns: Sequence[str], least_rows: int) -> 
     return [t for t in tables if t.rows >= least_rows and any(fnmatchcase(t.name, p) for p in patterns)]
 
 
+def picked(kept: Tensor, *parallel: Tensor) -> tuple[Tensor, ...]:
+    """Return what is kept of tensors of equal length: themselves, without a copy, where that is all."""
+    return parallel if bool(kept.all()) else tuple(each[kept] for each in parallel)
+
+
 def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
     """Return which of these rows stand in a list that ascends.
 

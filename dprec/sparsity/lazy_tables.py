@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.tables import Table, is_among
+from dprec.privacy.tables import Table, is_among, picked
 from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
@@ -21,7 +22,7 @@ SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
 COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew: no history of steps grows on
 
 
-class LazyTable:
+class LazyTable(ABC):
     """One table, how far each of its rows is settled, and the steps since."""
 
     def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
@@ -42,20 +43,18 @@ class LazyTable:
 
     def _behind(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         starts = self.settled.index_select(0, rows)
-        behind = starts < self.now
-        if len(self.padding):
-            behind &= ~is_among(rows, self.padding)
-        if not bool(behind.all()):
-            rows, starts = rows[behind], starts[behind]
+        rows, starts = picked((starts < self.now) & ~is_among(rows, self.padding), rows, starts)
         if len(rows):
             yield rows, starts.long()
 
     @property
+    @abstractmethod
     def now(self) -> int:
-        raise NotImplementedError
+        """How many steps are known of."""
 
+    @abstractmethod
     def settle(self, ids: Tensor | None) -> None:
-        raise NotImplementedError
+        """Give these rows, or all, the noise they owe."""
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
@@ -81,12 +80,13 @@ class LazyTable:
         """Whether what is known of the steps should be started anew before they have been counted."""
         return False
 
+    @abstractmethod
     def restart(self) -> None:
         """Forget all steps: every row is settled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        raise NotImplementedError
+        """Enter one more step, and move these rows by their gradient."""
 
 
 class Aggregated(LazyTable):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dprec_kernels.ordering import ascending, ordered
+from dprec_kernels.ordering import ascending, ordered_reads
 
 Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but without, 1
 
@@ -30,14 +30,11 @@ def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, 
     One stable sort by row leaves a user's repeats next to each other, since the reads come user by user.
     """
     users = len(rows) if offsets is None else len(offsets) - 1
-    flat = rows.flatten()
-    read = (flat != ignore).nonzero().squeeze(1)
-    flat, order = ordered(flat[read])
-    order = read[order]
-    if len(read) and not 0 <= int(flat[0]) <= int(flat[-1]) < size:
+    flat, order = ordered_reads(rows, ignore)
+    if len(flat) and not 0 <= int(flat[0]) <= int(flat[-1]) < size:
         raise ValueError(f"rows must be from 0 to {size - 1}, or {ignore} for none: {int(flat[0])} to {int(flat[-1])}")
     owner = order // rows.shape[1] if offsets is None else torch.searchsorted(offsets, order, right=True) - 1
-    if len(read):
+    if len(flat):
         first = torch.ones_like(flat, dtype=torch.bool)
         first[1:] = (flat[1:] != flat[:-1]) | (owner[1:] != owner[:-1])
         kept = first.nonzero().squeeze(1)

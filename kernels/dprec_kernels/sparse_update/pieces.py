@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import normals
-from dprec_kernels.ordering import ordered
+from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.sparse_update.rules import Rule
 
 
@@ -27,10 +27,7 @@ class Reads:
 
 def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor | None) -> Reads:
     """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
-    flat = rows.flatten()
-    read = None if ignore is None else (flat != ignore).nonzero().squeeze(1)
-    flat, order = ordered(flat if read is None else flat[read])
-    order = order if read is None else read[order]
+    flat, order = ordered_reads(rows, ignore)
     chosen, counted = flat.unique_consecutive(return_counts=True) if among is None else (among, None)
     users = order // max(1, math.prod(rows.shape[1:]))
     weights = None if scales is None else scales[users]
