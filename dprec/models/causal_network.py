@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -27,6 +28,10 @@ class CausalNetwork(nn.Module):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre), with one more at the end, or after it (post).
         activation: relu or gelu.
+        branch_scale: factor of what a sublayer adds to what it reads. Gradients of the blocks are as much smaller, so
+            that less of a user's clipped gradient is theirs, and noise in their weights does as much less.
+        start_mean: what each block adds before anything is learned: this times about the mean of what came before,
+            after the layer norm if that stands first. None: what weights drawn at random make of it.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class CausalNetwork(nn.Module):
         dropout: float,
         norm: Norm = "pre",
         activation: Activation = "relu",
+        branch_scale: float = 1.0,
+        start_mean: float | None = None,
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
@@ -48,12 +55,18 @@ class CausalNetwork(nn.Module):
         refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
         refuse_unless(norm in ("pre", "post"), "norm", norm)
         refuse_unless(activation in ("relu", "gelu"), "activation", activation)
+        refuse_unless(0 < branch_scale < float("inf"), "branch_scale", branch_scale)
+        refuse_unless(start_mean is None or 0 <= start_mean < float("inf"), "start_mean", start_mean)
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(
-            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation) for _ in range(blocks)
-        )
+        stack = [
+            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, branch_scale) for _ in range(blocks)
+        ]
+        if start_mean is not None:
+            for block in stack:
+                block.start_as_mean(start_mean)
+        self.blocks = nn.ModuleList(stack)
         self.last_norm = nn.LayerNorm(dim) if norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,9 +84,12 @@ class CausalNetwork(nn.Module):
 class Block(nn.Module):
     """Attention, then a two-layer network, each with a residual connection and a layer norm."""
 
-    def __init__(self, dim: int, heads: int, feedforward: int, dropout: float, norm: str, activation: str) -> None:
+    def __init__(
+        self, dim: int, heads: int, feedforward: int, dropout: float, norm: str, activation: str, scale: float
+    ) -> None:
         super().__init__()
         self.norm_first = norm == "pre"
+        self.scale = scale
         self.attention = CausalAttention(dim, heads, dropout)
         self.network = nn.Sequential(
             nn.Linear(dim, feedforward),
@@ -86,8 +102,24 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for sublayer, norm in zip((self.attention, self.network), self.norms, strict=True):
-            x = x + self.dropout(sublayer(norm(x))) if self.norm_first else norm(x + self.dropout(sublayer(x)))
+            x = self.added(x, sublayer(norm(x))) if self.norm_first else norm(self.added(x, sublayer(x)))
         return x
+
+    def added(self, x: Tensor, change: Tensor) -> Tensor:
+        """Return what a sublayer read and what it makes of it, together."""
+        return x + self.scale * self.dropout(change)
+
+    @torch.no_grad()
+    def start_as_mean(self, weight: float) -> None:
+        """Let attention add this times the values it sees, and the two-layer network nothing."""
+        size = math.sqrt(weight / self.scale)  # half of it in either map, so that noise in both does equally little
+        for linear in (self.attention.value, self.attention.output):
+            linear.weight.copy_(size * torch.eye(len(linear.weight)))
+            linear.bias.zero_()
+        last = self.network[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.zero_()
+        last.bias.zero_()
 
 
 class CausalAttention(nn.Module):

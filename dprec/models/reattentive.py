@@ -49,16 +49,22 @@ class _Tracked:
         self.last = last
 
     def __call__(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        dropout = self.block.dropout
         for sublayer, norm in zip((self.attend, self.feed), self.block.norms, strict=True):
             assert isinstance(norm, nn.LayerNorm)
             if self.block.norm_first:
-                change, added = sublayer(*self.normalise(norm, x, variance))
-                x, variance = x + dropout(change), _sum(variance, added)
+                x, variance = self.added(x, variance, *sublayer(*self.normalise(norm, x, variance)))
             else:
-                change, added = sublayer(x, variance)
-                x, variance = self.normalise(norm, x + dropout(change), _sum(variance, added))
+                x, variance = self.normalise(norm, *self.added(x, variance, *sublayer(x, variance)))
         return x, variance
+
+    def added(
+        self, x: Tensor, variance: Tensor | None, change: Tensor, change_variance: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if variance is not None and change_variance is not None:
+            variance = variance + self.block.scale**2 * change_variance
+        else:
+            variance = None
+        return self.block.added(x, change), variance
 
     def normalise(self, norm: nn.LayerNorm, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if variance is not None:
@@ -92,7 +98,3 @@ class _Tracked:
     def linear(self, layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
         assert isinstance(layer, nn.Linear)
         return reattention.through_linear(x, variance, layer.weight.detach(), self.error)
-
-
-def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return None if first is None or second is None else first + second

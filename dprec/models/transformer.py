@@ -22,6 +22,9 @@ class Transformer(SequenceRecommender):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre) or after it (post).
         activation: relu or gelu.
+        branch_scale: factor of what a block's sublayers add. Small, it leaves more of a clipped gradient to the items.
+        start_mean: weight of the history's mean in what a block adds before anything is learned; null for what
+            weights drawn at random make of it.
         tied: read and score items with the same table; False gives the output a table of its own.
     """
 
@@ -37,12 +40,16 @@ class Transformer(SequenceRecommender):
         dropout: float = 0.2,
         norm: Norm = "pre",
         activation: Activation = "relu",
+        branch_scale: float = 1.0,
+        start_mean: float | None = None,
         tied: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
         self.output = None if tied else copied_table(self.embedding, self.memory_map)
-        self.network = self.kind_of_network(dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation)
+        self.network = self.kind_of_network(
+            dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation, branch_scale, start_mean
+        )
 
     @property
     def item_table(self) -> Tensor:

@@ -139,6 +139,7 @@ def test_widened_attention_is_corrected_attention_and_its_gradient(width: int) -
 def explicit(model: DPFormer, history: Tensor) -> Tensor:
     """What `encode` should return, with attention as matrices, block by block."""
     error, heads = model.network.weight_error, model.network.blocks[0].attention.heads
+    scale = model.network.blocks[0].scale
     x = model.embedding(history) + model.network.positions.weight[: history.shape[1]]
     variance = model.item_error[history] ** 2 + error**2
 
@@ -166,13 +167,19 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
                 hidden, last = first(read), second
                 rule = reattention.through_relu if isinstance(activation, nn.ReLU) else reattention.through_gelu
                 inner, inner_variance = activation(hidden), rule(hidden, through(first, read, known))
-            x, variance = x + last(inner), variance + through(last, inner, inner_variance)
+            x, variance = x + scale * last(inner), variance + scale**2 * through(last, inner, inner_variance)
             if not block.norm_first:
                 x, variance = norm(x), through(norm, x, variance)
     return model.network.last_norm(x)
 
 
-MANNERS = [{}, {"norm": "post", "activation": "gelu", "heads": 2}, {"heads": 4, "blocks": 3}, {"blocks": 1}]
+MANNERS: list[dict[str, Any]] = [
+    {},
+    {"norm": "post", "activation": "gelu", "heads": 2},
+    {"heads": 4, "blocks": 3},
+    {"blocks": 1},
+    {"branch_scale": 0.2, "start_mean": 0.5},
+]
 
 
 @pytest.mark.parametrize("manner", MANNERS)

@@ -24,6 +24,30 @@ def test_a_position_sees_only_what_came_before(norm: Any) -> None:
     assert torch.allclose(model.encode(history)[:, :5], model.encode(changed)[:, :5], atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_a_start_as_the_mean_adds_the_mean_of_what_came_before(scale: float) -> None:
+    model = transformer(blocks=1, heads=2, branch_scale=scale, start_mean=0.3).eval()
+    block = model.network.blocks[0]
+    with torch.no_grad():
+        block.attention.query.weight.zero_()  # all that came before is looked at alike
+        block.attention.query.bias.zero_()
+    x = torch.randn(2, 6, 8)
+    read = block.norms[0](x)
+    mean = read.cumsum(1) / torch.arange(1, 7).view(-1, 1)
+    assert torch.allclose(block(x), x + 0.3 * mean, atol=1e-5)
+
+
+def test_a_small_branch_scale_leaves_the_gradient_to_the_items() -> None:
+    shares = []
+    for scale in (1.0, 0.1):
+        torch.manual_seed(0)
+        model, batch = transformer(branch_scale=scale, start_mean=0.3), batch_of(4)
+        model.losses(batch).sum().backward()
+        size = {name: float(p.grad.square().sum()) for name, p in model.named_parameters()}
+        shares.append(sum(v for name, v in size.items() if "blocks" in name) / sum(size.values()))
+    assert shares[1] < shares[0] / 3
+
+
 def test_padding_changes_nothing() -> None:
     model, batch = transformer().eval(), batch_of(6)
     padded = SequenceBatch(*(torch.nn.functional.pad(t[:, :6], (0, 3)) for t in (batch.history, batch.targets)))
@@ -71,6 +95,9 @@ def test_an_untied_model_starts_from_the_same_vectors() -> None:
         {"activation": "tanh"},
         {"max_length": 0},
         {"feedforward": 0},
+        {"branch_scale": 0.0},
+        {"start_mean": -1.0},
+        {"start_mean": float("inf")},
     ],
 )
 def test_arguments_that_make_no_model_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
