@@ -28,8 +28,8 @@ class CausalNetwork(nn.Module):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre), with one more at the end, or after it (post).
         activation: relu or gelu.
-        branch_scale: factor of what a sublayer adds to what it reads. Gradients of the blocks are as much smaller, so
-            that less of a user's clipped gradient is theirs, and noise in their weights does as much less.
+        network_scale: factor of what positions and sublayers add to what the network is given. Their gradients are as
+            much smaller, so that less of a user's clipped gradient is theirs, and their noise does as much less.
         start_mean: what each block adds before anything is learned: this times about the mean of what came before,
             after the layer norm if that stands first. None: what weights drawn at random make of it.
     """
@@ -44,7 +44,7 @@ class CausalNetwork(nn.Module):
         dropout: float,
         norm: Norm = "pre",
         activation: Activation = "relu",
-        branch_scale: float = 1.0,
+        network_scale: float = 1.0,
         start_mean: float | None = None,
     ) -> None:
         super().__init__()
@@ -55,13 +55,14 @@ class CausalNetwork(nn.Module):
         refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
         refuse_unless(norm in ("pre", "post"), "norm", norm)
         refuse_unless(activation in ("relu", "gelu"), "activation", activation)
-        refuse_unless(0 < branch_scale < float("inf"), "branch_scale", branch_scale)
+        refuse_unless(0 < network_scale < float("inf"), "network_scale", network_scale)
         refuse_unless(start_mean is None or 0 <= start_mean < float("inf"), "start_mean", start_mean)
+        self.scale = network_scale
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
         stack = [
-            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, branch_scale) for _ in range(blocks)
+            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, network_scale) for _ in range(blocks)
         ]
         if start_mean is not None:
             for block in stack:
@@ -78,7 +79,7 @@ class CausalNetwork(nn.Module):
     def placed(self, x: Tensor) -> Tensor:
         """Return what the first block reads (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
-        return self.dropout(x + self.positions(places))
+        return self.dropout(x + self.scale * self.positions(places))
 
 
 class Block(nn.Module):

@@ -29,7 +29,7 @@ class ReAttentiveNetwork(CausalNetwork):
         if error is None or not len(self.blocks):
             return super().forward(x)
         x = self.placed(x)
-        variance: Tensor | None = reattention.of_embedding(error, self.weight_error)  # (B, T)
+        variance: Tensor | None = reattention.of_embedding(error, self.scale * self.weight_error)  # (B, T)
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)

@@ -22,7 +22,8 @@ class Transformer(SequenceRecommender):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre) or after it (post).
         activation: relu or gelu.
-        branch_scale: factor of what a block's sublayers add. Small, it leaves more of a clipped gradient to the items.
+        network_scale: factor of what positions and sublayers add to the items' vectors. Small, it leaves more of a
+            clipped gradient to the items.
         start_mean: weight of the history's mean in what a block adds before anything is learned; null for what
             weights drawn at random make of it.
         tied: read and score items with the same table; False gives the output a table of its own.
@@ -40,7 +41,7 @@ class Transformer(SequenceRecommender):
         dropout: float = 0.2,
         norm: Norm = "pre",
         activation: Activation = "relu",
-        branch_scale: float = 1.0,
+        network_scale: float = 1.0,
         start_mean: float | None = None,
         tied: bool = True,
         **options: Any,
@@ -48,7 +49,7 @@ class Transformer(SequenceRecommender):
         super().__init__(items, dim, **options)
         self.output = None if tied else copied_table(self.embedding, self.memory_map)
         self.network = self.kind_of_network(
-            dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation, branch_scale, start_mean
+            dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation, network_scale, start_mean
         )
 
     @property

@@ -140,8 +140,8 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
     """What `encode` should return, with attention as matrices, block by block."""
     error, heads = model.network.weight_error, model.network.blocks[0].attention.heads
     scale = model.network.blocks[0].scale
-    x = model.embedding(history) + model.network.positions.weight[: history.shape[1]]
-    variance = model.item_error[history] ** 2 + error**2
+    x = model.embedding(history) + scale * model.network.positions.weight[: history.shape[1]]
+    variance = model.item_error[history] ** 2 + (scale * error) ** 2
 
     def through(layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
         if isinstance(layer, nn.LayerNorm):
@@ -178,7 +178,7 @@ MANNERS: list[dict[str, Any]] = [
     {"norm": "post", "activation": "gelu", "heads": 2},
     {"heads": 4, "blocks": 3},
     {"blocks": 1},
-    {"branch_scale": 0.2, "start_mean": 0.5},
+    {"network_scale": 0.2, "start_mean": 0.5},
 ]
 
 

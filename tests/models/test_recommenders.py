@@ -26,7 +26,7 @@ def test_a_position_sees_only_what_came_before(norm: Any) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
 def test_a_start_as_the_mean_adds_the_mean_of_what_came_before(scale: float) -> None:
-    model = transformer(blocks=1, heads=2, branch_scale=scale, start_mean=0.3).eval()
+    model = transformer(blocks=1, heads=2, network_scale=scale, start_mean=0.3).eval()
     block = model.network.blocks[0]
     with torch.no_grad():
         block.attention.query.weight.zero_()  # all that came before is looked at alike
@@ -37,11 +37,11 @@ def test_a_start_as_the_mean_adds_the_mean_of_what_came_before(scale: float) -> 
     assert torch.allclose(block(x), x + 0.3 * mean, atol=1e-5)
 
 
-def test_a_small_branch_scale_leaves_the_gradient_to_the_items() -> None:
+def test_a_small_network_scale_leaves_the_gradient_to_the_items() -> None:
     shares = []
     for scale in (1.0, 0.1):
         torch.manual_seed(0)
-        model, batch = transformer(branch_scale=scale, start_mean=0.3), batch_of(4)
+        model, batch = transformer(network_scale=scale, start_mean=0.3), batch_of(4)
         model.losses(batch).sum().backward()
         size = {name: float(p.grad.square().sum()) for name, p in model.named_parameters()}
         shares.append(sum(v for name, v in size.items() if "blocks" in name) / sum(size.values()))
@@ -95,7 +95,7 @@ def test_an_untied_model_starts_from_the_same_vectors() -> None:
         {"activation": "tanh"},
         {"max_length": 0},
         {"feedforward": 0},
-        {"branch_scale": 0.0},
+        {"network_scale": 0.0},
         {"start_mean": -1.0},
         {"start_mean": float("inf")},
     ],
