@@ -61,7 +61,7 @@ class _PlacedByRow(CausalNetwork):
     def placed(self, x: Tensor) -> Tensor:
         # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
         places = torch.arange(x.shape[1]).repeat(len(x), 1)
-        placed: Tensor = x + self.positions(places)  # (B, T, d)
+        placed: Tensor = x + self.scale * self.positions(places)  # (B, T, d)
         return placed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import typing
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -74,6 +75,25 @@ def _parameters(cls: Any) -> tuple[str, ...]:  # apart, since mypy takes the cla
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "it", fail_untyped=False)
     return tuple(parser.get_defaults().get("it", jsonargparse.Namespace()).as_dict())
+
+
+def takes_null(cls: type, name: str) -> bool:
+    """Whether an argument of a class may be null, as far as its type says.
+
+    >>> class Model:
+    ...     def __init__(self, dim: int, share: float | None, other=1): ...
+    >>> [takes_null(Model, name) for name in ("dim", "share", "other")]
+    [False, True, True]
+    """
+    for base in cls.__mro__:
+        init = vars(base).get("__init__")
+        if init is not None and name in inspect.signature(init).parameters:
+            try:
+                kind = typing.get_type_hints(init).get(name, Any)
+            except NameError:  # a type that is imported for type checkers only
+                return True
+            return kind is Any or type(None) in typing.get_args(kind)
+    return True
 
 
 def unwritten(cls: type) -> list[str]:

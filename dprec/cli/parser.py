@@ -15,7 +15,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 import dprec.sparsity  # noqa: F401  its strategies may then go by their bare names
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
-from dprec.cli.keys import GROUPS, check, flatten, from_data, normal
+from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
 from dprec.cli.messages import one_line
 from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
@@ -144,6 +144,7 @@ def parse(line: CommandLine) -> Settings:
     tree = _plain(cli)
     tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
     _refuse_nonsense(tree)
+    _refuse_nulls(tree, {*recipe, *overrides}, classes)
     return Settings(tree, recipe, tuple(overrides), cli)
 
 
@@ -161,6 +162,14 @@ def _refuse_nonsense(tree: Mapping[str, Any]) -> None:
         )
     if tree["name"] in (".", "..") or set("/\\\0") & set(tree["name"]):
         raise UserError(f"name is {tree['name']!r}: give a name without / and \\, or a folder with --out")
+
+
+def _refuse_nulls(tree: Mapping[str, Any], given: set[str], classes: Mapping[str, type]) -> None:
+    """jsonargparse lets null stand for anything."""
+    for key, value in flatten(tree):
+        group, _, name = key.partition(".")
+        if value is None and key in given and group in BASES and name and not takes_null(classes[group], name):
+            raise UserError(f"{key} is null: give a value, or leave it out")
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dprec.models.learner import refuse_unless
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
+LEAST_SCALE = 1e-6  # of a network, well above where its square leaves float32
 
 
 class CausalNetwork(nn.Module):
@@ -28,10 +29,11 @@ class CausalNetwork(nn.Module):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre), with one more at the end, or after it (post).
         activation: relu or gelu.
-        network_scale: factor of what positions and sublayers add to what the network is given. Their gradients are as
-            much smaller, so that less of a user's clipped gradient is theirs, and their noise does as much less.
-        start_mean: what each block adds before anything is learned: this times about the mean of what came before,
-            after the layer norm if that stands first. None: what weights drawn at random make of it.
+        network_scale: factor, from 1e-6 to 1, of positions and of what sublayers add. The gradients of positions and of
+            a sublayer's last map are as much smaller, so less of a user's clipped gradient is theirs, and their noise
+            does as much less. With `start_mean` those of values and outputs fall by its root, of queries and keys not.
+        start_mean: a block begins by adding this times about the mean of what came before, layer-normed if the norm
+            stands first. None: random weights.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class CausalNetwork(nn.Module):
         refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
         refuse_unless(norm in ("pre", "post"), "norm", norm)
         refuse_unless(activation in ("relu", "gelu"), "activation", activation)
-        refuse_unless(0 < network_scale < float("inf"), "network_scale", network_scale)
-        refuse_unless(start_mean is None or 0 <= start_mean < float("inf"), "start_mean", start_mean)
+        if not LEAST_SCALE <= network_scale <= 1:
+            raise UserError(f"model.network_scale is {network_scale}: give a number from {LEAST_SCALE} to 1")
+        if start_mean is not None and not 0 < start_mean < math.inf:
+            raise UserError(f"model.start_mean is {start_mean}: give a number above 0, or null for a random start")
         self.scale = network_scale
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
@@ -107,20 +111,20 @@ class Block(nn.Module):
         return x
 
     def added(self, x: Tensor, change: Tensor) -> Tensor:
-        """Return what a sublayer read and what it makes of it, together."""
+        """Return x and the scaled change, together."""
         return x + self.scale * self.dropout(change)
 
     @torch.no_grad()
     def start_as_mean(self, weight: float) -> None:
-        """Let attention add this times the values it sees, and the two-layer network nothing."""
-        size = math.sqrt(weight / self.scale)  # half of it in either map, so that noise in both does equally little
+        """Let attention add this times the mean of what it reads, and the two-layer network nothing."""
+        size = math.sqrt(weight / self.scale)  # in either map, so that noise in both does equally little
         for linear in (self.attention.value, self.attention.output):
-            linear.weight.copy_(size * torch.eye(len(linear.weight)))
-            linear.bias.zero_()
+            nn.init.eye_(linear.weight).mul_(size)
+            nn.init.zeros_(linear.bias)
         last = self.network[-1]
         assert isinstance(last, nn.Linear)
-        last.weight.zero_()
-        last.bias.zero_()
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
 
 
 class CausalAttention(nn.Module):

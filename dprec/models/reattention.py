@@ -3,6 +3,7 @@
 Every activation has an error of mean zero, taken to be Gaussian with one variance for all coordinates of a
 position. The functions say what a layer makes of that variance; all of them work on plain numbers, without
 gradient. Errors of different sources count as independent, dropout is left out, and an activation is its own mean.
+A block that starts as the mean adds what it also keeps: after two and more, variances are up to half as large again.
 
 An error of variance v in a key adds a multiple of v to the logarithm of its expected score: the less is known of
 an item, the more attention it draws. `corrected` takes that off.

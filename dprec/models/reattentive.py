@@ -58,12 +58,10 @@ class _Tracked:
         return x, variance
 
     def added(
-        self, x: Tensor, variance: Tensor | None, change: Tensor, change_variance: Tensor | None
+        self, x: Tensor, variance: Tensor | None, change: Tensor, its_variance: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if variance is not None and change_variance is not None:
-            variance = variance + self.block.scale**2 * change_variance
-        else:
-            variance = None
+        if variance is not None:
+            variance = None if its_variance is None else variance + self.block.scale**2 * its_variance
         return self.block.added(x, change), variance
 
     def normalise(self, norm: nn.LayerNorm, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:

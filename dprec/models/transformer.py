@@ -22,10 +22,10 @@ class Transformer(SequenceRecommender):
         dropout: share of activations dropped in training.
         norm: where the layer norms stand: before each sublayer (pre) or after it (post).
         activation: relu or gelu.
-        network_scale: factor of what positions and sublayers add to the items' vectors. Small, it leaves more of a
-            clipped gradient to the items.
-        start_mean: weight of the history's mean in what a block adds before anything is learned; null for what
-            weights drawn at random make of it.
+        network_scale: factor of positions and of what blocks add to the items' vectors. Small, it leaves most of a
+            user's clipped gradient to the items (docs/dpformer.md).
+        start_mean: each block begins by adding this times about the mean of the history, layer-normed if the norm
+            stands first; null for random weights.
         tied: read and score items with the same table; False gives the output a table of its own.
     """
 

@@ -179,6 +179,8 @@ MANNERS: list[dict[str, Any]] = [
     {"heads": 4, "blocks": 3},
     {"blocks": 1},
     {"network_scale": 0.2, "start_mean": 0.5},
+    {"network_scale": 0.01, "start_mean": 0.3, "blocks": 1},
+    {"network_scale": 0.3, "norm": "post", "heads": 2},
 ]
 
 

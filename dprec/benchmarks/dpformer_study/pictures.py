@@ -14,7 +14,7 @@ from dprec.benchmarks.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.report import Row
 
 BARS = ("spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
-CURVES = {"spectral_former": DPREC, "spectral_former_plain": PRIVATE}
+CURVES = {"dpformer": ("with Re-Attention", DPREC), "transformer": ("without", PRIVATE)}
 
 
 def bars(rows: Sequence[Row], file: Path) -> None:
@@ -27,7 +27,7 @@ def bars(rows: Sequence[Row], file: Path) -> None:
                 at = place + 0.27 * (number - 1)
                 found = [100 * r["ndcg@10"] for r in rows if belongs(r, data, model, epsilon)]
                 if found:
-                    colour = DPREC if model == "spectral_former" else PRIVATE
+                    colour = DPREC if model in ("spectral_former", "dpformer") else PRIVATE
                     panel.bar(at, statistics.mean(found), width=0.25, color=colour, alpha=0.5 + 0.25 * number)
                 if (model, data) in PAPER:
                     panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
@@ -47,10 +47,9 @@ def curves(rows: Sequence[Row], file: Path) -> None:
     drawn, panels = plt.subplots(1, len(DATA) * 2, figsize=(12, 3), layout="constrained")
     panes = [(data, epsilon) for data in DATA for epsilon in (EPSILONS[0], EPSILONS[-1])]
     for panel, (data, epsilon) in zip(panels, panes, strict=True):
-        for model, colour in CURVES.items():
+        for model, (label, colour) in CURVES.items():
             steps, many = _together([r["curve"] for r in rows if belongs(r, data, model, epsilon)])
             if steps:
-                label = "Re-Attention" if model == "spectral_former" else "without"
                 panel.plot(steps, [statistics.mean(values) for values in many], color=colour, label=label)
                 panel.fill_between(steps, *zip(*((min(v), max(v)) for v in many), strict=True), color=colour, alpha=0.2)
         dress(panel, f"{DATA[data]}, ε = {epsilon:g}", size=10)
