@@ -25,7 +25,7 @@ is missing. Each cell is a recipe in `recipes/`, trained with `--privacy.epsilon
 Hyper-parameters were chosen by hand on the same data, as in the paper; that is not part of ε. A cell holds NDCG@10 /
 HIT@10 in %, mean ± standard deviation over seeds, and the number of seeds. The paper does not say whether it masks
 the items that a user has seen, so both are given. `SpectralFormer` is DPFormer from a spectral start; `DPFormer`,
-`Transformer`, GRU and LSTM train their item table from a random start.
+`Transformer`, GRU and LSTM train their item table from a random start. GRU and LSTM were tuned less than the others.
 [dpformer.md](dpformer.md) has what was tried and did not win.
 """
 
