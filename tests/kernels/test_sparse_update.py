@@ -161,7 +161,7 @@ def test_tables_of_more_than_31_bits_of_numbers(tmp_path: Path, kind: str) -> No
     found = sparse_update(table, rows, torch.ones(2, 2, 8), rule)
     assert found.tolist() == [5, FAR, FAR + 9]
     each = [-1.0, -1.0, -1.0] if kind == "adagrad" else [-1.0, -2.0, -1.0]
-    assert table[found, 0].tolist() == each
+    assert table[found, 0].tolist() == pytest.approx(each, rel=1e-6)  # a CPU may round the root the other way
     assert not table[FAR - 1].any()
 
 
