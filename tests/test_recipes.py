@@ -24,6 +24,7 @@ def test_parses_without_an_unknown_key(recipe: Path) -> None:
     settings = parse(CommandLine(recipes=[str(recipe)]))
     assert settings.name == recipe.stem
     assert settings.recipe
+    assert settings.flat["trainer.accelerator"] == "cpu"  # of a machine with a GPU, too
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -56,7 +57,7 @@ def test_trains_and_ranks(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFi
     data = parse(CommandLine(recipes=[str(recipe)])).tree["data"]
     tiny = TINY[resolve(LightningDataModule, data["class_path"], "data")]
     options = [word for key, value in tiny.items() for word in (f"--data.{key}", str(value))]
-    options += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    options += ["--trainer.max_steps", "2", "--trainer.enable_progress_bar", "false"]
     assert fit([str(recipe), *options, "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
     report = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert report["steps"] == 2

@@ -26,8 +26,9 @@ from dprec.privacy.engine import Privacy
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
 BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}
 
-# What a recipe gets where it says nothing: one device, and none of Lightning's own output.
+# What a recipe gets where it says nothing: one device, the CPU, and none of Lightning's own output.
 TRAINER_DEFAULTS: dict[str, Any] = {
+    "accelerator": "cpu",
     "devices": 1,
     "enable_checkpointing": False,
     "enable_model_summary": False,

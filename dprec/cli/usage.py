@@ -61,7 +61,7 @@ privacy  (--privacy null trains without)
 trainer  (any argument of Lightning's Trainer)
   --trainer.max_epochs N         or --trainer.max_steps N
   --trainer.check_val_every_n_epoch N
-  --trainer.accelerator cpu|gpu|auto
+  --trainer.accelerator cpu|gpu|auto   default cpu
 
   --print_config                 print the settings and stop
   --help-all                     every setting there is
