@@ -30,12 +30,13 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
     if tokens < 1:
         raise UserError(f"data.tokens is {tokens}: give a micro-batch at least 1 token")
     order = np.argsort(-lengths, kind="stable")
+    doubled = -2 * lengths[order].astype(np.int64)  # ascending, to be searched
     groups = []
     start = 0
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
         rows = max(1, min(tokens // longest, most or len(order)))
-        similar = int((2 * lengths[order[start:]] >= longest).sum())
+        similar = int(np.searchsorted(doubled, -longest, side="right")) - start
         rows = min(rows, max(similar, -(-_WORTH_A_PASS // longest)))
         groups.append(order[start : start + rows])
         start += rows
