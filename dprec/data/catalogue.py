@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dprec.data.ids import normal_texts
 from dprec.errors import UserError
 
 
@@ -28,7 +29,7 @@ class Catalogue:
 
     @classmethod
     def read(cls, path: str | Path) -> Catalogue:
-        """A public list of items: a text file, one raw id a line. Its order is the order of the ids."""
+        """A public list of items: a text file, one raw id a line, read as ids of a log are. Its order is the ids'."""
         path = Path(path)
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -37,14 +38,15 @@ class Catalogue:
         except UnicodeDecodeError as error:
             raise UserError(f"the catalogue {path} is not UTF-8 text: give one raw item id a line") from error
         first_line: dict[str, int] = {}
-        for number, raw in enumerate((line.strip() for line in lines), start=1):
+        for number, raw in enumerate(normal_texts(lines), start=1):
+            if raw is None:
+                continue
             if raw in first_line:
                 raise UserError(
                     f"the catalogue {path} lists item '{raw}' twice (lines {first_line[raw]} and {number}): "
                     "list every item once"
                 )
-            if raw:
-                first_line[raw] = number
+            first_line[raw] = number
         if not first_line:
             raise UserError(f"the catalogue {path} is empty: give one raw item id a line")
         return cls(list(first_line))
@@ -75,8 +77,9 @@ class Catalogue:
         """The ids of the items that are known, in order, and the raw ids that are not."""
         known: list[int] = []
         unknown: list[str] = []
-        for raw in raw_ids:
-            item = self._index.get(raw)
+        raw_ids = list(raw_ids)
+        for raw, plain in zip(raw_ids, normal_texts(raw_ids), strict=True):
+            item = self._index.get(raw, self._index.get(plain or ""))
             if item is None:
                 unknown.append(raw)
             else:

@@ -2,7 +2,7 @@
 and Parquet.
 
 All of them give `Interactions`: users grouped, each user's events in time order. Events of one user at
-the same time keep the order of the file. Raw ids are text, so `007` and `7` are two ids.
+the same time keep the order of the file. Ids are text, so `007` and `7` are two; what is one is said in `ids`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,105 @@
+"""What is one id: a person whose id is written in two ways must not become two protected users.
+
+Every reader's ids, the lines of a catalogue and the histories of `recommend` go through here. The rules look at one
+id at a time, so one user's rows never change what another's mean:
+
+1. Text as Unicode NFC, without white space and invisible characters at its ends.
+2. `12.0`, and `12.` too, is 12: that is how a column of whole numbers with a gap is written.
+3. Nothing, and each spelling in `MISSING` in any case, is no id at all.
+
+All else tells ids apart: case, leading zeros, white space inside. Those are counted and said (`alike`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+
+from dprec.errors import UserError
+
+MISSING = ("", "null", "nan", "-nan", "none", "na", "n/a", "#n/a", "<na>", "nat", "nil", "undefined", r"\n")
+
+_EDGES = r"^[\s\p{Cc}\p{Cf}]+|[\s\p{Cc}\p{Cf}]+$"
+_WHOLE = r"^(-?[0-9]+)\.0*$"
+# What spreadsheets and data frames make of long numbers: the last digits, which told people apart, are gone.
+_ROUNDED = r"^-?[0-9]+(\.[0-9]+)?[eE]\+[0-9]+$|^-?[0-9]+\.[0-9]+[eE][0-9]+$"
+
+
+def normal(ids: pl.Expr) -> pl.Expr:
+    """Ids as they are compared, null where there is none.
+
+    >>> frame = pl.DataFrame({"user": ["12", " 12 ", "12.0", "012", "NULL", None]})
+    >>> frame.select(normal(pl.col("user")))["user"].to_list()
+    ['12', '12', '12', '012', None, None]
+    """
+    text = ids.cast(pl.String).str.normalize("NFC").str.replace_all(_EDGES, "").str.replace(_WHOLE, "$1")
+    return pl.when(~text.str.to_lowercase().is_in(MISSING)).then(text)
+
+
+def normal_texts(ids: Iterable[str]) -> list[str | None]:
+    """The same for a few ids at hand.
+
+    >>> normal_texts([" 7.0", "nan"])
+    ['7', None]
+    """
+    return pl.select(normal(pl.lit(pl.Series(list(ids), dtype=pl.String)))).to_series().to_list()
+
+
+def numbered(ids: pl.Series, path: Path, role: str) -> tuple[pl.Series, pl.Series]:
+    """Every row's id as its place in the sorted list of distinct ids, null where there is none; and that list.
+
+    Ids are ordered by their text, or by their value where all of them are whole numbers.
+    """
+    spelled = ids.unique(maintain_order=True).alias("spelled").to_frame()
+    read = spelled.with_columns(normal(pl.col("spelled")).alias("id"))
+    _refuse_rounded(read, path, role)
+    distinct = read.select("id").drop_nulls().unique()
+    if distinct["id"].str.contains(r"^[0-9]{1,18}$").all():
+        distinct = distinct.sort(pl.col("id").cast(pl.Int64), "id")
+    else:
+        distinct = distinct.sort("id")
+    _say(read, distinct["id"], path, role)
+    places = read["id"].replace_strict(distinct["id"], pl.int_range(len(distinct), eager=True), return_dtype=pl.Int32)
+    return ids.replace_strict(read["spelled"], places, return_dtype=pl.Int32), distinct["id"]
+
+
+def alike(ids: pl.Series) -> int:
+    """How many ids differ from another one by no more than case, width, leading zeros or white space.
+
+    >>> alike(pl.Series(["ann", "Ann", "a nn", "bob", "7", "007"]))
+    5
+    """
+    loose = ids.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s", "").str.replace(r"^0+", "")
+    return int((~loose.is_unique()).sum())
+
+
+def _refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
+    """Ids that had been numbers with more digits: one such id may stand for many people."""
+    rounded, spelled = read["id"].str.contains(_ROUNDED), read["spelled"]
+    if spelled.dtype.is_float():
+        exact = 2**53 if spelled.dtype == pl.Float64 else 2**24
+        rounded = spelled.is_finite() & (spelled.abs() > exact)
+    if rounded.any():
+        raise UserError(
+            f"{path}: {role} id {spelled.filter(rounded)[0]} is a rounded number, and several {role}s may have become "
+            "it: write ids as whole numbers or text"
+        )
+
+
+def _say(read: pl.DataFrame, distinct: pl.Series, path: Path, role: str) -> None:
+    merged = int(read["id"].is_not_null().sum()) - len(distinct)
+    if merged:
+        print(
+            f"{path}: {merged:,} more spellings of {role} ids were merged (white space, 12.0 for 12, Unicode forms): "
+            f"{len(distinct):,} {role}s",
+            file=sys.stderr,
+        )
+    if similar := alike(distinct):
+        print(
+            f"warning: {path}: {similar:,} {role} ids differ from another one by no more than case, width, leading "
+            f"zeros or white space inside, and count as {role}s of their own: where they are one, mend the log",
+            file=sys.stderr,
+        )
