@@ -15,7 +15,7 @@ from dprec.cli.arguments import CommandLine
 BENCH = """\
 usage: python -m dprec.bench NAME [--json FILE] [--picture FILE] [--quick]
        python -m dprec.bench lazydp [--sweeps LIST]
-       python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs FOLDER] [--document FILE]
+       python -m dprec.bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
        python -m dprec.bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
 
 Measures on this machine what dprec claims, side by side with its peers, and prints one table.
@@ -40,11 +40,14 @@ Measures on this machine what dprec claims, side by side with its peers, and pri
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
                    any --key value of dprec.fit goes along; stopped runs are continued
   --seeds N        runs of each cell; default 1
+  --keep FILE      add the finished runs to this .jsonl file, which --runs reads as well as folders:
+                   --runs docs/measured/dpformer.jsonl,runs/mine
   --document FILE  write the tables as a page, and its pictures beside it; needs matplotlib
 
 examples:
   python -m dprec.bench phantom --json phantom.json --picture phantom.png
   python -m dprec.bench dpformer-tables --cells movielens_spectral@5 --seeds 3
+  python -m dprec.bench dpformer-tables --runs docs/measured/dpformer.jsonl --document docs/results.md
 """
 
 

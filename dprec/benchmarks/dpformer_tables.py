@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,21 +23,39 @@ PICTURES = {
 
 def bench(line: CommandLine, console: Console) -> None:
     """Train cells, print the tables, and write what is asked for."""
-    folder, seeds = Path(line.take("runs") or RUNS), line.take_number("seeds") or 1
-    cells, page, json_file = line.take("cells"), line.take("document"), line.take("json")
+    places = [Path(place.strip()) for place in (line.take("runs") or RUNS).split(",")]
+    seeds, cells, kept = line.take_number("seeds") or 1, _cells(line.take("cells")), line.take("keep")
+    page, json_file = line.take("document"), line.take("json")
     if page:
         figure.pyplot()
-    for cell in _cells(cells):
-        for seed in range(seeds):
-            runs.train(cell, seed, folder, line.words)
-    rows = runs.finished(folder)
-    if not rows:
-        raise UserError(f"--runs {folder} holds no finished run: train some with --cells movielens_spectral_former@5")
+    if cells:
+        _train([(cell, seed) for cell in cells for seed in range(seeds)], places, line.words)
+    found = runs.finished(places)
+    if not found:
+        where = ", ".join(map(str, places))
+        raise UserError(f"--runs {where} holds no finished run: train some with --cells movielens_spectral_former@5")
+    if kept:
+        found = runs.keep(found, Path(kept))
+        places = [Path(kept)]
+    rows = runs.rows(found)
     if json_file:
         report.write_json(rows, Path(json_file))
     console.print(tables.on_screen(rows))
     if page:
-        _publish(rows, Path(page), folder)
+        _publish(rows, Path(page), places)
+
+
+def _train(wanted: Sequence[tuple[Cell, int]], places: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Train what is missing, in the one folder among the places."""
+    folders = [place for place in places if place.suffix != runs.FILE]
+    if len(folders) != 1:
+        raise UserError("--cells trains in one folder: name it in --runs, such as --runs runs/dpformer-tables")
+    # What is in a file was trained without overrides; with some, a run is another run.
+    files = [] if overrides else [place for place in places if place.suffix == runs.FILE]
+    there = {(run["cell"], run["seed"]) for run in runs.finished(files)}
+    for cell, seed in wanted:
+        if (cell.name, seed) not in there:
+            runs.train(cell, seed, folders[0], overrides)
 
 
 def _cells(names: str | None) -> list[Cell]:
@@ -45,7 +64,7 @@ def _cells(names: str | None) -> list[Cell]:
     return [Cell.read(name.strip()) for name in names.split(",")] if names else []
 
 
-def _publish(rows: list[report.Row], page: Path, folder: Path) -> None:
+def _publish(rows: Sequence[report.Row], page: Path, places: Sequence[Path]) -> None:
     drawn = []
     for title, (name, draw) in PICTURES.items():
         if draw is pictures.tuning and not any(row["tuned"] for row in rows):
@@ -53,4 +72,4 @@ def _publish(rows: list[report.Row], page: Path, folder: Path) -> None:
         picture = page.parent / "measured" / name
         draw(rows, picture)
         drawn.append((title, picture))
-    document.write(rows, page, folder, drawn)
+    document.write(rows, page, places, drawn)

@@ -120,7 +120,7 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
 
 
 def _row(point: Point, folder: Path) -> Row:
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     saved = metrics.get("sparsity", {"rows_noised": None, "gradient_size_reduction": None})
     weights = torch.load(folder / "checkpoints" / "last.ckpt", map_location="meta", weights_only=True)["state_dict"]
     return {

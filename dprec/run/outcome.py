@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,11 @@ from dprec.privacy.engine import Privacy
 from dprec.privacy.guarantee import round_up
 from dprec.run.console import in_lines, notice_box
 from dprec.run.folder import RunFolder
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 def spending(privacy: Privacy | None) -> dict[str, Any]:
@@ -70,7 +74,9 @@ def _times(factor: float) -> str:
     return f"{factor:,.{0 if factor >= 10 else 1}f}"
 
 
-def peak_memory_mb() -> float:
-    """The most memory this process ever held."""
+def peak_memory_mb() -> float | None:
+    """The most memory this process ever held, where the system tells it."""
+    if resource is None:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

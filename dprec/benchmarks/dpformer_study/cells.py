@@ -53,13 +53,16 @@ class Cell:
 
     @classmethod
     def read(cls, text: str) -> Cell:
-        """
+        """The cell of this name; a folder's name has a dash for every @ and :, which some systems refuse in names.
+
         >>> Cell.read("movielens_dpformer@5")
         Cell(data='movielens', model='dpformer', epsilon=5.0, tuned=None)
-        >>> Cell.read("games_transformer_untied@8:0.003:1024").tuned
-        (0.003, 1024.0)
+        >>> Cell.read("games_transformer_untied-8-0.003-1024").name
+        'games_transformer_untied@8:0.003:1024'
         """
-        found = re.fullmatch(rf"({'|'.join(DATA)})_({'|'.join(MODELS)})@({NUMBER})(?::({NUMBER}):({NUMBER}))?", text)
+        found = re.fullmatch(
+            rf"({'|'.join(DATA)})_({'|'.join(MODELS)})[@-]({NUMBER})(?:[:-]({NUMBER})[:-]({NUMBER}))?", text
+        )
         if found is None:
             raise UserError(
                 f"--cells {text}: write DATA_MODEL@EPSILON or DATA_MODEL@EPSILON:LEARNING_RATE:BATCH_SIZE, "
@@ -67,6 +70,11 @@ class Cell:
             )
         data, model, epsilon, rate, batch = found.groups()
         return cls(data, model, float(epsilon), (float(rate), float(batch)) if rate else None)
+
+    @property
+    def name(self) -> str:
+        tuned = ":{:g}:{:g}".format(*self.tuned) if self.tuned else ""
+        return f"{self.data}_{self.model}@{self.epsilon:g}{tuned}"
 
     @property
     def recipe(self) -> list[str]:
@@ -78,5 +86,4 @@ class Cell:
         return settings
 
     def folder(self, runs: Path, seed: int) -> Path:
-        tuned = ":{:g}:{:g}".format(*self.tuned) if self.tuned else ""
-        return runs / f"{self.data}_{self.model}@{self.epsilon:g}{tuned}" / f"seed-{seed}"
+        return runs / re.sub("[@:]", "-", self.name) / f"seed-{seed}"

@@ -17,8 +17,9 @@ pictures are written by
 
     python -m dprec.bench dpformer-tables --runs {runs} --document {document}
 
-from the metrics.json of the runs. With `--cells movielens_spectral_former@5 --seeds 3` the command first trains what
-is missing. Each cell is a recipe in `recipes/`, trained with `--privacy.epsilon` and `--seed`.
+from finished runs, one object a line. With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` the command
+first trains in that folder what is missing; with `--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the
+file. Each cell is a recipe in `recipes/`, trained with `--privacy.epsilon` and `--seed`.
 
 **Protocol.** Leave one out: a user's last item is the target, and all items are ranked, ties counted against the model.
 δ is 1 / users. Everything is paid for from one budget: item frequencies, item selection, co-occurrence and training.
@@ -30,15 +31,15 @@ the items that a user has seen, so both are given. `SpectralFormer` is DPFormer 
 """
 
 
-def write(rows: Sequence[Row], file: Path, runs: Path, pictures: Sequence[tuple[str, Path]]) -> None:
+def write(rows: Sequence[Row], file: Path, places: Sequence[Path], pictures: Sequence[tuple[str, Path]]) -> None:
     """Write the page; `pictures` are (what they show, file)."""
-    parts = [HEAD.format(runs=runs.as_posix(), document=file.as_posix())]
+    parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=file.as_posix())]
     for data, name in DATA.items():
         parts.append(f"## {name}\n\nSeen items masked:\n\n{markdown(rows, data)}")
         parts.append(f"All items ranked:\n\n{markdown(rows, data, ALL)}")
     parts += [f"![{title}]({picture.relative_to(file.parent).as_posix()})" for title, picture in pictures]
     parts.append(_cost(rows))
-    file.write_text("\n\n".join(part.strip() for part in parts) + "\n")
+    file.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8", newline="\n")
 
 
 def _cost(rows: Sequence[Row]) -> str:

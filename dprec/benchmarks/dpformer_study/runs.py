@@ -1,4 +1,8 @@
-"""Runs of cells: trained where they are missing, and read where they are finished."""
+"""Runs of cells: trained where they are missing, read where they are finished, and kept in one file of the study.
+
+A finished run is one object: its cell, what its metrics.json says, and its log. It is read from the run's folder, or
+from a line of a .jsonl file such as docs/measured/dpformer.jsonl.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from dprec.benchmarks.dpformer_study.cells import Cell
 from dprec.benchmarks.finish import finish
 from dprec.benchmarks.report import Row
 from dprec.errors import UserError
+from dprec.run.folder import replace_file
 
+Run = dict[str, Any]
+FILE = ".jsonl"
 FIGURES = ("ndcg@10", "hit@10", "ndcg@10/all", "hit@10/all")
-KEPT = ("epsilon", "delta", "noise_multiplier", "steps", "seed", "seconds", "stand_in", "protocol", *FIGURES)
+SHOWN = ("epsilon", "delta", "noise_multiplier", "steps", "seed", "seconds", "stand_in", "protocol", *FIGURES)
 
 
 def train(cell: Cell, seed: int, runs: Path, overrides: Sequence[str]) -> None:
@@ -21,28 +29,92 @@ def train(cell: Cell, seed: int, runs: Path, overrides: Sequence[str]) -> None:
     finish(cell.folder(runs, seed), [*cell.recipe, "--seed", str(seed), *overrides])
 
 
-def finished(runs: Path) -> list[Row]:
-    """Return a row for every finished run below a folder, in the order of their paths."""
-    return [_row(path) for path in sorted(runs.rglob("metrics.json"))]
+def finished(places: Sequence[Path]) -> list[Run]:
+    """Return every finished run in these files and below these folders, in a fixed order."""
+    found: dict[tuple[str, int], tuple[Run, Path]] = {}
+    for place in places:
+        for run in _in_file(place) if place.suffix == FILE else _in_folder(place):
+            known, before = found.setdefault(_identity(run), (run, place))
+            if known != run:
+                raise UserError(
+                    f"--runs: {before} and {place} both hold {run['cell']} with seed {run['seed']}, with different "
+                    "figures: leave one of them out, or give the new run another --seed"
+                )
+    return [found[identity][0] for identity in sorted(found)]
 
 
-def _row(path: Path) -> Row:
+def keep(runs: Sequence[Run], file: Path) -> list[Run]:
+    """Add runs to a file, in place of those of the same cell and seed, and return all that it holds then."""
+    if file.suffix != FILE:
+        raise UserError(f"--keep {file}: give a {FILE} file, such as docs/measured/dpformer{FILE}")
+    kept = {_identity(run): run for run in [*(_in_file(file) if file.exists() else ()), *runs]}
+    text = "".join(json.dumps(kept[identity], allow_nan=False) + "\n" for identity in sorted(kept))
     try:
-        cell = Cell.read(path.parent.parent.name)
-        metrics = json.loads(path.read_text())
-        row: Row = {key: metrics[key] for key in KEPT}
-    except (KeyError, ValueError, UserError) as error:
-        raise UserError(f"{path} is no run of this study: {error}") from None
-    if row["stand_in"]:
-        raise UserError(f"{path} was trained on generated data: its figures belong in no table")
-    known = {"data": cell.data, "model": cell.model, "target": cell.epsilon, "tuned": cell.tuned}
-    return known | row | {"curve": list(_curve(path.parent))}
+        replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    except OSError as error:
+        raise UserError(f"--keep {file} cannot be written: {error.strerror}") from None
+    return [kept[identity] for identity in sorted(kept)]
 
 
-def _curve(folder: Path) -> Iterator[tuple[int, float]]:
-    """Yield (step, NDCG@10) of the evaluations during training, of all parts of a run that was continued."""
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """Return what tables and pictures show of runs, a row for each."""
+    return [_row(run) for run in runs]
+
+
+def _identity(run: Run) -> tuple[str, int]:
+    return run["cell"], run["seed"]
+
+
+def _in_folder(folder: Path) -> Iterator[Run]:
+    for path in sorted(folder.rglob("metrics.json")):
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+            run = {"cell": Cell.read(path.parent.parent.name).name, **report, "log": list(_log(path.parent))}
+        except (TypeError, ValueError, UserError) as error:
+            raise UserError(f"{path} is no run of this study: {error}") from None
+        yield _checked(run, str(path))
+
+
+def _in_file(file: Path) -> Iterator[Run]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the runs in {file}: {error}") from None
+    for number, line in enumerate(lines, 1):
+        where = f"{file}, line {number}"
+        try:
+            run = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} is no run of this study: {error}") from None
+        yield _checked(run, where)
+
+
+def _checked(run: Any, where: str) -> Run:
+    """A run that the tables can show, and may."""
+    try:
+        Cell.read(run["cell"])
+        _row(run)
+    except (KeyError, TypeError, UserError) as error:
+        raise UserError(f"{where} is no run of this study: {error}") from None
+    if run["stand_in"]:
+        raise UserError(f"{where} was trained on generated data: its figures belong in no table")
+    return run
+
+
+def _log(folder: Path) -> Iterator[dict[str, float]]:
+    """Yield what was logged while training, step by step, of all parts of a run that was continued."""
     for log in sorted(folder.glob("logs/*/metrics.csv")):
-        with log.open() as lines:
+        with log.open(encoding="utf-8", newline="") as lines:
             for line in csv.DictReader(lines):
-                if line.get("ndcg@10"):
-                    yield int(line["step"]) + 1, float(line["ndcg@10"])
+                yield {
+                    key: int(value) if key in ("epoch", "step") else float(value)
+                    for key, value in line.items()
+                    if value
+                }
+
+
+def _row(run: Run) -> Row:
+    cell = Cell.read(run["cell"])
+    known = {"data": cell.data, "model": cell.model, "target": cell.epsilon, "tuned": cell.tuned}
+    curve = [(line["step"] + 1, line["ndcg@10"]) for line in run["log"] if "ndcg@10" in line]
+    return known | {key: run[key] for key in SHOWN} | {"curve": curve}
