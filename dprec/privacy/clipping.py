@@ -14,7 +14,7 @@ from dprec.errors import UserError
 from dprec.privacy import norms
 from dprec.privacy.contribution import Contribution
 from dprec.privacy.row_sum import RowSum
-from dprec.privacy.tape import Read, Tape
+from dprec.privacy.tape import Read, Tape, select_users
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -126,7 +126,27 @@ def add_clipped(
     clipping: Clipping,
 ) -> ClippedUsers:
     """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
-    return add_recorded(sums, record(parameters, losses_of, batch), clipping)
+
+    def add(part: Any) -> ClippedUsers:
+        return add_recorded(sums, record(parameters, losses_of, part), clipping)
+
+    return add_rest_alone(add(batch), batch, add)
+
+
+def add_rest_alone(users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers]) -> ClippedUsers:
+    """Add those users of a micro-batch one by one who were left out of it, since a gradient was not finite.
+
+    Padding is as long as the longest history asks for, and 0 · ∞ there is nobody's own. Whether a user is left out must
+    not depend on others: it is decided where nobody else is.
+    """
+    left_out = (users.scales == 0).nonzero().flatten().tolist()
+    if not left_out or len(batch) == 1:
+        return users
+    norms, scales = users.norms.clone(), users.scales.clone()
+    for user in left_out:
+        alone = add(select_users(batch, [user]))
+        norms[user], scales[user] = alone.norms[0], alone.scales[0]
+    return ClippedUsers(users.losses, norms, scales)
 
 
 def squared_norms(

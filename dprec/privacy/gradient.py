@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.privacy.batch_rows import of_nobody
-from dprec.privacy.clipping import Clipping, Recorded, add_recorded, record
+from dprec.privacy.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.privacy.noise import ROUNDING, GaussianNoise
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.row_sum import RowSum
@@ -66,14 +66,20 @@ class PrivateGradient:
             parameter.grad = None
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
         together = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
+        read = self.rules.read
         recorded: Iterable[Recorded] = (
-            record(parameters, losses, part, self.rules.read, kept=together and len(parts) > 1) for part in parts
+            record(parameters, losses, part, read, kept=together and len(parts) > 1) for part in parts
         )
         with self.rules.step():
             recorded = list(recorded) if together else recorded
             alike = [of_nobody(record(parameters, losses, one)) for one in self.somebody()] if not parts else []
             self.rules.choose(recorded or alike if isinstance(recorded, list) else ())
-            seen = [add_recorded(sums, self.rules.restricted(part), self.clipping) for part in recorded]
+            seen = []
+            for part, own in zip(parts, recorded, strict=True):
+                users = self._add(sums, own)
+                seen.append(
+                    add_rest_alone(users, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
+                )
         std = self.noise_multiplier * self.clipping.max_norm * (1 + ROUNDING)
         for name, total in sums.items():
             parameter = parameters[name]
@@ -89,6 +95,9 @@ class PrivateGradient:
         self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
         return float(torch.stack(mean).nanmean()) if mean else None
+
+    def _add(self, sums: Mapping[str, Tensor | RowSum], recorded: Recorded) -> ClippedUsers:
+        return add_recorded(sums, self.rules.restricted(recorded), self.clipping)
 
     def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.

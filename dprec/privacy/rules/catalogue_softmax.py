@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dprec.privacy.catalogue_rows import CatalogueRows
-from dprec.privacy.contribution import Contribution
+from dprec.privacy.contribution import Contribution, zeroed
 from dprec.privacy.layout import layout_of
 from dprec.privacy.rules.rule import Rules, by_user, marked
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
@@ -28,12 +28,14 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
     loss, log_total, groups = for_users(inputs, table.detach(), wanted, padding)
-    kept, weights = by_user(inputs, tape.users).to(log_total.dtype), table.detach().to(log_total.dtype)
+    # What stands at positions without a target has no part in a gradient, and need not be a number.
+    kept = zeroed(by_user(inputs, tape.users).to(log_total.dtype), wanted == padding)
+    weights = table.detach().to(log_total.dtype)
 
     def for_table(gradient: Tensor) -> Contribution:
         return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, groups)
 
-    tapped = tape.record(loss, rows, [(table, for_table)], kept=[kept, wanted])
+    tapped = tape.record(loss, rows, [(table, for_table)], kept=[wanted])
     return marked(tapped.view(target.shape), rows)
 
 

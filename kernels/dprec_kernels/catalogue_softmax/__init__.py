@@ -40,6 +40,8 @@ def for_users(
 ) -> tuple[Tensor, Tensor, list[pieces.Group]]:
     """Return loss, log Σ exp of the scores, and the users in groups, for hidden (B, T, d).
 
+    Nobody may look at what stands at positions without a target: what asks for `hidden` again wants zeros there.
+
     Groups have the products of their softmaxes where the norm from these costs less than building the gradient.
     The gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
     """

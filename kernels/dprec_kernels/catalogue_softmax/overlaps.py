@@ -38,7 +38,9 @@ def squared_norms(
     read, v = ids[users], values[users]
 
     def chances(items: Tensor) -> Tensor:  # (b, N) -> (b, t, N): p_t[item]
-        return (torch.baddbmm(-shift, h, table[items].mT).exp_() * (items != padding).unsqueeze(1)).double()
+        scores = torch.baddbmm(-shift, h, table[items].mT)
+        # Padding has no chance, and its score is bounded by nothing: it must not reach the exponential.
+        return scores.masked_fill_((items == padding).unsqueeze(1), float("-inf")).exp_().double()
 
     both = w.unsqueeze(2) * w.unsqueeze(1) * (h.double() @ h.double().mT)  # (b, t, t)
     wanted = chances(y)
