@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.learner import Learner, refuse_unless
-from dprec.models.negatives import Negatives, item_loss
+from dprec.models.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.tables import new_table
 from dprec_kernels import catalogue_softmax
 
@@ -78,7 +79,7 @@ class SequenceRecommender(Recommender):
         super().__init__(items, **options)
         refuse_unless(dim >= 1, "dim", dim)
         self.negatives = negatives
-        self._sampled_loss = item_loss(negatives, items)
+        self.shared_negatives = shared_negatives(negatives, items)
         self.embedding = new_table(nn.Embedding, items, dim, self.memory_map, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
@@ -103,6 +104,10 @@ class SequenceRecommender(Recommender):
             "so clipping bounds nobody; give a number of shared negatives"
         )
 
+    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """The items that the step's users have as negatives."""
+        return () if self.shared_negatives is None else [(self.item_table, self.shared_negatives.of(self.global_step))]
+
     def losses(self, batch: SequenceBatch) -> Tensor:
         """Return each user's mean cross-entropy over all items, or over `negatives`; 0 for a user without targets."""
         encoded = self.encode(batch.history)
@@ -111,10 +116,12 @@ class SequenceRecommender(Recommender):
                 f"{type(self).__name__}.encode returned {tuple(encoded.shape)} for a history of "
                 f"{tuple(batch.history.shape)}: return one vector for every position, (B, T, dim)"
             )
-        if self._sampled_loss is None:
-            loss = catalogue_softmax(encoded, self.item_table, batch.targets)  # (B, T)
+        if self.shared_negatives is not None:
+            loss = self.shared_negatives.softmax(encoded, self.item_table, batch.targets, self.global_step)  # (B, T)
+        elif self.negatives == "in-batch":
+            loss = in_batch_softmax(encoded, self.item_table, batch.targets)
         else:
-            loss = self._sampled_loss(encoded, self.item_table, batch.targets, self.global_step)
+            loss = catalogue_softmax(encoded, self.item_table, batch.targets)
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
     def scores(self, batch: RankingBatch) -> Tensor:

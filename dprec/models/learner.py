@@ -7,7 +7,7 @@ one; the `Privacy` callback puts the private one in its place.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -91,6 +91,14 @@ class Learner(pl.LightningModule):
             schedule.step()
         if loss is not None:
             self.log("loss_not_private", loss, prog_bar=True, batch_size=1)
+
+    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """The tables and ids of rows that all users of the coming step look up alike, such as negatives drawn for all.
+
+        Strategies that choose rows from the batch let these change whoever is drawn, so they may follow from the step
+        and from nobody's data. Rows that are not named here count for every user who has a gradient there.
+        """
+        return ()
 
     @property
     def releases(self) -> tuple[Release, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -72,14 +71,12 @@ def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, 
     return -F.logsigmoid(own - others).masked_fill(outside, 0.0)
 
 
-def item_loss(negatives: Negatives, items: int) -> Callable[[Tensor, Tensor, Tensor, int], Tensor] | None:
-    """Return `loss(hidden, table, target, step)` with these negatives, None where the loss takes all items."""
-    if negatives is None:
+def shared_negatives(negatives: Negatives, items: int) -> SharedNegatives | None:
+    """Return what draws a number of items for all users alike; None where the loss takes others or all."""
+    if negatives is None or negatives == "in-batch":
         return None
-    if negatives == "in-batch":
-        return lambda hidden, table, target, step: in_batch_softmax(hidden, table, target)
     if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 1:
         raise UserError(
             f"model.negatives is {negatives!r}: give a number of items from 1 up, in-batch, or null for all"
         )
-    return SharedNegatives(items, negatives).softmax
+    return SharedNegatives(items, negatives)

@@ -16,7 +16,7 @@ from dprec.privacy.layout import layout_of
 from dprec.privacy.release import Portion
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.strategy import BatchRows
-from dprec.privacy.tables import RowSpace, is_among
+from dprec.privacy.tables import RowSpace, is_among, picked
 from dprec.privacy.tape import Tape, select_users
 from dprec_kernels.ordering import distinct
 
@@ -30,51 +30,36 @@ def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution
     return [use.only(rows) for use in uses if isinstance(use, (Rows, SharedRows))]
 
 
-def shared_rows(space: RowSpace, recorded: Sequence[Recorded]) -> Tensor:
-    """Return the rows that all users look up alike, ascending."""
-    ids = [torch.zeros(0, dtype=torch.int64)]
-    for part in recorded:
-        for name in space.tables:
-            uses = part.contributions.get(name, ())
-            ids += [space.flat(name, use.ids) for use in uses if isinstance(use, SharedRows)]
-    return distinct(torch.cat(ids))
-
-
-def of_nobody(recorded: Recorded) -> Recorded:
-    """Return which rows all users look up alike, with a gradient of zero: what an empty batch would look up."""
-    shared: dict[str, list[Contribution]] = {}
-    for name, uses in recorded.contributions.items():
-        for use in uses:
-            if isinstance(use, SharedRows):
-                alike = SharedRows(use.ids, torch.zeros_like(use.left), torch.zeros_like(use.right))
-                shared.setdefault(name, []).append(alike)
-    return Recorded(recorded.losses, shared)
-
-
-def batch_rows(space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None) -> BatchRows:
+def batch_rows(
+    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, declared: Mapping[str, Tensor] | None = None
+) -> BatchRows:
     """Return what the users of these micro-batches look up; None stands for all rows of the space.
 
     A row counts for a user whose gradient is not zero there. What is read for padding, or for positions that only a
-    longer history has, depends on who else is in the micro-batch; its gradient, which is zero, does not.
+    longer history has, depends on who else is in the micro-batch; its gradient, which is zero, does not. The rows of
+    tables that are `declared` change whoever is drawn, and count for nobody.
     """
+    shared = [space.flat(name, rows) for name, rows in (declared or {}).items() if name in space.tables]
+    alike = distinct(torch.cat(shared)) if shared else torch.zeros(0, dtype=torch.int64)
     pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
     for part in recorded:
         for name in space.tables:
             for use in part.contributions.get(name, ()):
-                if isinstance(use, Rows):
-                    user = torch.arange(users, users + part.users, device=use.ids.device).unsqueeze(1)
-                    pairs.append((user * space.size + space.flat(name, use.ids))[_moved(use)])
+                if isinstance(use, (Rows, SharedRows)):
+                    user, ids = _moved(use, alike - space.start(name))
+                    pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
     user, row = _kept(space, torch.cat(pairs))
-    shared = shared_rows(space, recorded)
+    here = ~is_among(row, alike)
     if among is not None:
-        here = is_among(row, among)
-        user, row, shared = user[here], row[here], shared[is_among(shared, among)]
+        here &= is_among(row, among)
+        alike = alike[is_among(alike, among)]
+    user, row = picked(here, user, row)
 
     def summed(max_norm: float) -> tuple[Tensor, Tensor]:
         return _summed(space, recorded, among, max_norm)
 
-    return BatchRows(users, user, row, shared, summed)
+    return BatchRows(users, user, row, alike, summed)
 
 
 def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:
@@ -112,13 +97,25 @@ def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter]
     return _kept(space, torch.cat(pairs))
 
 
-def _moved(use: Rows) -> Tensor:
-    """Return (B, N) which reads have a gradient: finite, since what is not makes even padding's not finite."""
-    values = use.values.reshape(*use.ids.shape, -1)
-    if values.shape[1] and values.stride(1) == 0:
-        values = values[:, :1]  # a bag's, which all its reads share
-    largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
-    return ((largest > 0) & (largest < torch.inf)).expand(use.ids.shape)
+def _moved(use: Rows | SharedRows, besides: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the users and the rows of the reads that have a gradient.
+
+    It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
+    `besides`, which ascend, are left out.
+    """
+    if isinstance(use, Rows):
+        values = use.values.reshape(*use.ids.shape, -1)
+        if values.shape[1] and values.stride(1) == 0:
+            values = values[:, :1]  # a bag's, which all its reads share
+        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
+        moved = ((largest > 0) & (largest < torch.inf)).expand(use.ids.shape)
+        return moved.nonzero()[:, 0], use.ids[moved]
+    use = use.only(use.ids[~is_among(use.ids, besides)].unique())
+    if not len(use.ids):
+        return use.ids, use.ids
+    largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
+    user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
+    return user, use.ids[read]
 
 
 def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:

@@ -172,7 +172,6 @@ class Privacy(pl.Callback):
             padding_rows(pl_module),
             self._record,
             self.rules,
-            lambda: trainer.strategy.batch_to_device(loader.dataset.__getitems__([0])) if self.rules.look else (),
         )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:

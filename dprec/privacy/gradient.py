@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.privacy.batch_rows import of_nobody
 from dprec.privacy.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.privacy.noise import ROUNDING, GaussianNoise
 from dprec.privacy.row_rules import RowRules
@@ -30,9 +29,6 @@ class PrivateGradient:
     The sum and the noise are float32 at least, whatever the precision of the model. One noise draw per call,
     however many micro-batches. `before_release` is called with the batch before noise is drawn, so that what
     is about to be released is on record first.
-
-    `somebody` gives micro-batches of any one user. Where rows are chosen in each step, they tell which rows everybody
-    looks up alike when nobody is drawn: without noise there, an empty batch could be told from a batch of one.
     """
 
     def __init__(
@@ -44,7 +40,6 @@ class PrivateGradient:
         padding: Iterable[PaddingRow] = (),
         before_release: Callable[[], None] = lambda: None,
         rules: RowRules | None = None,
-        somebody: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self.clipping = clipping
         self.noise_multiplier = noise_multiplier
@@ -53,7 +48,6 @@ class PrivateGradient:
         self.padding = tuple(padding)
         self.before_release = before_release
         self.rules = rules or RowRules()
-        self.somebody = somebody
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
 
@@ -72,8 +66,7 @@ class PrivateGradient:
         )
         with self.rules.step():
             recorded = list(recorded) if together else recorded
-            alike = [of_nobody(record(parameters, losses, one)) for one in self.somebody()] if not parts else []
-            self.rules.choose(recorded or alike if isinstance(recorded, list) else ())
+            self.rules.choose(recorded if isinstance(recorded, list) else ())
             seen = []
             for part, own in zip(parts, recorded, strict=True):
                 users = self._add(sums, own)

@@ -16,6 +16,7 @@ from dprec.errors import UserError
 from dprec.privacy.batch_rows import batch_rows, look_ups, only
 from dprec.privacy.clipping import Recorded
 from dprec.privacy.contribution import Rows, SharedRows
+from dprec.privacy.declared import declared_rows, refuse_changed
 from dprec.privacy.noise import ROUNDING, GaussianNoise
 from dprec.privacy.owed import guard
 from dprec.privacy.release import ExactSums, Release
@@ -33,6 +34,8 @@ class RowRules:
         self.strategies = list(strategies)
         self.tally = Tally()
         self._stepping = False
+        self._module: nn.Module | None = None
+        self._declared: dict[str, Tensor] = {}
         self._guarded: nn.Module | None = None
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
@@ -81,7 +84,7 @@ class RowRules:
 
         `unit` is the most that one user can move the step's gradient: clipping norm by expected batch.
         """
-        tables = tables_of(module, trained)
+        tables, self._module = tables_of(module, trained), module
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
             _refuse_unpaid(strategy)
@@ -158,6 +161,7 @@ class RowRules:
     def step(self) -> Iterator[None]:
         """Within, look-ups are announced by the tape one batch at a time, and pay for their own rows alone."""
         self._stepping = True
+        self._declared = declared_rows(self._module, self._tables) if self.look else {}
         try:
             yield
         finally:
@@ -167,30 +171,38 @@ class RowRules:
         """Fix which rows may change in this step."""
         self._chosen = dict.fromkeys(self._over)
         self.tally.steps += 1
+        if self.look:
+            refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
+            for part in recorded:
+                self._refuse_whole(part)
         for strategy in self.strategies:
             space = strategy.space
             among = self._among(space)
-            batch = batch_rows(space, recorded, among) if strategy.looks else None
+            batch = batch_rows(space, recorded, among, self._declared) if strategy.looks else None
             chosen = strategy.choose(batch, among)
             if chosen is not None:
                 _refuse_unusable(strategy, chosen)
-                if batch is not None:  # whoever is in the batch, these are read
+                if batch is not None:  # whoever is in the batch, these change
                     chosen = distinct(torch.cat([chosen, batch.shared]))
                 self._chosen |= space.split(chosen)
 
     def restricted(self, recorded: Recorded) -> Recorded:
         """Return what the users add to rows that may change."""
+        self._refuse_whole(recorded)
         for name in self._over:
             uses = recorded.contributions.get(name, [])
-            if not all(isinstance(use, (Rows, SharedRows)) for use in uses):
+            if uses:
+                recorded.contributions[name] = only(uses, self._chosen[name])
+        return recorded
+
+    def _refuse_whole(self, recorded: Recorded) -> None:
+        for name in self._over:
+            if not all(isinstance(use, (Rows, SharedRows)) for use in recorded.contributions.get(name, ())):
                 raise UserError(
                     f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so every row changes in "
                     f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "
                     "the model has it, or name other tables"
                 )
-            if uses:
-                recorded.contributions[name] = only(uses, self._chosen[name])
-        return recorded
 
     def released(self, name: str, total: RowSum, std: float) -> Tensor:
         """Return the sum with its noise, as a sparse tensor of the table's shape."""

@@ -24,8 +24,8 @@ class BatchRows:
 
     users: int
     user: Tensor  # (n,) distinct pairs of a user
-    row: Tensor  # (n,) and a row where the user's gradient is not zero, in the strategy's space
-    shared: Tensor  # rows that all users look up alike whoever they are, ascending: shared negatives
+    row: Tensor  # (n,) and a row where the user's gradient is not zero, in the strategy's space, none of `shared`
+    shared: Tensor  # rows that change whoever is drawn, ascending: what the model declares in `shared_rows`
     summed: Callable[[float], tuple[Tensor, Tensor]]
     # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
     # ascending, and the norm of each (m,).

@@ -46,6 +46,10 @@ class RowSpace:
         """The rows that stand for nothing, ascending."""
         return torch.tensor([self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)])
 
+    def start(self, name: str) -> int:
+        """Return the number of a table's first row."""
+        return self._start[name]
+
     def flat(self, name: str, rows: Tensor) -> Tensor:
         return rows + self._start[name]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
+from dprec.privacy.noise import ROUNDING
 from dprec.privacy.strategy import BatchRows, Strategy
 
 
@@ -52,7 +53,7 @@ class ExponentialSelection(Strategy):
         rows, worth = batch.summed(self.max_norm)
         if among is not None:
             rows = torch.searchsorted(among, rows)
-        scale = 2 * self.max_norm / self.epsilon_of_a_draw(self.sigma)
+        scale = 2 * self.max_norm * (1 + ROUNDING) / self.epsilon_of_a_draw(self.sigma)
         noisy = worth.double() - scale * torch.log(-torch.log(self._uniforms(len(rows))))
         others, best = self._untouched(rows, space, scale)
         both = torch.cat([noisy, best])

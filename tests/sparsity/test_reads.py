@@ -12,10 +12,7 @@ from dprec.data.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
 from dprec.models import DualEncoder
 from dprec.privacy.batch_rows import batch_rows, look_ups
-from dprec.privacy.clipping import Clipping, record
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.row_rules import RowRules
+from dprec.privacy.clipping import record
 from dprec.privacy.strategy import Noised, Strategy
 from dprec.privacy.tables import RowSpace, tables_of
 from dprec.privacy.tape import select_users
@@ -102,22 +99,6 @@ def test_counts_of_all_users_refuse_padding_that_the_table_does_not_know() -> No
         else:
             with pytest.raises(MixedUsers, match="declare padding_idx"):
                 list(look_ups(space, module, trained(module), users))
-
-
-def test_rows_that_all_read_alike_get_noise_when_nobody_is_drawn() -> None:
-    """Else an empty batch is told from a batch of one, whatever the noise."""
-    alone, moved = sequences([5]), []
-    for batch in ([alone], []):
-        module: Any = encoder()
-        rules, noise = RowRules([AdaFEST(tables="embedding.*", threshold=50.0)]), GaussianNoise(1)
-        rules.begin(module, trained(module), 1.0, 0.25, noise)
-        somebody = lambda: [sequences([3, 2], seed=9).select([0])]  # noqa: E731
-        gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules, somebody=somebody)
-        gradient(trained(module), module.losses, batch)
-        moved.append(module.embedding.weight.grad.coalesce())
-    assert len(moved[0].indices()[0]) == 5
-    assert torch.equal(moved[0].indices(), moved[1].indices())
-    assert not torch.equal(moved[0].values(), moved[1].values())
 
 
 def test_a_strategy_that_looks_for_free_is_refused() -> None:

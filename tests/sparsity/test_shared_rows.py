@@ -1,0 +1,162 @@
+"""Rows that everybody reads alike: declared, or counted for each user who has a gradient there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.data.batch import SequenceBatch
+from dprec.errors import UserError
+from dprec.models import DualEncoder
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.probe import probe
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.strategy import Strategy
+from dprec.privacy.tape import select_users
+from dprec.sparsity import AdaFEST, ExponentialSelection
+from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
+
+LONGEST = 12
+
+
+class Relative(nn.Module):
+    """Attention with a vector for each place, which all users read alike: as far as the longest of them goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.rel = nn.Embedding(ITEMS, 4, padding_idx=0), nn.Embedding(LONGEST, 4)
+
+    def places(self, history: Tensor) -> Tensor:
+        return torch.arange(history.shape[1])
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        x, real = self.table(batch.history), batch.history != 0
+        scores = F.linear(x, self.rel(self.places(batch.history)))  # (B, T, T)
+        seen = real.unsqueeze(1) & torch.ones(scores.shape[1:], dtype=torch.bool).tril()
+        weights = scores.masked_fill(~seen, -1e9).softmax(-1)
+        return ((weights @ x).square().sum(-1) * real).sum(1)
+
+
+class AnyRows(Relative):
+    """The same with rows drawn in `losses`, of which nobody was told."""
+
+    def places(self, history: Tensor) -> Tensor:
+        return torch.randperm(LONGEST)[: history.shape[1]]
+
+
+class Declared(Relative):
+    """All places, whoever is there, and said so."""
+
+    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        return [(self.rel.weight, torch.arange(LONGEST))]
+
+
+class DeclaresWhatItSaw(Relative):
+    """Declares as many places as the histories of the batch have."""
+
+    longest = 1
+
+    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        return [(self.rel.weight, torch.arange(self.longest))]
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        self.longest = batch.history.shape[1]
+        return super().losses(batch)
+
+
+def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch]) -> dict[str, list[int]]:
+    """The rows that one step may change, which everybody sees."""
+    rules, noise = RowRules([strategy]), GaussianNoise(1)
+    rules.begin(module, trained(module), 1.0, 0.25, noise)
+    gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules)
+    gradient(trained(module), module.losses, batch)
+    released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+    return {name: g.coalesce().indices()[0].tolist() for name, g in released.items() if g.is_sparse}
+
+
+@pytest.mark.parametrize("model", [Relative, AnyRows])
+@pytest.mark.parametrize("length", [1, 5, 11])
+def test_the_longest_history_does_not_show_in_the_rows(model: Any, length: int) -> None:
+    module = model()
+    probe(module, trained(module), module.losses, sequences([length, 1, 1]))
+    for batch in ([sequences([length, 1])], []):
+        assert not any(chosen(module, AdaFEST(threshold=50.0), batch).values())
+        drawn = chosen(module, ExponentialSelection(keep=2), batch)
+        assert sum(map(len, drawn.values())) <= 2
+
+
+def test_the_places_that_count_for_users_are_those_they_have_alone() -> None:
+    module, batch = Relative(), sequences([9, 6, 3, 1])
+    together = rows_of(module, batch)
+    assert together == [rows_of(module, select_users(batch, [user]))[0] for user in range(4)]
+    places = [{row - ITEMS for row in rows if row >= ITEMS} for rows in together]
+    assert places == [set(range(9)), set(range(6)), set(range(3)), set()]  # one place alone: a softmax of one
+
+
+def test_a_gradient_that_is_not_finite_counts_for_nobody_else() -> None:
+    module, batch = Relative(), sequences([6, 4, 2])
+    losses = module.losses
+    module.losses = lambda part: losses(part) * torch.where((part.history != 0).sum(1) == 4, torch.inf, 1.0)  # type: ignore[method-assign]
+    together = rows_of(module, batch)
+    assert not together[1]
+    assert [together[user] for user in (0, 2)] == [rows_of(Relative(), batch)[user] for user in (0, 2)]
+
+
+@pytest.mark.parametrize("strategy", [lambda: AdaFEST(threshold=50.0), lambda: ExponentialSelection(keep=1)])
+def test_declared_rows_get_noise_whoever_is_drawn(strategy: Any) -> None:
+    """Also nobody: else an empty batch is told from a batch of one, whatever the noise."""
+    for batch in ([sequences([5])], [sequences([LONGEST - 1, 2])], [sequences([1]), sequences([7])], []):
+        assert chosen(Declared(), strategy(), batch)["rel.weight"] == list(range(LONGEST))
+
+
+def test_the_models_negatives_are_declared() -> None:
+    torch.manual_seed(0)
+    module: Any = DualEncoder(ITEMS, dim=8, max_length=9, negatives=5, optimizer="sgd")
+    negatives = module.shared_negatives.of(0).tolist()
+    for batch in ([sequences([5])], [sequences([3, 2]), sequences([1])], []):
+        rows = chosen(module, AdaFEST(tables="embedding.*", threshold=50.0), batch)
+        assert rows == {"embedding.weight": negatives}
+    assert len(negatives) == 5
+    assert not DualEncoder(ITEMS, dim=8, max_length=9, optimizer="sgd").shared_rows()
+
+
+def test_declared_rows_do_not_use_up_what_a_user_may_count() -> None:
+    class Seen(AdaFEST):
+        def choose(self, batch: Any, among: Any) -> Tensor:
+            seen.append(batch)
+            return super().choose(batch, among)
+
+    seen: list[Any] = []
+    chosen(Declared(), Seen(), [sequences([9, 3])])
+    chosen(Relative(), Seen(), [sequences([9, 3])])
+    assert all(len(batch.user) and set(batch.user.tolist()) == {0, 1} for batch in seen)
+    assert [bool((batch.row >= ITEMS).any()) for batch in seen] == [False, True]
+
+
+def test_rows_that_are_declared_by_what_was_seen_are_refused() -> None:
+    with pytest.raises(UserError, match=r"shared_rows.*rel\.weight.*before.*after"):
+        chosen(DeclaresWhatItSaw(), AdaFEST(), [sequences([5])])
+
+
+@pytest.mark.parametrize("declared", [torch.tensor([LONGEST]), torch.tensor([-1]), torch.tensor([0.5]), [1]])
+def test_declared_rows_that_the_table_does_not_have_are_refused(declared: Any) -> None:
+    module: Any = Relative()
+    module.shared_rows = lambda: [(module.rel.weight, declared)]
+    with pytest.raises(UserError, match=r"shared_rows.*rel\.weight"):
+        chosen(module, AdaFEST(), [])
+
+
+@pytest.mark.parametrize("strategy", [AdaFEST, ExponentialSelection])
+def test_a_table_that_is_used_as_a_whole_is_refused_before_rows_are_chosen(strategy: Any) -> None:
+    module: Any = Relative()
+    module.losses = lambda batch: (module.table(batch.history) @ module.table.weight.T).square().sum((1, 2))
+    with pytest.raises(UserError, match=r"table 'table\.weight' is used as a whole"):
+        chosen(module, strategy(), [sequences([5, 2])])
