@@ -39,6 +39,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.catalogue FILE          public item list, one id a line; default: the items in the data
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation true         hold out the item before the last as well
+  --data.metrics_users N         held-out users to rank; default all, 50,000 where users x items
+                                 is above 2^35
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
   of a click log also            --data.test_days N, --data.period_days N, --data.table_scale S,

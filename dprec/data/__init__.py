@@ -10,7 +10,7 @@ Two kinds of data go the same way, a file for each stage:
     all of it for training    sequences                             clicks
 
 `module` is what the last two share, `poisson` and `stream` draw who takes part in a step, `batch` is what a model sees,
-`stand_in` is for datasets that are not there.
+`tested` chooses whom to rank, `stand_in` is for datasets that are not there.
 """
 
 from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch

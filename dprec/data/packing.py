@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.histories import Histories, LeaveOneOut, Split
+from dprec.data.tested import sampled
 from dprec.errors import UserError
 
 _WORTH_A_PASS = 1024  # tokens, padding included
@@ -83,15 +84,26 @@ class TrainingUsers(Dataset):
 
 
 class RankingUsers(Dataset):
-    """The held-out users of a split, served in ranking batches of similar length."""
+    """The held-out users of a split, or a sample of them, served in ranking batches of similar length."""
 
-    def __init__(self, split: LeaveOneOut, which: Split, max_length: int, tokens: int, items: int) -> None:
+    def __init__(
+        self,
+        split: LeaveOneOut,
+        which: Split,
+        max_length: int,
+        tokens: int,
+        items: int,
+        sample: int | None = None,
+    ) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.items = split.histories.items
         self.max_length = max_length
-        users, self.targets = split.held_out(which)
-        self.starts = split.histories.offsets[users]
+        users, targets = split.held_out(which)
+        self.population = len(users)
+        chosen = sampled(users, items, sample)
+        self.targets = targets[chosen]
+        self.starts = split.histories.offsets[users[chosen]]
         self.groups = pack(self.targets - self.starts, tokens, most=max(1, _SCORES // items))
 
     def __len__(self) -> int:

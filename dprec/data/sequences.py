@@ -56,6 +56,8 @@ class Sequences(SampledData):
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
+        metrics_users: held-out users that are ranked, a sample that is always the same; by default all of them where
+            users x items is at most 2^35, else 50,000.
         synthetic_users: users of the synthetic data.
         synthetic_items: items of the synthetic data.
 
@@ -84,6 +86,7 @@ class Sequences(SampledData):
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
         tokens: int = 16_384,
+        metrics_users: int | None = None,
         synthetic_users: int = 20_000,
         synthetic_items: int = 300,
     ) -> None:
@@ -100,6 +103,7 @@ class Sequences(SampledData):
         self.validation = validation
         self.max_length = max_length
         self.tokens = tokens
+        self.metrics_users = metrics_users
         self.synthetic_users = synthetic_users
         self.synthetic_items = synthetic_items
         self._loaded: Loaded | None = None
@@ -193,7 +197,7 @@ class Sequences(SampledData):
         return self.ranking_dataloader("test")
 
     def ranking_dataloader(self, split: Split) -> DataLoader[RankingBatch]:
-        """Every held-out user of a split once, in batches of similar length."""
+        """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
         loaded = self.load()
-        users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items)
+        users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users)
         return DataLoader(users, batch_size=None, collate_fn=as_is)

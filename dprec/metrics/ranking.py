@@ -5,7 +5,7 @@ With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def target_ranks(scores: Tensor, target: Tensor, seen: Tensor | None = None) -> 
     >>> target_ranks(scores, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
     tensor([2])
     """
-    return _both_ranks(scores, target, seen)[1]
+    return both_ranks(scores, target, seen)[1]
 
 
 def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
@@ -62,17 +62,33 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
 GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at}
 
 
-def _both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+def both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
     """Ranks among all items and among those not seen, from one pass over the scores and no copy of them."""
     _check(scores, target, seen)
     own = scores.gather(1, target[:, None])  # (B, 1)
     everyone = (scores[:, 1:] >= own).sum(1) - 1  # the target ties with itself
     if seen is None or seen.shape[1] == 0:
         return everyone, everyone
-    seen = seen.sort(dim=1).values  # (B, S): repeats become neighbours
+    return everyone, everyone - _ahead(seen, target, lambda items: scores.gather(1, items) >= own)
+
+
+def ranks_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """`both_ranks` of one order for everybody: `places` (items,) says where each item comes in it, 0 the first.
+
+    >>> places = torch.tensor([-1, 0, 3, 1, 2])
+    >>> ranks_in_one_order(places, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
+    (tensor([3]), tensor([2]))
+    """
+    own = places[target]
+    return own, own - _ahead(seen, target, lambda items: places[items] < own[:, None])
+
+
+def _ahead(seen: Tensor, target: Tensor, before: Callable[[Tensor], Tensor]) -> Tensor:
+    """How many distinct seen items (B, S), the target aside, come `before` it."""
+    seen = seen.sort(dim=1).values  # repeats become neighbours
     counts = (seen != 0) & (seen != target[:, None])
     counts[:, 1:] &= seen[:, 1:] != seen[:, :-1]
-    return everyone, everyone - (counts & (scores.gather(1, seen) >= own)).sum(1)
+    return (counts & before(seen)).sum(1)
 
 
 def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
@@ -99,6 +115,7 @@ class RankingMetrics(Metric):
     """Means over users at k under both protocols in one pass: seen items masked, and all items (`/all`).
 
     The states are sums and a count: several processes give the mean over all users, not the mean of their means.
+    Where the users are a sample, `standard_errors` says how far their means may lie from those of all users.
 
     >>> metrics = RankingMetrics(k=10)
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))
@@ -118,16 +135,38 @@ class RankingMetrics(Metric):
         self.k = k
         self.kinds = tuple(kinds)
         self.totals: Tensor
+        self.squares: Tensor
         self.users: Tensor
+        self.add_state("squares", torch.zeros(2 * len(self.kinds), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("totals", torch.zeros(2 * len(self.kinds), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Tensor, target: Tensor, seen: Tensor) -> None:
-        everyone, unseen = _both_ranks(scores, target, seen)
-        gains = [GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds]
-        self.totals += torch.stack(gains).sum(1)
-        self.users += len(target)
+        self.enter(*both_ranks(scores, target, seen))
+
+    def enter(self, everyone: Tensor, unseen: Tensor) -> None:
+        """Count users whose ranks among all items and among those not seen are known."""
+        gains = torch.stack([GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds])
+        self.totals += gains.sum(1)
+        self.squares += gains.square().sum(1)
+        self.users += len(everyone)
+        self._computed, self._update_count = None, self._update_count + 1  # as torchmetrics does around `update`
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{kind}@{self.k}{which}" for which in ("", "/all") for kind in self.kinds]
 
     def compute(self) -> dict[str, Tensor]:
-        names = [f"{kind}@{self.k}{which}" for which in ("", "/all") for kind in self.kinds]
-        return dict(zip(names, self.totals / self.users, strict=True))
+        return dict(zip(self.names, self.totals / self.users, strict=True))
+
+    def standard_errors(self, population: int) -> dict[str, Tensor]:
+        """Of each mean, the users counted being a uniform sample of `population` users: 0 where they are all of them.
+
+        >>> metrics = RankingMetrics(k=1, kinds=["hit"])
+        >>> metrics.enter(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
+        >>> {name: round(float(error), 4) for name, error in metrics.standard_errors(population=16).items()}
+        {'hit@1': 0.0, 'hit@1/all': 0.25}
+        """
+        mean = self.totals / self.users
+        variance = (self.squares / self.users - mean.square()).clamp(min=0) / (self.users - 1).clamp(min=1)
+        return dict(zip(self.names, (variance * (1 - self.users / population)).sqrt(), strict=True))

@@ -14,7 +14,7 @@ from dprec.run.checkpoints import read_checkpoint
 from dprec.run.folder import RunFolder
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
-# Where the data lies and how it is cut into micro-batches changes neither the guarantee nor the result.
+# Where the data lies, how it is cut into micro-batches and who is ranked changes neither the guarantee nor the model.
 FREE = (
     "out",
     "name",
@@ -22,6 +22,7 @@ FREE = (
     "metrics",
     "data.path",
     "data.tokens",
+    "data.metrics_users",
     "data.micro_batch",
     "data.cache",
     "data.on_missing",

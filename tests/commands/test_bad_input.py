@@ -74,6 +74,7 @@ TABLE = [
     ("fit RECIPE --data.path singles.txt", "event"),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
+    ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
     ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
     ("plan RECIPE --users 10", "10"),
     ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),

@@ -10,7 +10,7 @@ from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.run.checkpoints import load_run
-from dprec.run.tasks.ranking import popularity_scores
+from dprec.run.tasks.ranking import popularity_places
 from tests.commands.support import strict
 
 
@@ -63,9 +63,7 @@ def test_validation_split(recipe: Path, here: Path, capsys: pytest.CaptureFixtur
 
 
 def test_popularity_has_no_ties() -> None:
-    scores = popularity_scores(torch.tensor([9.0, 1.0, 3.0, 3.0, 0.0]))
-    assert scores[1:].argsort(descending=True).tolist() == [1, 2, 0, 3]
-    assert len(set(scores[1:].tolist())) == 4
+    assert popularity_places(torch.tensor([9.0, 1.0, 3.0, 3.0, 0.0])).tolist() == [-1, 2, 0, 1, 3]
 
 
 def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,3 +81,23 @@ def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest
     assert {key for key in again if "recall" in key} == {
         f"{prefix}recall@20{which}" for prefix in ("", "popularity_") for which in ("", "/all")
     }
+
+
+def test_a_sample_of_users_says_that_it_is_one(
+    trained: Path, recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its means lie within a few standard errors of those of all users, and both tables say who was ranked."""
+    all_users = evaluated(capsys, str(trained))
+    assert "standard_errors" not in all_users
+    some = evaluated(capsys, str(trained), "--data.metrics_users", "40")
+    assert (some["evaluated_users"], some["held_out_users"]) == (40, 60)
+    assert set(some["standard_errors"]) == {key for key in all_users if "@" in key}
+    for name, error in some["standard_errors"].items():
+        assert abs(some[name] - all_users[name]) < 4 * error + 1e-9
+    assert evaluate([str(trained), "--data.metrics_users", "40"]) == 0
+    said = capsys.readouterr().out
+    assert "full ranking, 40 of 60 users" in said
+    assert " ± " in said
+    assert fit([str(recipe), "--data.metrics_users", "30", "--out", "run"]) == 0
+    assert "30 of 60 users" in capsys.readouterr().out
+    assert strict(here / "run/metrics.json")["evaluated_users"] == 30

@@ -126,6 +126,16 @@ def test_ranking_batches_keep_the_score_matrix_small():
     assert [len(ranking[number]) for number in range(len(ranking))] == [8] * 12 + [4]
 
 
+def test_a_sample_of_the_users_is_ranked_as_they_are_among_all():
+    split = LeaveOneOut(histories(*[[user, user + 1, user + 2] for user in range(1, 41)]))
+    whole, some = (RankingUsers(split, "test", max_length=5, tokens=12, items=60, sample=n) for n in (None, 9))
+    everyone = {tuple(row) for number in range(len(whole)) for row in whole[number].seen.tolist()}
+    ranked = [tuple(row) for number in range(len(some)) for row in some[number].seen.tolist()]
+    assert (whole.population, some.population, len(everyone)) == (40, 40, 40)
+    assert len(ranked) == len(set(ranked)) == 9
+    assert set(ranked) < everyone
+
+
 def test_impossible_sizes_are_refused():
     with pytest.raises(UserError, match=r"data\.max_length is 0"):
         TrainingUsers(histories([1, 2]), 0, 10)

@@ -16,6 +16,7 @@ from torchmetrics.retrieval import (
 
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics, hit_at, ndcg_at, target_ranks
+from dprec.metrics.ranking import both_ranks, ranks_in_one_order
 
 
 def slow_rank(scores: list[float], target: int, seen: list[int]) -> int:
@@ -111,7 +112,7 @@ def test_states_are_a_few_numbers() -> None:
     metrics = RankingMetrics()
     scores, target, seen = example(100)
     metrics.update(scores, target, seen)
-    assert sum(getattr(metrics, state).numel() for state in metrics._defaults) == 5
+    assert sum(getattr(metrics, state).numel() for state in metrics._defaults) == 9
 
 
 def test_a_constant_score_is_worst() -> None:
@@ -206,3 +207,32 @@ def test_precision_and_recall_are_torchmetrics(k: int) -> None:
         want = theirs(scores[:, 1:].flatten(), relevant[:, 1:].flatten(), indexes=index.flatten())
         assert float(found[f"{name}@{k}"]) == pytest.approx(float(want), abs=1e-6)
         assert found[f"{name}@{k}"] == found[f"{name}@{k}/all"]
+
+
+def test_one_order_for_all_users_ranks_as_its_scores_do() -> None:
+    _, target, seen = example(200, items=40)
+    order = torch.randperm(39) + 1  # items, the first in the order first
+    places = torch.full((40,), -1)
+    places[order] = torch.arange(39)
+    scores = (-places.float()).expand(200, -1)
+    for got, want in zip(ranks_in_one_order(places, target, seen), both_ranks(scores, target, seen), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_standard_errors_are_those_of_a_sample_without_replacement() -> None:
+    """The spread of many samples' means around the mean of all users, measured."""
+    torch.manual_seed(0)
+    population, size = 300, 60
+    ranks = torch.randint(0, 20, (population,))
+    means, errors = [], []
+    for _ in range(2000):
+        drawn = ranks[torch.randperm(population)[:size]]
+        metrics = RankingMetrics(k=10)
+        metrics.enter(drawn, drawn)
+        means.append(metrics.compute()["ndcg@10"])
+        errors.append(metrics.standard_errors(population)["ndcg@10"].square())
+    spread = (torch.stack(means) - ndcg_at(ranks).mean()).square().mean()
+    assert float(torch.stack(errors).mean()) == pytest.approx(float(spread), rel=0.1)  # 3 of its standard deviations
+    everyone = RankingMetrics(k=10)
+    everyone.enter(ranks, ranks)
+    assert float(everyone.standard_errors(population)["ndcg@10"]) == 0

@@ -1,4 +1,4 @@
-"""Recommenders: the model and popularity, ranked over the full catalogue in one pass over the held-out items."""
+"""Recommenders: the model and popularity, ranked over the full catalogue for held-out users, or a sample of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dprec.cli.classes import build
 from dprec.errors import UserError
-from dprec.metrics.ranking import GAINS, RankingMetrics
+from dprec.metrics.ranking import GAINS, RankingMetrics, both_ranks, ranks_in_one_order
 from dprec.models import Recommender
 from dprec.run.tasks.task import Task
 
@@ -58,31 +58,47 @@ class Ranking(Task):
 
     def _measure(
         self, model: Recommender, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
-    ) -> dict[str, float]:
-        """Both protocols for the model, and for popularity under ``popularity_`` names."""
+    ) -> dict[str, Any]:
+        """Both protocols for the model, and for popularity under ``popularity_`` names.
+
+        Where the loader serves a sample of the held-out users, their numbers and the standard errors stand beside.
+        """
         cutoffs = sorted({_cutoff(metric) for metric in metrics})
-        baseline = popularity_scores(data.popularity).to(device)  # (items,)
+        places = popularity_places(data.popularity).to(device)  # (items,)
         ours = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
         theirs = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
         for batch in loader:
             batch = batch.to(device)
-            scores = model.scores(batch)
+            ranks = both_ranks(model.scores(batch), batch.target, batch.seen)
+            popular = ranks_in_one_order(places, batch.target, batch.seen)
             for metric in ours:
-                metric.update(scores, batch.target, batch.seen)
+                metric.enter(*ranks)
             for metric in theirs:
-                metric.update(baseline.expand(len(batch), -1), batch.target, batch.seen)
-        return _asked(ours, metrics, "") | _asked(theirs, metrics, "popularity_")
+                metric.enter(*popular)
+        results: dict[str, Any] = {}
+        for prefix, collected in (("", ours), ("popularity_", theirs)):
+            results |= _asked([metric.compute() for metric in collected], metrics, prefix)
+        users = int(ours[0].users)
+        population = getattr(loader.dataset, "population", users)
+        if population > users:
+            errors: dict[str, float] = {}
+            for prefix, collected in (("", ours), ("popularity_", theirs)):
+                errors |= _asked([metric.standard_errors(population) for metric in collected], metrics, prefix)
+            results |= {"evaluated_users": users, "held_out_users": population, "standard_errors": errors}
+        return results
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """A metric a line, so that many metrics can be read."""
+        """A metric a line, so that many metrics can be read; with the standard errors where users were sampled."""
         table = Table(title=title, title_justify="left", title_style="bold")
-        table.add_column("full ranking")
+        errors = results.get("standard_errors", {})
+        sampled = "" if not errors else f", {results['evaluated_users']:,} of {results['held_out_users']:,} users"
+        table.add_column(f"full ranking{sampled}")
         for meaning in PROTOCOLS.values():
             table.add_column(meaning, justify="right")
             table.add_column("popularity", justify="right", style="dim")
         for name in _ranked(results):
-            pairs = ((results[f"{name}{suffix}"], results[f"popularity_{name}{suffix}"]) for suffix in PROTOCOLS)
-            table.add_row(name.upper(), *(f"{value:.4f}" for pair in pairs for value in pair))
+            keys = (f"{who}{name}{suffix}" for suffix in PROTOCOLS for who in ("", "popularity_"))
+            table.add_row(name.upper(), *(_written(results[key], errors.get(key)) for key in keys))
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
@@ -103,22 +119,27 @@ def _ranked(results: Mapping[str, Any]) -> list[str]:
     return [key for key in results if re.fullmatch(r"[a-z]+@\d+", key)]
 
 
-def popularity_scores(popularity: Tensor) -> Tensor:
-    """One score an item, highest for the most popular; equal counts are told apart, as a list one shows must.
+def popularity_places(popularity: Tensor) -> Tensor:
+    """The place of every item, 0 for the most popular; equal counts are told apart, as a list one shows must.
 
-    Ties count against whoever makes them, so a baseline full of ties would look worse than it is.
+    Ties count against whoever makes them, so a baseline full of ties would look worse than it is. The padding has
+    no place: -1.
 
-    >>> popularity_scores(torch.tensor([0.0, 5.0, 7.0, 5.0]))
-    tensor([0., 2., 3., 1.])
+    >>> popularity_places(torch.tensor([0.0, 5.0, 7.0, 5.0]))
+    tensor([-1,  1,  0,  2])
     """
     order = popularity[1:].argsort(descending=True, stable=True)  # (V,)
-    scores = torch.zeros(len(popularity))
-    scores[order + 1] = torch.arange(len(order), 0, -1, dtype=scores.dtype)
-    return scores
+    places = torch.full((len(popularity),), -1)
+    places[order + 1] = torch.arange(len(order))
+    return places
 
 
-def _asked(collected: Sequence[RankingMetrics], metrics: Sequence[str], prefix: str) -> dict[str, float]:
-    values = {name: float(value) for metric in collected for name, value in metric.compute().items()}
+def _written(value: float, error: float | None) -> str:
+    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
+
+
+def _asked(found: Sequence[Mapping[str, Tensor]], metrics: Sequence[str], prefix: str) -> dict[str, float]:
+    values = {name: float(value) for each in found for name, value in each.items()}
     return {f"{prefix}{name}{which}": values[f"{name}{which}"] for which in PROTOCOLS for name in metrics}
 
 

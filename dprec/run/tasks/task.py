@@ -61,7 +61,7 @@ class Task(ABC):
         split: str = "test",
         metrics: Sequence[str] | None = None,
         device: str | torch.device = "cpu",
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """The model's metrics, and those of what it has to beat, on data that was held out."""
         if split not in ("test", "validation"):
             raise UserError(f"--split is {split!r}: give test or validation")
@@ -79,7 +79,7 @@ class Task(ABC):
     @abstractmethod
     def _measure(
         self, model: Any, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
-    ) -> dict[str, float]: ...
+    ) -> dict[str, Any]: ...
 
     @abstractmethod
     def table(self, results: Mapping[str, Any], title: str) -> Table:
