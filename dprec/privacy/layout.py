@@ -51,7 +51,7 @@ def follow(
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 1 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
         return
-    in_place = args[0] if writes_first_argument(name) else None
+    in_place = next(iter((*args, *kwargs.values()))) if writes_first_argument(name) else None
     for tensor in tensors_in((result, in_place)):
         mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
 
@@ -107,7 +107,8 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
     if name in _INDEXES:
         return _index_moves_rows(args[1], lead)
     if name == "linear":  # a batch tensor as the weight compares every user with every other
-        return isinstance(args[1], Tensor) and layout_of(args[1]) is not None
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        return isinstance(weight, Tensor) and layout_of(weight) is not None
     if name == "einsum":
         return _einsum_mixes_users(args[0], args[1:])
     if name in _ALWAYS_MOVE:
@@ -118,14 +119,13 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the dimensions an operation acts on."""
-    named = [kwargs[key] for key in _DIM_NAMES if key in kwargs]
+    named = tree_leaves([kwargs[key] for key in _DIM_NAMES if key in kwargs])
     if name == "permute":
         order = tree_leaves(named or args[1:])
         return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
-    if named:
-        return tree_leaves(named)
-    given = [args[place] for place in _DIM_PLACES.get(name, ()) if place < len(args)]
-    return tree_leaves(given) or [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else tree_leaves(given)
+    placed = tree_leaves([args[place] for place in _DIM_PLACES.get(name, ()) if place < len(args)])
+    default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
+    return [*named, *placed] or default
 
 
 def _einsum_mixes_users(equation: Any, operands: tuple[Any, ...]) -> bool:

@@ -170,6 +170,11 @@ class Tape(TorchFunctionMode):
         if self._read is not None and func not in LOOK_UPS and operation_name(func) not in FORM:
             for value in used:
                 self.reads(value, None)
+        if kwargs.get("out") is not None:
+            raise UncoveredUse(
+                f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
+                "gradient: use what the function returns"
+            )
         rule = RULES.get(func)
         if rule is not None:
             result = rule(self, func, args, kwargs)

@@ -10,7 +10,7 @@ from torch import Tensor
 from dprec.privacy.catalogue_rows import CatalogueRows
 from dprec.privacy.contribution import Contribution, zeroed
 from dprec.privacy.layout import layout_of
-from dprec.privacy.rules.rule import Rules, by_user, marked
+from dprec.privacy.rules.rule import Rules, by_user, marked, named
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
 from dprec_kernels.catalogue_softmax import for_users
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    given = {"padding": 0} | dict(zip(("hidden", "table", "target", "padding"), args, strict=False)) | kwargs
+    given = {"padding": 0} | named(("hidden", "table", "target", "padding"), args, kwargs)
     hidden, table, target, padding = (given[name] for name in ("hidden", "table", "target", "padding"))
     if not tape.trainable(table) or layout_of(hidden) is None:
         return NotImplemented

@@ -21,7 +21,7 @@ def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any
     """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
     operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     data = [a for a in operands if not tape.trainable(a) and layout.layout_of(a) is not None]
-    if not data or (tape.trainable(args[0]) and layout.writes_first_argument(function.__name__)):
+    if not data or (tape.trainable(operands[0]) and layout.writes_first_argument(function.__name__)):
         return NotImplemented
     shape = torch.broadcast_shapes(*(a.shape for a in operands))
     used = next(a for a in operands if tape.trainable(a))

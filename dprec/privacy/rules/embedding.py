@@ -13,7 +13,7 @@ from dprec.errors import UncoveredUse
 from dprec.privacy.contribution import Contribution, Rows
 from dprec.privacy.expression import Expression, express
 from dprec.privacy.layout import layout_of, mark
-from dprec.privacy.rules.rule import Rules, at_least_float32
+from dprec.privacy.rules.rule import Rules, at_least_float32, named
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
@@ -26,7 +26,7 @@ def embedding(
     kwargs: Any,
 ) -> Any:
     names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = named(names, args, kwargs)
     ids, weight = given["input"], given["weight"]
     padding = _padding_of(tape, given)
     return _look_up(tape, weight, ids, padding)
@@ -37,7 +37,7 @@ def embedding_bag(tape: Tape, function: Callable[..., Any], args: Any, kwargs: A
         *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
         *("per_sample_weights", "include_last_offset", "padding_idx"),
     )
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given = named(names, args, kwargs)
     ids, weight, mode = given["input"], given["weight"], given.get("mode", "mean")
     padding = _padding_of(tape, given)
     if given.get("offsets") is not None or ids.dim() != 2:
@@ -87,8 +87,10 @@ def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> A
 
 
 def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    weight, dim, ids = args
-    return _look_up(tape, weight, ids, None) if tape.trainable(weight) and dim == 0 else NotImplemented
+    given = named(("input", "dim", "index"), args, kwargs)
+    weight, dim, ids = given["input"], given["dim"], given["index"]
+    rows = tape.trainable(weight) and dim in (0, -weight.dim())
+    return _look_up(tape, weight, ids, None) if rows else NotImplemented
 
 
 def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:

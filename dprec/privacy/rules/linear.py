@@ -11,14 +11,15 @@ from torch import Tensor
 
 from dprec.privacy.contribution import Contribution, Dense, Outer
 from dprec.privacy.layout import layout_of
-from dprec.privacy.rules.rule import Rules, by_user, marked
+from dprec.privacy.rules.rule import Rules, by_user, marked, named
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
 
 
 def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    x, weight, bias = _named(args, kwargs, ("input", "weight", "bias"))
+    given = {"bias": None} | named(("input", "weight", "bias"), args, kwargs)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
     if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
         return NotImplemented
     if layout_of(weight) is not None:
@@ -43,7 +44,8 @@ def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def matmul(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    left, right = args[:2]
+    given = named(("input", "other"), args, kwargs)
+    left, right = given["input"], given["other"]
     if tape.trainable(left) and tape.trainable(right):
         return NotImplemented
     if tape.trainable(right) and not _constant(left) and right.dim() == 2 and left.dim() > 1:
@@ -79,8 +81,9 @@ def _constant(tensor: Tensor) -> bool:
     return layout_of(tensor) is None and not tensor.requires_grad
 
 
-def _named(args: Any, kwargs: Any, names: tuple[str, ...]) -> list[Any]:
-    return [args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(names)]
+def reflected(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = named(("input", "other"), args, kwargs)
+    return matmul(tape, function, (given["other"], given["input"]), {})
 
 
 RULES: Rules = {
@@ -90,5 +93,5 @@ RULES: Rules = {
     Tensor.matmul: matmul,
     Tensor.mm: matmul,
     Tensor.__matmul__: matmul,
-    Tensor.__rmatmul__: lambda tape, function, args, kwargs: matmul(tape, function, (args[1], args[0]), kwargs),
+    Tensor.__rmatmul__: reflected,
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.privacy.contribution import Contribution, Dense
-from dprec.privacy.rules.rule import Rules, at_least_float32
+from dprec.privacy.rules.rule import Rules, at_least_float32, named
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def layer_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given = {"weight": None, "bias": None, "eps": 1e-5} | dict(zip(names, args, strict=False)) | kwargs
+    given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
     return _normalise(tape, F.layer_norm, given, ("weight", "bias"))
 
 
 def rms_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     names = ("input", "normalized_shape", "weight", "eps")
-    given = {"weight": None, "eps": None} | dict(zip(names, args, strict=False)) | kwargs
+    given = {"weight": None, "eps": None} | named(names, args, kwargs)
     return _normalise(tape, F.rms_norm, given, ("weight",))
 
 

@@ -18,7 +18,7 @@ from dprec.errors import UncoveredUse
 from dprec.privacy.contribution import Contribution, Dense, Outer
 from dprec.privacy.layout import Layout, layout_of, mark, operation_name
 from dprec.privacy.rules.linear import linear
-from dprec.privacy.rules.rule import Rules, by_user, marked
+from dprec.privacy.rules.rule import Rules, by_user, marked, named
 from dprec_kernels import recurrent
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class Weights(NamedTuple):
 
 def layers(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the layers one after the other, time first, and return what torch does: the output and the last states."""
-    given = dict(zip(LAYER, args, strict=False)) | kwargs
-    if tape.trainable(given["input"]):
+    given = named(LAYER, args, kwargs)
+    if tape.trainable(given.get("input")):
         return NotImplemented
     name = operation_name(function)
-    rows = _checked(tape, name, given)
+    rows = _checked(tape, name, given, args)
     each = 4 if given["has_biases"] else 2
     weights = [Weights(*given["params"][at : at + each]) for at in range(0, len(given["params"]), each)]
     dtype = given["params"][0].dtype
@@ -115,11 +115,11 @@ def _lstm(layer: Layer) -> list[Tensor]:
     return [hidden, cells]
 
 
-def _checked(tape: Tape, name: str, given: dict[str, Any]) -> int:
+def _checked(tape: Tape, name: str, given: dict[str, Any], args: Any) -> int:
     """Return the rows of each user, or say in one line why these layers have no per-user gradient."""
-    used = next(leaf for leaf in tree_leaves(given) if tape.trainable(leaf))
+    used = next(leaf for leaf in tree_leaves((given, args)) if tape.trainable(leaf))
     wrong = None
-    if not isinstance(given["has_biases"], bool):  # another signature
+    if "batch_sizes" in given or isinstance(given["params"], Tensor):  # another signature
         wrong = "takes packed sequences, whose rows are not in the users' order: pad them on the right"
     elif given["bidirectional"]:
         wrong = "runs in both directions, which has no per-user gradient rule: run it in one"
@@ -140,7 +140,7 @@ def _starts_at_zero(state: Tensor) -> bool:
 
 def cell(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """One step: two linear maps, and the gates that follow from them by autograd."""
-    given = dict.fromkeys(CELL) | dict(zip(CELL, args, strict=False)) | kwargs
+    given: dict[str, Any] = dict.fromkeys(CELL) | named(CELL, args, kwargs)
     x, states = given["input"], tree_leaves(given["hx"])
     if tape.trainable(x):
         return NotImplemented

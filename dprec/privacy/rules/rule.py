@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = "Callable[[Tape, Operation, Any, Any], Any]"  # (tape, operation, args, kwargs) -> result
 Rules: TypeAlias = dict[Operation, Rule]
+
+# What torch's own functions also take for an argument's name.
+ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}
+
+
+def named(names: Sequence[str], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, whichever of them were given by place; `self` counts as the first name.
+
+    >>> named(("input", "dim", "index"), ("weight",), {"axis": 0, "index": "ids"})
+    {'input': 'weight', 'dim': 0, 'index': 'ids'}
+    """
+    known = {name if name in names else ALIASES.get(name, name): value for name, value in kwargs.items()}
+    return dict(zip(names, args, strict=False)) | known
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
