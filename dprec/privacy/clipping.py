@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dprec.errors import UserError
 from dprec.privacy import norms
-from dprec.privacy.contribution import Contribution
+from dprec.privacy.contribution import Contribution, Dense
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.tape import Read, Tape, select_users
 
@@ -165,8 +165,14 @@ def _clip(
 ) -> tuple[Tensor, Tensor]:
     swept = _largest_built(contributions, sums)
     squared = torch.zeros(users, dtype=torch.float64, device=device)
-    rest = {name: uses for name, uses in contributions.items() if name != swept}
     shapes = {name: out.shape for name, out in sums.items()}
+    rest, room = {}, norms.KEPT
+    for name, uses in contributions.items():
+        if name != swept:
+            rest[name] = uses
+            if not norms.can_skip_building(uses):
+                rest[name] = norms.built_once(uses, users, shapes[name], room)
+                room -= users * shapes[name].numel() if isinstance(rest[name][0], Dense) else 0
     known = squared_norms(rest, shapes, users)
     rounding = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
     noise = torch.zeros_like(squared)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dprec.privacy.tables import is_among
 
+AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
 Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 
 
@@ -28,6 +29,9 @@ class Contribution(Protocol):
 
     def forget(self, users: Tensor) -> None:
         """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
+
+    def terms(self) -> Tensor:
+        """Return (B,) the sum of the norms of what is added up, of which rounding takes its part."""
 
 
 @dataclass
@@ -49,7 +53,6 @@ class Outer:
         self.right = zeroed(self.right, users)
 
     def terms(self) -> Tensor:
-        """Return (B,) the sum of the norms of what is added up."""
         return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
 
     def transposed(self) -> Outer:
@@ -143,6 +146,9 @@ class Dense:
     def forget(self, users: Tensor) -> None:
         self.values = zeroed(self.values, users)
 
+    def terms(self) -> Tensor:
+        return self.values.reshape(len(self.values), -1).norm(dim=1) if self.summed is None else self.summed
+
 
 @dataclass
 class Aligned:
@@ -164,10 +170,17 @@ class Aligned:
     def forget(self, users: Tensor) -> None:
         self.values = zeroed(self.values, users.repeat_interleave(self.rows))
 
+    def terms(self) -> Tensor:
+        return self.values.reshape(len(self.values) // self.rows, -1).norm(dim=1)
+
 
 @dataclass
 class Pulled:
-    """Gradients of a tensor computed from parameters alone, carried back through that computation."""
+    """Gradients of a tensor computed from parameters alone, carried back through that computation.
+
+    They are carried back in the precision of the computation, user by user, and added up only then: a sum in bfloat16
+    would be rounded by more than a user's share.
+    """
 
     inner: Contribution  # the users' gradients of `expression`
     expression: Tensor  # requires grad
@@ -179,12 +192,22 @@ class Pulled:
         out += self._back(inner, batched=True)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        inner = out.new_zeros(self.expression.shape)
-        self.inner.add_weighted(inner, weight)
-        out += self._back(inner, batched=False)
+        step = max(1, AT_ONCE // max(1, out.numel()))
+        for start in range(0, len(weight), step):
+            part = weight[start : start + step]
+            each = out.new_zeros(len(part), *out.shape)
+            self.materialise(each, slice(start, start + len(part)))
+            out += torch.tensordot(part.to(out.dtype), each, dims=1)
 
     def forget(self, users: Tensor) -> None:
         self.inner.forget(users)
+
+    def terms(self) -> Tensor:
+        """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
+        some = torch.arange(1.0, 1 + self.expression.numel(), device=self.expression.device)
+        some = (some * some * (5**0.5 - 1)).cos_().view(self.expression.shape)
+        stretch = self._back(some, batched=False).float().norm() / some.norm().clamp(min=1.0)
+        return self.inner.terms() * stretch
 
     def _back(self, gradient: Tensor, batched: bool) -> Tensor:
         (result,) = torch.autograd.grad(

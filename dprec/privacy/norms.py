@@ -1,24 +1,29 @@
 """Squared norms of the users' gradients of one parameter, and their weighted sum in the same sweep.
 
 Linear maps and look-ups have norms that need no gradient built (`dprec_kernels.sample_norms`); so do catalogue
-tables on short histories. Everything else is built a slice of users at a time, which is exact for any mixture of uses,
-cross terms included; a slice can be scaled and summed before it leaves the cache.
+tables on short histories. What rounding can put between such a norm and what is summed has a bound, `rounding`.
+Everything else is built a slice of users at a time, which is exact for any mixture of uses, cross terms included: the
+same numbers are measured, scaled and summed, so that nothing is between them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Size, Tensor
 
 from dprec.privacy.catalogue_rows import CatalogueRows
-from dprec.privacy.contribution import Contribution, Dense, Outer, Rows, SharedRows, Users
+from dprec.privacy.contribution import Contribution, Dense, Outer, Pulled, Rows, SharedRows, Users
 from dprec_kernels import sample_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.ordering import distinct
 from dprec_kernels.workspace import workspace
 
+KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
 SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
 
 
@@ -44,6 +49,40 @@ def settled(name: str, contributions: list[Contribution], users: int) -> list[Co
         contribution.materialise(gradient, slice(0, users))
     terms = [c.terms() for c in contributions if isinstance(c, Outer)]
     return [Dense(gradient, torch.stack(terms).sum(0))]
+
+
+@dataclass
+class BuiltAgain:
+    """Users' gradients that are too many to be held: they are built for the norm, and in the same way for the sum."""
+
+    uses: list[Contribution]
+    shape: Size
+
+    def materialise(self, out: Tensor, users: Users) -> None:
+        for use in self.uses:
+            use.materialise(out, users)
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
+            flat = gradient.view(len(gradient), -1)
+            out.view(-1).addmv_(flat.T, weight[chosen].to(flat.dtype))
+
+    def forget(self, users: Tensor) -> None:
+        for use in self.uses:
+            use.forget(users)
+
+    def terms(self) -> Tensor:
+        return torch.stack([use.terms().double() for use in self.uses]).sum(0)
+
+
+def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> list[Contribution]:
+    """Return the users' gradients such that norm and sum are of the same numbers; up to so many numbers are held."""
+    if users * shape.numel() > room:
+        return [BuiltAgain(uses, shape)]
+    whole = torch.empty(users, *shape, **_form(uses))
+    for chosen, gradient in built(uses, shape, range(users)):
+        whole[chosen] = gradient
+    return [Dense(whole)]
 
 
 def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size) -> Tensor:
@@ -90,9 +129,13 @@ def rounding(contributions: Sequence[Contribution], squared: Tensor | None = Non
     first = contributions[0]
     if squared is not None and isinstance(first, Rows) and len(contributions) == 1 and first.ids.shape[1] == 1:
         return 4 * torch.finfo(first.values.dtype).eps * squared.sqrt()
-    terms = [c.terms() for c in contributions if isinstance(c, (Outer, Rows, SharedRows, CatalogueRows))]
-    terms += [c.summed for c in contributions if isinstance(c, Dense) and c.summed is not None]
-    return sum(4 * torch.finfo(term.dtype).eps * term.double() for term in terms) if terms else 0.0
+    if len(contributions) == 1 and isinstance(first, Dense) and first.summed is None:
+        return 0.0
+    return sum(4 * _eps(term) * term.double() for term in (c.terms() for c in contributions))
+
+
+def _eps(term: Tensor) -> float:
+    return torch.finfo(term.dtype).eps
 
 
 def built(
@@ -100,7 +143,7 @@ def built(
 ) -> Iterator[tuple[Users, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, until all had a turn."""
     step = max(1, SLICE // max(1, shape.numel()))
-    like = _some_tensor(contributions[0])
+    like = torch.empty(0, **_form(contributions))
     for start in range(0, len(users), step):
         part = users[start : start + step]
         chosen: Users = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)
@@ -197,5 +240,17 @@ def _joined(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
     return ids, torch.cat([c.values.reshape(*c.ids.shape, -1) for c in rows], 1)  # (B, N, d)
 
 
-def _some_tensor(contribution: Contribution) -> Tensor:
-    return next(v for v in vars(contribution).values() if isinstance(v, Tensor) and v.is_floating_point())
+def _form(contributions: Sequence[Contribution]) -> dict[str, Any]:
+    """Return the precision in which users' gradients are built, float32 at least, and where."""
+    held = [value for c in contributions for value in _numbers(c)]
+    dtypes = [value.dtype for value in held]
+    return {"dtype": functools.reduce(torch.promote_types, dtypes, torch.float32), "device": held[0].device}
+
+
+def _numbers(contribution: Contribution) -> list[Tensor]:
+    """Return tensors of the kind that a contribution adds up: where it is carried back, those of its parameter."""
+    if isinstance(contribution, BuiltAgain):
+        return [value for use in contribution.uses for value in _numbers(use)]
+    if isinstance(contribution, Pulled):
+        return [contribution.parameter, *_numbers(contribution.inner)]
+    return [v for v in vars(contribution).values() if isinstance(v, Tensor) and v.is_floating_point()]
