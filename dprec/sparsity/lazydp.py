@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -25,7 +26,10 @@ class LazyDP(Strategy):
     The noise of many steps is drawn at once, from the distribution of their sum: exact for any schedule of the
     learning rate, with weight decay and with momentum. Everything that shows weights, a checkpoint, an evaluation, a
     prediction, settles all rows first; a parameter that is read as it lies in memory between two steps may still owe
-    noise, and is not private. It needs SGD: what Adam does to a row depends on each single noise.
+    noise, and is not private. A process that was forked from the one that trains is refused all of it while rows owe
+    noise: each would pay the same debt with draws of its own.
+
+    It needs SGD: what Adam does to a row depends on each single noise.
 
     Args:
         aggregate: draw the noise of many steps at once; otherwise replay it step by step, to show that it is the same.
@@ -39,12 +43,14 @@ class LazyDP(Strategy):
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, LazyTable] = {}
-        self._owing = True
+        self._owing = False
+        self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
+        self.settle()  # what a run before this one left
         super().begin(space, sigma, std, noise)
-        self._tables = {}
+        self._tables, self._process = {}, os.getpid()
 
     def bind(self, optimizer: Optimizer, step: int) -> None:
         if not isinstance(optimizer, SGD):
@@ -67,11 +73,13 @@ class LazyDP(Strategy):
 
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:
+            self._refuse_fork()
             self._tables[name].settle(ids)
 
     def update(self, optimizer: Optimizer) -> None:
         """Apply one step to the tables, whose gradients the optimizer then does not see."""
         self._owing = True
+        self._refuse_fork()
         for group in optimizer.param_groups:
             rates = Rates(group["lr"], group["weight_decay"], group["momentum"])
             for lazy in self._tables.values():
@@ -83,10 +91,23 @@ class LazyDP(Strategy):
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""
+        self._refuse_fork()
         if self._owing:
             for lazy in self._tables.values():
                 lazy.settle(None)
         self._owing = False
+
+    def _refuse_fork(self) -> None:
+        """Refuse a process that was forked from the one that trains, where rows may owe noise.
+
+        The other one will pay the same debt with other draws: one gradient would be seen under two noises.
+        """
+        shared = any(lazy.values.is_shared() for lazy in self._tables.values())
+        if os.getpid() != self._process and (self._owing or shared):
+            raise UserError(
+                "LazyDP: this process was forked from the one that trains, and rows may owe noise that only that one "
+                "draws: look at the model there, or read a checkpoint"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()  # so that nothing else has to be remembered

@@ -1,0 +1,167 @@
+"""Noise that is owed is drawn once: a forked process neither pays it anew nor shows the rows that owe it."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dprec.errors import UserError
+from dprec.sparsity import LazyDP
+from dprec_kernels.file_tensor import file_tensor
+from tests.sparsity.support import Run, users
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+IDS = torch.arange(1, 20).unsqueeze(1)
+
+LOOKS: dict[str, Callable[[Run], Any]] = {
+    "look-up": lambda run: run.module.big(IDS),
+    "state_dict": lambda run: run.module.state_dict(),
+    "copy": lambda run: copy.deepcopy(run.module),
+    "a strategy's state": lambda run: run.rules.state_dict(),
+    "paying": lambda run: run.rules.settle(),
+    "another step": lambda run: run.step(users(3, seed=7)),
+    "another run": lambda run: run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise),
+}
+
+
+def trained(aggregate: bool = True, **options: Any) -> Run:
+    run = Run([LazyDP(tables="big.*", aggregate=aggregate)], **options)
+    for step in range(4):
+        run.step(users(2, seed=step, most=3))
+    return run
+
+
+def told(what: Callable[[], Any]) -> str:
+    """What it raises, and nothing where it does not."""
+    try:
+        what()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def in_fork(what: Callable[[], str]) -> str:
+    """What a forked process, which shares nothing that is written later, returns."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which this test has none of
+        child = os.fork()
+    if not child:
+        try:
+            os.write(writing, told(lambda: os.write(writing, what().encode())).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def in_process(what: Callable[[], str]) -> str:
+    """The same through `multiprocessing`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+        process = context.Process(target=lambda: answers.put(what()))
+        process.start()
+        said = answers.get()
+        process.join()
+    return str(said)
+
+
+@pytest.mark.parametrize("fork", [in_fork, in_process])
+@pytest.mark.parametrize("aggregate", [True, False])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_fork_is_refused_what_owes_noise(look: str, aggregate: bool, fork: Any) -> None:
+    run = trained(aggregate)
+    said = fork(lambda: told(lambda: LOOKS[look](run)))
+    assert said.startswith("UserError: LazyDP: this process was forked")
+    assert "\n" not in said
+    LOOKS[look](run)  # and the process that trains goes on
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_a_fork_sees_what_was_paid(aggregate: bool) -> None:
+    run = trained(aggregate)
+    weight = run.weights()["big.weight"]
+    seen = in_fork(lambda: str(torch.equal(run.module.big(IDS), weight[1:20]) and "big.weight" in run.weights()))
+    assert seen == "True"
+    fresh = Run([LazyDP(tables="big.*", aggregate=aggregate)])
+    assert not in_fork(lambda: told(lambda: fresh.module.big(IDS)))  # before the first step nothing is owed
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_a_fork_takes_no_step_of_the_run(aggregate: bool) -> None:
+    """Noise of the same place in the run, under another gradient, would take the noise off both."""
+    run = trained(aggregate)
+    run.rules.settle()
+    said = in_fork(lambda: told(lambda: run.step(users(3, seed=7))))
+    assert said.startswith("UserError: LazyDP: this process was forked")
+
+
+@pytest.mark.parametrize("place", ["shared", "file"])
+def test_a_fork_does_not_look_into_memory_that_training_goes_on_in(place: str, tmp_path: Path) -> None:
+    run = Run([])
+    if place == "shared":
+        run.module.share_memory()
+    else:
+        with torch.no_grad():
+            run.module.big.weight.set_(file_tensor(tmp_path, run.module.big.weight.shape).copy_(run.module.big.weight))  # type: ignore[no-untyped-call]
+    lazy = LazyDP(tables="big.*")
+    run.rules.strategies.append(lazy)
+    run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise)
+    run.rules.guard(run.module, run.optimizer, 0)
+    run.step(users(2, seed=0))
+    run.rules.settle()
+    assert in_fork(lambda: told(lambda: run.module.big(IDS))).startswith("UserError: LazyDP: this process was forked")
+
+
+class Looks(Dataset[Tensor]):
+    """Data that is made with the model that is trained on it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Tensor:
+        vector: Tensor = self.run.module.big(IDS[place : place + 1]).detach()
+        return vector
+
+
+def test_a_worker_of_a_loader_is_refused_too() -> None:
+    run = trained()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader = DataLoader(Looks(run), num_workers=1, multiprocessing_context="fork")
+        with pytest.raises(UserError, match="LazyDP: this process was forked"):
+            list(loader)
+
+
+@pytest.mark.parametrize("way", ["spawn", "forkserver"])
+def test_other_ways_to_start_a_process_cannot_take_the_module_along(way: str) -> None:
+    run = trained()
+    process = multiprocessing.get_context(way).Process(target=print, args=(run.module,))
+    with pytest.raises(UserError, match="is not pickled"):
+        process.start()
+
+
+def test_debts_are_paid_before_another_run_begins() -> None:
+    """Else rows that nobody read again would keep their gradient without its noise."""
+    run = trained()
+    behind = run.module.big.weight.detach().clone()
+    run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise)
+    assert (run.module.big.weight[1:] != behind[1:]).any(1).all()
