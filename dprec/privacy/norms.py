@@ -110,6 +110,8 @@ def _squared_norms_of_rows(contributions: Sequence[Contribution], users: int) ->
     elsewhere: Tensor | float = 0.0
     if len(shared) < len(contributions):
         ids, values = _joined(contributions)
+        if not len(read):  # a strategy has chosen none of the shared rows
+            return sample_norms.rows(ids, values)
         place = torch.searchsorted(read, ids).clamp(max=len(read) - 1)  # (B, N)
         met = (read[place] == ids).unsqueeze(2)
         moved.append(Rows(place, values.masked_fill(~met, 0.0)))

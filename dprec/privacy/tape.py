@@ -84,6 +84,11 @@ class Tape(TorchFunctionMode):
                 f"losses(batch) is not one loss per user in the batch's order{_blame(known)}: "
                 "compute row u from user u alone"
             )
+        if not losses.requires_grad:
+            raise UncoveredUse(
+                "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
+                "let it depend on one, and on no detached copy"
+            )
         held = {name: p.grad for name, p in self.parameters.items()}
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show

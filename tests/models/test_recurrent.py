@@ -61,6 +61,24 @@ def test_the_tape_keeps_the_models_precision(kind: Any, dtype: torch.dtype) -> N
         assert model.encode(batch.history).dtype == dtype
 
 
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+def test_a_cell_that_is_stepped_in_mixed_precision_runs_under_the_tape(kind: Any) -> None:
+    cell, x = kind(6, 6), torch.randn(4, 3, 6)
+
+    def losses(batch: list[torch.Tensor]) -> torch.Tensor:
+        state = None
+        for step in batch[0].unbind(1):
+            state = cell(step, state)
+        return (state if isinstance(state, torch.Tensor) else state[0]).sum(1)
+
+    with torch.autocast("cpu", torch.bfloat16), Tape(dict(cell.named_parameters()), 4) as tape:
+        tape.watch([x])
+        found = losses([x])
+    tape.backward(found)
+    assert sorted(tape.contributions) == sorted(dict(cell.named_parameters()))
+    assert torch.allclose(found.float(), losses([x]), atol=0.1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrong", [{"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}])
 def test_arguments_that_make_no_model_are_refused_in_one_line(kind: Any, wrong: dict[str, Any]) -> None:

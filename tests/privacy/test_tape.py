@@ -104,6 +104,8 @@ REFUSED = {
     "mean loss": (lambda m, x, ids: m.mix(x).mean(), "one loss per user"),
     "users mixed after the parameters": (lambda m, x, ids: m.mix(x).sum((1, 2)).softmax(0), "softmax"),
     "parameters alone": (lambda m, x, ids: m.mix.weight.sum().expand(USERS), "one loss per user"),
+    "no parameter": (lambda m, x, ids: ids.float().sum(1), "no parameter that is trained"),
+    "a detached parameter": (lambda m, x, ids: (x @ m.mix.weight.detach()).detach().sum((1, 2)), "no parameter that"),
     "parameter changed in place": (lambda m, x, ids: (m.mix.bias * 2).add_(x).sum((1, 2)), "mix.bias.*add_"),
 }  # fmt: skip
 

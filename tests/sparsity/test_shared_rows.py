@@ -20,7 +20,7 @@ from dprec.privacy.probe import probe
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.tape import select_users
-from dprec.sparsity import AdaFEST, ExponentialSelection
+from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 
 LONGEST = 12
@@ -115,6 +115,22 @@ def test_declared_rows_get_noise_whoever_is_drawn(strategy: Any) -> None:
     """Also nobody: else an empty batch is told from a batch of one, whatever the noise."""
     for batch in ([sequences([5])], [sequences([LONGEST - 1, 2])], [sequences([1]), sequences([7])], []):
         assert chosen(Declared(), strategy(), batch)["rel.weight"] == list(range(LONGEST))
+
+
+@pytest.mark.parametrize("rows", [[], [1], [1, 2]])
+def test_a_strategy_may_choose_none_of_the_rows_that_all_read_alike(rows: list[int]) -> None:
+    """Of a table that each user also reads for themselves: the rest of a share has a norm all the same."""
+
+    class Alike(Relative):
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            x = self.table(batch.history)
+            return (F.linear(x, self.table(torch.tensor([1, 3]))).sum(-1) * (batch.history != 0)).sum(1)
+
+    class These(FEST):
+        def choose(self, batch: object, among: Tensor | None) -> Tensor:
+            return torch.tensor(rows, dtype=torch.int64)
+
+    assert chosen(Alike(), These(tables="table.*"), [sequences([6, 4])]) == {"table.weight": rows}
 
 
 def test_the_models_negatives_are_declared() -> None:

@@ -160,7 +160,8 @@ def cell(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> An
     if name == "gru_cell":
         (reset, update, candidate), (to_reset, to_update, to_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
         reset, update = torch.sigmoid(reset + to_reset), torch.sigmoid(update + to_update)
-        return marked(torch.lerp(torch.tanh(candidate + reset * to_candidate), states[0], update), rows)
+        candidate = torch.tanh(candidate + reset * to_candidate)
+        return marked(torch.lerp(candidate, states[0].to(candidate), update), rows)  # autocast: states may be float32
     add, keep, candidate, show = (outer + inner).chunk(4, 1)
     kept = torch.sigmoid(keep) * states[1] + torch.sigmoid(add) * torch.tanh(candidate)
     return marked(torch.sigmoid(show) * torch.tanh(kept), rows), marked(kept, rows)
