@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -15,15 +16,30 @@ from dprec.errors import UserError
 _STREAM = 0x757365727364  # keeps the draws of users apart from whatever else is derived from the same seed
 
 
+class Draw(NamedTuple):
+    """Who was drawn for a step."""
+
+    step: int
+    users: list[int]
+
+
 class UserBatches(Sampler[list[int]]):
     """A torch batch sampler over users 0..users-1 that knows its own sampling rate.
 
     One pass yields `len(self)` batches and moves `step` on by one for each. The stream never ends: the
     next pass goes on where the last one stopped, and a resumed run sets `step`. `unit` says what a "user" is in
     this data: what is drawn as a whole is what privacy protects as a whole.
+
+    >>> batches = PoissonBatches(users=1000, expected_batch=50)
+    >>> batches.telling = True
+    >>> ahead = iter(batches)
+    >>> drawn = [next(ahead), next(ahead)]  # as a loader's workers do
+    >>> [batches.served().users for _ in drawn] == drawn, batches.served()
+    (True, None)
     """
 
     kind: ClassVar[str]
+    telling = False  # whether somebody asks `served` for every batch, so that draws are kept until then
 
     def __init__(self, users: int, expected_batch: int, seed: int | None = None, unit: str = "user") -> None:
         if users < 1:
@@ -44,16 +60,24 @@ class UserBatches(Sampler[list[int]]):
         self.seeded = seed is not None
         self.unit = unit
         self.step = 0
+        self._drawn: deque[Draw] = deque()  # draws that were not served yet
 
     def __len__(self) -> int:
         """Batches in one pass: `users / expected_batch`, rounded up."""
         return -(-self.users // self.expected_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        self._drawn.clear()
         for _ in range(len(self)):
-            users = self.draw(self.step)
+            users = self.draw(self.step).tolist()
+            if self.telling:
+                self._drawn.append(Draw(self.step, list(users)))  # a loader may change what it gets
             self.step += 1
-            yield users.tolist()
+            yield users
+
+    def served(self) -> Draw | None:
+        """Return the first draw that was not asked for yet, once: a loader serves them in this order."""
+        return self._drawn.popleft() if self._drawn else None
 
     def steps(self, epochs: float) -> int:
         """Steps after which a user has been drawn `epochs` times in expectation."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -47,20 +46,9 @@ class PeriodBatches(PoissonBatches):
         self.periods = tuple((part, max(1, round(passes * len(part) / expected_batch))) for part in periods)
         self.rate = expected_batch / least
         self._ends = [*accumulate(steps for _, steps in self.periods)]
-        self._drawn: deque[int] = deque()  # steps whose batches were drawn and not served yet
 
     def __len__(self) -> int:
         return self._ends[-1]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self._drawn.clear()
-        for users in super().__iter__():
-            self._drawn.append(self.step - 1)
-            yield users
-
-    def served(self) -> int | None:
-        """Return the step of the first batch that was drawn and not asked for yet: they are taken in this order."""
-        return self._drawn.popleft() if self._drawn else None
 
     def steps(self, epochs: float) -> int:
         return round(epochs * len(self))

@@ -19,6 +19,7 @@ from dprec.errors import UserError
 from dprec.models import optimizers
 from dprec.models.gradient import GradientRule, MeanGradient
 from dprec.privacy.gradient import trained_parameters
+from dprec.privacy.loading import restart
 from dprec.privacy.release import ExactSums, Release
 from dprec_kernels.file_tensor import in_file
 
@@ -116,9 +117,8 @@ class Learner(pl.LightningModule):
                 "in a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
             )
         self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
-        batches = getattr(self.trainer.train_dataloader, "batch_sampler", None)
-        if batches is not None and hasattr(batches, "step"):
-            batches.step = self.global_step  # a resumed run draws on, where draws are repeatable at all
+        if isinstance(self.gradient, MeanGradient):
+            restart(self.trainer, self.global_step)  # a resumed run draws on, where draws are repeatable at all
         if self.releases and self.global_step == 0:
             data: Any = getattr(self.trainer, "datamodule", None)
             if data is None:

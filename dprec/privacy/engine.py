@@ -19,6 +19,7 @@ from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parameters
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.ledger import Ledger
+from dprec.privacy.loading import Loading, restart
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.periods import Periods
 from dprec.privacy.plan import Plan
@@ -150,6 +151,9 @@ class Privacy(pl.Callback):
         releases = tuple(getattr(pl_module, "releases", ()))
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
+        self._loading = Loading(trainer, self.sampling.unit)
+        self._loading.of([0])
+        self._loading.of([])  # a draw may be empty: say now where that cannot be
         self._probe, self._first, self._periods = Probe(), True, Periods(self.sampling, self.rules)
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
@@ -159,9 +163,9 @@ class Privacy(pl.Callback):
         trained = trained_parameters(pl_module)
         sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
         self.rules.begin(pl_module, trained, self.sigma, unit, self.noise)
-        loader: Any = trainer.train_dataloader
         if self.steps == 0:
-            self.rules.prepare(pl_module, trained, loader.dataset, pl_module.sums, len(self.sampling.periods))
+            users = self._loading.dataset
+            self.rules.prepare(pl_module, trained, users, pl_module.sums, len(self.sampling.periods))
         self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
         pl_module.noise_to_batch = sigma * unit
         pl_module.gradient = PrivateGradient(
@@ -172,12 +176,17 @@ class Privacy(pl.Callback):
             padding_rows(pl_module),
             self._record,
             self.rules,
+            self._loading.refuse_other,
         )
+        restart(trainer, self.steps)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
-        self._probe(pl_module, batch)
-        self._periods.enter(self.steps, trainer.train_dataloader, pl_module, pl_module.sums)
+        drawn = self._loading.drawn(self.steps)
+        self._loading.check(batch, drawn)
+        self._probe(pl_module, self._loading.of, drawn)
+        self._periods.enter(self.steps, self._loading.dataset, pl_module, pl_module.sums)
+        self._loading.hold(batch)
         if not self.noise.seeded:
             # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
             torch.manual_seed(secrets.randbits(63))
@@ -187,6 +196,7 @@ class Privacy(pl.Callback):
         refuse_own_step(pl_module, self.steps - self._before)
         refuse_other_gradients(pl_module, optimizer, pl_module.gradient.filled)
         self.rules.update(optimizer)
+        self._loading.release()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

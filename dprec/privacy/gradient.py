@@ -29,6 +29,8 @@ class PrivateGradient:
     The sum and the noise are float32 at least, whatever the precision of the model. One noise draw per call,
     however many micro-batches. `before_release` is called with the batch before noise is drawn, so that what
     is about to be released is on record first.
+
+    `admit` is called first, and may refuse the batch.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class PrivateGradient:
         padding: Iterable[PaddingRow] = (),
         before_release: Callable[[], None] = lambda: None,
         rules: RowRules | None = None,
+        admit: Callable[[Sequence[Any]], None] = lambda batch: None,
     ) -> None:
         self.clipping = clipping
         self.noise_multiplier = noise_multiplier
@@ -48,6 +51,7 @@ class PrivateGradient:
         self.padding = tuple(padding)
         self.before_release = before_release
         self.rules = rules or RowRules()
+        self.admit = admit
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
 
@@ -55,6 +59,7 @@ class PrivateGradient:
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
     ) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
+        self.admit(batch)
         self.before_release()
         for parameter in parameters.values():
             parameter.grad = None

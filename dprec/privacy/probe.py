@@ -1,20 +1,22 @@
 """Before training: do users who are processed together get the gradients that each gets alone?
 
 Clipping bounds a user's influence only if no other row of the batch influences that user's gradient. The tape
-refuses what it can see; this looks at the model as a whole, on a few real users. Plain autograd on one user
-alone, without anybody's padding, is the truth. The tape's gradient of the same user among others, at another place
-and whose histories are longer or shorter, must agree with it: at the weights as they are, and at perturbed ones,
-since much is silent at initialisation. It catches batch normalisation, in-batch negatives, a transposed batch, losses
-averaged over padding, and state that learns from users. Of tables it looks at the rows that are read, also where they
-are read only once others have moved, and at no others, so that it takes no memory of a table's size. A table that the
-module also holds as another tensor is looked at as a whole.
+refuses what it can see; this looks at data and model as a whole, on a few real users. Plain autograd on the batch that
+the loader makes of one user alone, without anybody's padding, is the truth. Of those that it makes of the same user
+and others, whose histories are longer or shorter, one row must have that gradient by the tape: at the weights as they
+are, and at perturbed ones, since much is silent at initialisation. It catches batch
+normalisation, in-batch negatives, a transposed batch, losses averaged over padding, rows made of several users, and
+state that learns from users. Of tables it looks at the rows that are read, also where they are read only once others
+have moved, and at no others, so that it takes no memory of a table's size. A table that the module also holds as
+another tensor is looked at as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,7 @@ from dprec.privacy.one_user import SparseLookUps, difference, norm_of
 from dprec.privacy.same_draws import SameDraws
 from dprec.privacy.shaken import Shaken
 from dprec.privacy.tables import tables_of
-from dprec.privacy.tape import Read, Tape, batch_tensors, select_users
+from dprec.privacy.tape import Read, Tape, batch_tensors
 
 SMALLEST = 1e-4  # norm below which a gradient is rounding
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
@@ -35,32 +37,44 @@ ROUNDS = 5  # of perturbed weights at most, while rows are read that were not be
 NUDGE = 1e-3  # enough to leave a kink, where rounding decides between two gradients
 
 
+Made: TypeAlias = Callable[[Sequence[int]], list[Any]]  # of users, their micro-batches
+SPREAD = 8  # drawn users among whom the probe chooses whom it looks at
+
+
 class Probe:
-    """Probes users who meet, as soon as some do, and once more as soon as some of them are padded."""
+    """Probes users who meet, as soon as some do, and once more as soon as some of them are padded.
+
+    It looks for them in the first steps, and then ever more rarely.
+    """
 
     def __init__(self) -> None:
         self._done = (False, False)
+        self._steps = 0
 
-    def __call__(self, module: Any, batch: Sequence[Any]) -> None:
-        """Look at that micro-batch, of those of one batch, that tells most, if it tells more than those before."""
-        if all(self._done):
+    def __call__(self, module: Any, made: Made, drawn: Sequence[int]) -> None:
+        """Look at a few of the users that a step has drawn, if they tell more than those before."""
+        self._steps += 1
+        rare = self._steps > SPREAD and self._steps & (self._steps - 1)
+        if all(self._done) or (self._done[0] and rare) or len(drawn) < 2:
             return
-        told = {number: (True, _padded(part)) for number, part in enumerate(batch) if len(part) > 1}
-        most = max(told, key=lambda number: (told[number], len(batch[number])), default=None)
-        if most is not None and told[most] > self._done:
-            probe(module, trained_parameters(module), module.losses, batch[most])
-            self._done = told[most]
+        company, told = _company(made, drawn)
+        if told > self._done:
+            probe(module, trained_parameters(module), module.losses, made, company)
+            self._done = told
 
 
 def probe(
-    module: nn.Module, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Any
+    module: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    losses: Callable[[Any], Tensor],
+    made: Made,
+    users: Sequence[int],
 ) -> None:
-    """Raise `MixedUsers` unless users of this batch, two at least, have the gradients they have alone."""
-    chosen = _chosen(batch)
+    """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone."""
     tables = {table.name for table in tables_of(module, parameters)}
     before = _state(module)
     shaken = Shaken(parameters, tables, padding_rows(module))
-    compare = partial(_compare_one, parameters, tables, losses, shaken.read)
+    compare = partial(_compare_one, parameters, tables, losses, shaken.read, made)
     try:
         for name in _held_twice(module, parameters, tables):
             shaken.read(name, None)
@@ -71,17 +85,16 @@ def probe(
                 shaken.by(PERTURBATION)
                 shaken.new = False
             own_draws = False
-            for user in chosen:
-                together = chosen
+            for user in users:
+                together = list(users)
                 if own_draws:  # only who comes first draws the same alone
-                    together = [user, *(other for other in chosen if other != user)]
-                given = select_users(batch, together), together.index(user), select_users(batch, [user])
+                    together = [user, *(other for other in users if other != user)]
                 try:
-                    own_draws = compare(*given)
+                    own_draws = compare(together, user)
                 except MixedUsers:  # whoever mixes users does so beside this point too; a ReLU at 0 does not
                     for _ in range(2):
                         shaken.by(NUDGE)
-                        own_draws = compare(*given)
+                        own_draws = compare(together, user)
     finally:
         shaken.restore()
     for name, value in _state(module).items():
@@ -92,13 +105,24 @@ def probe(
             )
 
 
-def _padded(batch: Any) -> bool:
-    """Whether the users that `probe` looks at have histories of different lengths."""
-    return len({tuple(t.shape for t in batch_tensors(select_users(batch, [user]))) for user in _chosen(batch)}) > 1
-
-
-def _chosen(batch: Any) -> list[int]:
-    return sorted({0, len(batch) // 2, len(batch) - 1})  # longest, middle, shortest
+def _company(made: Made, drawn: Sequence[int]) -> tuple[list[int], tuple[bool, bool]]:
+    """Return a few users, and whether any of them meet in a micro-batch and are padded there."""
+    count = min(len(drawn), SPREAD)
+    some = [drawn[len(drawn) * number // count] for number in range(count)]
+    with SameDraws():
+        shapes = {user: tuple(t.shape for part in made([user]) for t in batch_tensors(part)) for user in some}
+    ordered = sorted(shapes, key=lambda user: sum(shape.numel() for shape in shapes[user]), reverse=True)
+    longest, middle, shortest = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+    companies = [list(dict.fromkeys([longest, middle, shortest])), *map(list, pairwise(ordered))]
+    told = []
+    for company in companies:
+        with SameDraws():
+            meet = max(len(part) for part in made(company)) == len(company) > 1
+        told.append((meet, meet and len({shapes[user] for user in company}) > 1))
+        if all(told[-1]):
+            break
+    best = max(range(len(told)), key=told.__getitem__)
+    return companies[best], told[best]
 
 
 def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Collection[str]) -> list[str]:
@@ -112,29 +136,47 @@ def _compare_one(
     tables: Collection[str],
     losses: Callable[[Any], Tensor],
     read: Read,
-    together: Any,
-    place: int,
-    alone: Any,
+    made: Made,
+    together: Sequence[int],
+    user: int,
 ) -> bool:
-    """Compare the gradient of the user at this place with that user's alone; return whether each draws anything."""
+    """Find the gradient of this user alone among those of some together; return whether each draws anything."""
     exactly = torch.autocast(next(iter(parameters.values())).device.type, enabled=False)
+    with SameDraws():
+        (alone,) = made([user])
     with exactly, SameDraws(), SparseLookUps([parameters[name] for name in tables]):
         truth = torch.autograd.grad(losses(alone).sum(), list(parameters.values()), allow_unused=True)
-    with exactly, SameDraws(len(together)) as draws, Tape(parameters, len(together), read=read) as tape:
-        tape.watch(together)
-        loss = losses(together)
-    tape.backward(loss)
     size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
-    for (name, parameter), exact in zip(parameters.items(), truth, strict=True):
-        off = float(difference(tape.contributions.get(name, ()), place, parameter, exact).norm())
-        tolerance = max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
-        if off > tolerance * max(size, SMALLEST):
-            raise MixedUsers(
-                f"parameter '{name}': a user's gradient depends on who else is in the batch, or on their padding "
-                f"(it moves by {off / max(size, SMALLEST):.2g} of its norm): "
-                "compute entry u of losses(batch) from user u's own items only"
-            )
-    return draws.by_user
+    with SameDraws() as draws:
+        parts = made(together)
+    own_draws, found = draws.by_user, []
+    for part in parts:
+        with exactly, SameDraws(len(part)) as draws, Tape(parameters, len(part), read=read) as tape:
+            tape.watch(part)
+            loss = losses(part)
+        tape.backward(loss)
+        own_draws |= draws.by_user
+        for place in range(len(part)):
+            uses = {name: tape.contributions.get(name, ()) for name in parameters}
+            off = {
+                name: float(difference(uses[name], place, parameter, exact).norm()) / max(size, SMALLEST)
+                for (name, parameter), exact in zip(parameters.items(), truth, strict=True)
+            }
+            wrong = {name: off[name] for name, p in parameters.items() if off[name] > _tolerance(p)}
+            if not wrong:
+                return own_draws
+            found.append(wrong)
+    nearest = min(found, key=lambda wrong: max(wrong.values()))
+    name = next(iter(nearest))
+    raise MixedUsers(
+        f"parameter '{name}': a user's gradient depends on who else is in the batch, or on their padding "
+        f"(it moves by {nearest[name]:.2g} of its norm): compute entry u of losses(batch) from user u's own items "
+        "only, and let collate_fn make row u of them alone"
+    )
+
+
+def _tolerance(parameter: Tensor) -> float:
+    return max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

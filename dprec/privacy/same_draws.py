@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from dprec.privacy.entropy import Streams
 from dprec.privacy.layout import RANDOM, operation_name, tensors_in
 
 
@@ -16,23 +17,30 @@ class SameDraws(TorchFunctionMode):
     """Random numbers that depend on nothing but how many random operations came before; no dropout.
 
     The first user of a batch so meets the same negatives and the same noise whoever else is there. `by_user` says
-    whether anything was drawn for each of `users` users.
+    whether anything was drawn for each of `users` users, by size, or by other generators than torch's global ones:
+    `streams`, which by default are Python's and NumPy's.
     """
 
-    def __init__(self, users: int = 1) -> None:
+    def __init__(self, users: int = 1, streams: Streams | None = None) -> None:
         super().__init__()
         self.users = users
         self.by_user = False
+        self._streams = streams or Streams()
 
     def __enter__(self) -> Any:
         self._kept = torch.random.fork_rng()
         self._kept.__enter__()
+        self._others = self._streams.states()
+        self._streams.fix(0)
+        self._started = self._streams.states()
         self._operations = 0
         self._restart()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        self.by_user |= self._streams.states() != self._started
+        self._streams.restore(self._others)
         self._kept.__exit__(*error)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -21,15 +21,16 @@ class Sampler(Protocol):
     rate: float
     seeded: bool
     unit: str  # what a "user" is: "user" or "record"
+    telling: bool  # whether draws are kept until `served` is asked for them
+
+    def served(self) -> tuple[int, Sequence[int]] | None:
+        """Return the step and the users of the batch that training is about to get, once for each batch."""
 
 
 class PeriodSampler(Sampler, Protocol):
     """One that draws from one period of the users after another."""
 
     periods: Sequence[tuple[range, int]]  # the users of each, consecutive, and how many steps draw from them
-
-    def served(self) -> int | None:
-        """Return the step of the batch that training is about to get, once for each batch."""
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ def test_a_record_is_drawn_at_the_rate_of_its_period():
 
 def test_batches_are_served_in_the_order_they_were_drawn_in():
     batches = PeriodBatches([range(0, 30), range(30, 60)], expected_batch=10)
-    batches.step = 4
+    batches.step, batches.telling = 4, True
     drawn = iter(batches)
-    next(drawn), next(drawn)
-    assert [batches.served(), batches.served(), batches.served()] == [4, 5, None]
+    users = [next(drawn), next(drawn)]
+    assert [batches.served(), batches.served(), batches.served()] == [(4, users[0]), (5, users[1]), None]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.privacy.clipping import squared_norms
-from dprec.privacy.probe import probe
 from dprec.privacy.rules import RULES
 from dprec.privacy.tape import Tape
 from tests import truth
 from tests.models.zoo import Zoo, batch_of
+from tests.privacy.support import probe_batch
 from tests.test_docs import ROOT, blocks
 
 
@@ -41,7 +41,7 @@ def test_the_guides_rule_gives_the_norms_of_torch_func() -> None:
             tape.watch(batch)
             losses = model.losses(batch)
         tape.backward(losses)
-        probe(model, parameters, model.losses, batch)
+        probe_batch(model, batch)
     measured = squared_norms(tape.contributions, {name: p.shape for name, p in parameters.items()}, 6)
     for name in parameters:
         exact = truth.norms({name: expected[name]})

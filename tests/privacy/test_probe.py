@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
 from dprec.models import GRU, LSTM
-from dprec.privacy.probe import Probe, probe
+from dprec.privacy.probe import Probe
+from dprec.privacy.tape import select_users
 from dprec_kernels import catalogue_softmax
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, batch_of, recurrent, transformer
+from tests.privacy.support import probe_batch
 
 
 class InBatchNegatives(Zoo):
@@ -123,8 +125,7 @@ class KeepsAnAttribute(Zoo):
 
 
 def run(model: Any, batch: Any = None) -> None:
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    probe(model, parameters, model.losses, batch_of(4) if batch is None else batch)
+    probe_batch(model, batch_of(4) if batch is None else batch)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +151,11 @@ def test_users_that_touch_each_other_are_found(model: Any, message: str) -> None
 def test_padding_is_probed_as_soon_as_somebody_is_padded() -> None:
     model, look = MeanOverPadding(), Probe()
     alike = SequenceBatch(torch.ones(5, 3, dtype=torch.long), torch.ones(5, 3, dtype=torch.long))
-    look(model, [])
-    look(model, [alike])  # nobody is padded, so nobody differs
+    padded = batch_of(4)
+    look(model, lambda users: [], [])
+    look(model, lambda users: [select_users(alike, users)], range(5))  # nobody is padded, so nobody differs
     with pytest.raises((MixedUsers, UncoveredUse), match="padding"):
-        look(model, [alike, batch_of(4)])
+        look(model, lambda users: [select_users(padded, users)], range(4))
 
 
 def test_dropout_between_recurrent_layers_is_no_mixing() -> None:
@@ -180,7 +182,7 @@ class AtAKink(Zoo):
 
 def test_a_kink_is_no_mixing() -> None:
     model = AtAKink()
-    probe(model, dict(model.named_parameters()), model.losses, batch_of(5))
+    probe_batch(model, batch_of(5))
 
 
 class RandomNegatives(Zoo):
@@ -196,10 +198,9 @@ class RandomNegatives(Zoo):
 
 def test_random_negatives_are_no_mixing() -> None:
     model = RandomNegatives()
-    parameters = dict(model.named_parameters())
     first = batch_of(6).history[[0, 2, 3], :1]
     batch = SequenceBatch(first.repeat(1, 4), first.repeat(1, 4))
-    probe(model, parameters, model.losses, batch)
+    probe_batch(model, batch)
 
 
 def test_the_weights_are_as_before() -> None:

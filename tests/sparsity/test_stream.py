@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprec.data import Clicks
+from dprec.data.poisson import Draw
 from dprec.errors import UserError
 from dprec.models import PCTR
 from dprec.privacy.budget import PrivacyBudget
@@ -256,7 +257,7 @@ def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
 def test_a_batch_out_of_its_turn_stops_the_run() -> None:
     class Swap(pl.Callback):
         def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-            trainer.train_dataloader.batch_sampler._drawn.appendleft(6)
+            trainer.train_dataloader.batch_sampler._drawn.appendleft(Draw(6, []))
 
     with pytest.raises(UserError, match="batches do not come in the order they were drawn in"):
         fit([], stream(), callbacks=[Swap()], privacy=FIXED, max_steps=7)
