@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,26 @@ def batch_rows(
         return _summed(space, recorded, among, max_norm)
 
     return BatchRows(users, user, row, alike, summed)
+
+
+def broken_alone(
+    tables: Iterable[str], parts: Sequence[Any], recorded: Sequence[Recorded], again: Callable[[Any], Recorded]
+) -> tuple[list[Any], list[Recorded]]:
+    """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
+
+    As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
+    depend on others.
+    """
+    all_parts, all_recorded = list(parts), list(recorded)
+    for part, own in zip(parts, recorded, strict=True):
+        uses = [use for name in tables for use in own.contributions.get(name, ())]
+        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0) if uses else torch.zeros(0)
+        if len(part) > 1 and bool(broken.any()):
+            for use in (use for every in own.contributions.values() for use in every):
+                use.forget(broken)
+            all_parts += [select_users(part, [user]) for user in broken.nonzero().flatten().tolist()]
+    all_recorded += [again(alone) for alone in all_parts[len(parts) :]]
+    return all_parts, all_recorded
 
 
 def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +71,9 @@ class PrivateGradient:
             record(parameters, losses, part, read, kept=together and len(parts) > 1) for part in parts
         )
         with self.rules.step():
-            recorded = list(recorded) if together else recorded
+            if together:
+                again = partial(record, parameters, losses, read=read, kept=True)
+                parts, recorded = self.rules.broken_alone(parts, list(recorded), again)
             self.rules.choose(recorded if isinstance(recorded, list) else ())
             seen = []
             for part, own in zip(parts, recorded, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.errors import UserError
-from dprec.privacy.batch_rows import batch_rows, look_ups, only
+from dprec.privacy.batch_rows import batch_rows, broken_alone, look_ups, only
 from dprec.privacy.clipping import Recorded
 from dprec.privacy.contribution import Rows, SharedRows
 from dprec.privacy.declared import declared_rows, refuse_changed
@@ -167,14 +167,20 @@ class RowRules:
         finally:
             self._stepping = False
 
+    def broken_alone(
+        self, parts: Sequence[Any], recorded: Sequence[Recorded], again: Callable[[Any], Recorded]
+    ) -> tuple[list[Any], list[Recorded]]:
+        """Have those users recorded alone who have no finite gradient among others, before rows are chosen."""
+        for part in recorded:
+            self._refuse_whole(part)
+        return broken_alone(self._over, parts, recorded, again)
+
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step."""
         self._chosen = dict.fromkeys(self._over)
         self.tally.steps += 1
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
-            for part in recorded:
-                self._refuse_whole(part)
         for strategy in self.strategies:
             space = strategy.space
             among = self._among(space)

@@ -157,6 +157,36 @@ def test_declared_rows_do_not_use_up_what_a_user_may_count() -> None:
     assert [bool((batch.row >= ITEMS).any()) for batch in seen] == [False, True]
 
 
+class BrokenByPadding(Relative):
+    """Whoever is padded has no finite gradient: 0 · ∞ at the padding reaches all positions."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        padding = torch.where(batch.history == 0, torch.inf, 0.0)
+        return super().losses(batch) * (1 + (0 * padding).sum(1))
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+@pytest.mark.parametrize("strategy", [AdaFEST, ExponentialSelection])
+def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy: Any, cut: int) -> None:
+    """They are in the sum, tried alone: so they are in the counts, or one long history moves those of all others."""
+
+    class Seen(strategy):  # type: ignore[misc]
+        def choose(self, batch: Any, among: Any) -> Tensor:
+            rows, worth = batch.summed(1.0)
+            told.append((sorted(batch.row.tolist()), batch.users, rows[worth > 1e-6], worth[worth > 1e-6]))
+            chosen: Tensor = super().choose(batch, among)
+            return chosen
+
+    told: list[Any] = []
+    everybody = sequences([9, 6, 6, 3])
+    for model in (BrokenByPadding, Relative):
+        module, parts = model(), [everybody.select(range(start, start + cut)) for start in range(0, 4, cut)]
+        chosen(module, Seen(), parts)
+    assert told[0][0] == told[1][0]
+    assert torch.equal(told[0][2], told[1][2])
+    assert torch.allclose(told[0][3], told[1][3], atol=1e-5)
+
+
 def test_rows_that_are_declared_by_what_was_seen_are_refused() -> None:
     with pytest.raises(UserError, match=r"shared_rows.*rel\.weight.*before.*after"):
         chosen(DeclaresWhatItSaw(), AdaFEST(), [sequences([5])])
