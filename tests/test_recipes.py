@@ -43,6 +43,16 @@ def test_the_recipes_the_readme_speaks_of_are_there() -> None:
     assert {"quickstart", "movielens_dpformer"} <= {recipe.stem for recipe in RECIPES}
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_only_recipes_of_measured_tables_train_on_the_item_before_the_last(recipe: Path) -> None:
+    """The paper's protocol is said where it is used; all else holds out a validation item."""
+    data = parse(CommandLine(recipes=[str(recipe)])).tree["data"]
+    if resolve(LightningDataModule, data["class_path"], "data") is Sequences:
+        measured = recipe.stem.startswith(("movielens", "games"))
+        assert data["init_args"]["validation"] is not measured
+        assert ("validation: false     # as docs/" in recipe.read_text()) is measured
+
+
 # What makes a run of a recipe short, by the class of its data: a few users, generated on the spot.
 TINY = {
     Sequences: {

@@ -38,7 +38,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.user_column, --data.item_column, --data.time_column NAME
   --data.catalogue FILE          public item list, one id a line; default: the items in the data
   --data.min_events N            drop users and items with fewer events (5)
-  --data.validation true         hold out the item before the last as well
+  --data.validation false        train on the item before the last, and watch the test
   --data.metrics_users N         held-out users to rank; default all, 50,000 where users x items
                                  is above 2^35
   --data.max_length N            most recent items a model sees (200)

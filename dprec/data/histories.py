@@ -86,13 +86,14 @@ def build_histories(
 
 
 class LeaveOneOut:
-    """Holds out each user's last event for the test and, with `validation`, the one before it.
+    """Holds out each user's last event for the test and, with `validation`, the one before it for validation.
 
     A user is held out only if two events remain for training; users with fewer train on all they have
-    and are not tested. The test history contains the validation event.
+    and are not tested. By the time of the test the validation event has happened, so the test's history has it;
+    nobody trains on it.
     """
 
-    def __init__(self, histories: Histories, validation: bool = False) -> None:
+    def __init__(self, histories: Histories, validation: bool) -> None:
         self.histories = histories
         self.validation = validation
         held = 2 if validation else 1
@@ -115,7 +116,6 @@ class LeaveOneOut:
             raise UserError("there is no validation split: set data.validation to true")
         users = np.flatnonzero(self.tested)
         if not len(users):
-            raise UserError(
-                f"no user can be tested: leave-one-out needs users with at least {4 if self.validation else 3} events"
-            )
+            least, hint = (4, ", or 3 with data.validation false") if self.validation else (3, "")
+            raise UserError(f"no user can be tested: leave-one-out needs users with at least {least} events{hint}")
         return users, self.histories.offsets[users + 1] - (2 if split == "validation" else 1)

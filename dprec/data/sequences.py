@@ -38,7 +38,7 @@ class Loaded:
 
 
 class Sequences(SampledData):
-    """Next-item prediction on users' histories, each user's last event held out for the test.
+    """Next-item prediction on users' histories: the last event is for the test, the one before it for validation.
 
     Args:
         dataset: what to train on; a MovieLens release is downloaded where it is not found, amazon-games is not.
@@ -50,7 +50,8 @@ class Sequences(SampledData):
         on_missing: what to do where a named dataset can be neither found nor downloaded.
         catalogue: public list of items, one raw id a line; by default the items found in the data.
         min_events: users and items with fewer events are dropped; 0 keeps all.
-        validation: also hold out the event before the last.
+        validation: hold out the event before the last, which is what one sees while training, and the test only at the
+            end. False is the protocol of most papers: that event is trained on, and all that one sees is the test.
         max_length: a model sees this many of the most recent events.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
@@ -80,7 +81,7 @@ class Sequences(SampledData):
         on_missing: OnMissing = "error",
         catalogue: str | None = None,
         min_events: int = 5,
-        validation: bool = False,
+        validation: bool = True,
         max_length: int = 200,
         batch_size: int = 1024,
         sampling: Law = "poisson",
@@ -190,7 +191,7 @@ class Sequences(SampledData):
         return DataLoader(users, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
-        """The validation split where there is one, the test split otherwise."""
+        """What training is watched on: the validation split where there is one, the test split otherwise."""
         return self.ranking_dataloader("validation" if self.validation else "test")
 
     def test_dataloader(self) -> DataLoader[RankingBatch]:

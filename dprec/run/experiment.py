@@ -85,7 +85,12 @@ class Experiment:
             steps, seconds = trainer.global_step, save.seconds
         else:  # stopped after its last step: only the judgement is left to do
             steps, seconds = self._take_over(checkpoint)
-        results = self.task.judge(self.model, self.data, metrics=self.metrics, device=trainer.strategy.root_device)
+        device = trainer.strategy.root_device
+        watched = {}
+        if getattr(self.data, "validation", False):
+            watched = {"validation": self.task.judge(self.model, self.data, "validation", self.metrics, device)}
+        # The one look at the test.
+        results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device)
         report = {
             "run": self.name,
             **self.task.describe(self.data),
@@ -95,6 +100,7 @@ class Experiment:
             "sampling_rate": self.batches.rate,
             "steps": steps,
             **results,
+            **watched,
             "seed": self.settings.tree["seed"],
             "seconds": round(seconds, 2),
             "peak_memory_mb": peak_memory_mb(),

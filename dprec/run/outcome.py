@@ -55,6 +55,11 @@ def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any]
     """The model beside what it has to beat, what it cost in privacy and where everything lies."""
     console.print(table)
     lines = [verdict]
+    if (validation := report.get("validation")) is not None:
+        name = next(iter(validation))
+        lines.append(
+            f"{name.upper()} on validation data {validation[name]:.4f}: choose settings by this, not by the test"
+        )
     if report["steps"] < planned:
         lines.append(f"stopped after {report['steps']} of {planned} planned steps")
     if report["epsilon"] is not None:

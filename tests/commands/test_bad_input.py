@@ -119,7 +119,7 @@ TABLE = [
     ("recommend half.ckpt --history film1", "cannot be read as a checkpoint"),
     # using a run
     ("evaluate RUN --split train", "test or validation"),
-    ("evaluate RUN --split validation", "no validation items"),
+    ("evaluate RUN --split validation --data.validation false", "no validation items"),
     ("fit RECIPE --metrics ndcg@10,mrr@10", "unknown metric 'mrr@10'"),
     ("evaluate RUN --metrics mrr@10", "unknown metric 'mrr@10'"),
     ("evaluate RUN --metrics ndcg@0", "unknown metric 'ndcg@0'"),

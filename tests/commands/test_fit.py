@@ -9,9 +9,11 @@ import pytest
 import torch
 import yaml
 
+from dprec.data import Sequences
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import read_checkpoint
+from dprec.run.progress import TrainingProgress
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, strict
 
@@ -55,6 +57,38 @@ def test_metrics_json_has_what_a_report_needs(trained: Path) -> None:
     assert "seen" in report["protocol"]
     assert " per user" in report["guarantee"]
     assert report["stand_in"] is False
+
+
+def test_training_is_watched_on_validation_and_the_test_is_judged_once(
+    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked, step = [], [0]
+    ranked = Sequences.ranking_dataloader
+
+    def watched(data: Sequences, split: str) -> object:
+        looked.append((split, step[0]))
+        return ranked(data, split)
+
+    def stepped(*_: object) -> None:
+        step[0] += 1
+
+    monkeypatch.setattr(Sequences, "ranking_dataloader", watched)
+    monkeypatch.setattr(TrainingProgress, "on_train_batch_start", stepped, raising=False)
+    args = [str(recipe), "--trainer.check_val_every_n_epoch", "1", "--trainer.enable_progress_bar", "null"]
+    assert fit([*args, "--out", "run"]) == 0
+    assert [split for split, _ in looked].count("test") == 1
+    assert looked[-1] == ("test", STEPS)
+    said = capsys.readouterr().out
+    assert "on validation items" in said
+    assert "on test items" not in said
+    assert "choose settings by this, not by the test" in said
+    report = strict(here / "run/metrics.json")
+    assert report["validation"]["ndcg@10"] != report["ndcg@10"]
+    assert "for validation" in report["protocol"]
+    assert fit([*args, "--data.validation", "false", "--out", "paper"]) == 0
+    assert "on test items" in capsys.readouterr().out
+    assert "validation" not in strict(here / "paper/metrics.json")
+    assert "validation" not in strict(here / "paper/metrics.json")["protocol"]
 
 
 def test_privacy_json_is_the_ledger(trained: Path) -> None:

@@ -114,4 +114,4 @@ def test_leave_one_out(users, validation):
 def test_no_validation_split_unless_asked():
     histories, _ = build_histories(interactions([list("abcd")]), 0)
     with pytest.raises(UserError, match=r"set data\.validation to true"):
-        LeaveOneOut(histories).held_out("validation")
+        LeaveOneOut(histories, validation=False).held_out("validation")

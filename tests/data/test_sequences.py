@@ -18,7 +18,8 @@ def log(tmp_path):
 
 
 def small(log, **options):
-    return Sequences(**{"dataset": "file", "path": log, "batch_size": 4, "sampling_seed": 0, **options})
+    settings = {"dataset": "file", "path": log, "batch_size": 4, "sampling_seed": 0, "validation": False}
+    return Sequences(**{**settings, **options})
 
 
 def test_a_file_becomes_sequences(log):
@@ -41,6 +42,32 @@ def test_the_splits(log):
     assert torch.equal(test_batch.target - 1, (test_batch.seen[:, 0] - 1 + 7) % 12)
     assert data.popularity.sum() == 12 * 6
     assert torch.equal(next(iter(small(log).val_dataloader())).target, test_batch.target)
+
+
+def test_nobody_trains_on_what_comes_later_and_validation_is_the_default(tmp_path):
+    """Every event is an item of its own, so that an item says whose it is and when it was met."""
+    rows = [(f"u{user}", f"{10 * user + place + 1}", place) for user in range(12) for place in range(3 + user % 5)]
+    path = tmp_path / "log.csv"
+    path.write_text("user,item,time\n" + "".join(f"{user},{item},{time}\n" for user, item, time in rows))
+    data = Sequences(dataset="file", path=str(path), min_events=0, batch_size=12)
+    number = {raw: place for place, raw in enumerate(data.catalogue_ids, 1)}
+    events = [[number[f"{10 * user + place + 1}"] for place in range(3 + user % 5)] for user in range(12)]
+    tested = [history for history in events if len(history) >= 4]  # the others are too short to hold two out
+    held_out = {item for history in tested for item in history[-2:]}
+    trained = {
+        item
+        for micro in data.train_dataloader().dataset.__getitems__(range(12))
+        for item in (*micro.history.flatten().tolist(), *micro.targets.flatten().tolist())
+    }
+    assert trained - {0} == {item for history in events for item in history} - held_out
+    assert not data.popularity[sorted(held_out)].any()
+    for loader, known in ((data.val_dataloader(), 2), (data.test_dataloader(), 1)):
+        found = {}
+        for batch in loader:
+            for history, target, seen in zip(batch.history, batch.target, batch.seen, strict=True):
+                assert history[history != 0].tolist() == seen[seen != 0].tolist()
+                found[int(target)] = history[history != 0].tolist()
+        assert found == {history[-known]: history[:-known] for history in tested}
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])

@@ -22,6 +22,7 @@ first trains in that folder what is missing; with `--keep docs/measured/dpformer
 file. Each cell is a recipe in `recipes/`, trained with `--privacy.epsilon` and `--seed`.
 
 **Protocol.** Leave one out: a user's last item is the target, and all items are ranked, ties counted against the model.
+All others are trained on (`data.validation: false`), and curves are of the test, too, as in the paper.
 δ is 1 / users. Everything is paid for from one budget: item frequencies, item selection, co-occurrence and training.
 Hyper-parameters were chosen by hand on the same data, as in the paper; that is not part of ε. A cell holds NDCG@10 /
 HIT@10 in %, mean ± standard deviation over seeds, and the number of seeds. The paper does not say whether it masks

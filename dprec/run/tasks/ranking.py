@@ -32,7 +32,9 @@ class Ranking(Task):
     held_out = "items"
 
     def describe(self, data: Any) -> dict[str, Any]:
-        return super().describe(data) | {"items": data.items - 1}
+        held_out = "; nobody trains on the item before the last, which is for validation"
+        protocol = self.protocol + (held_out if getattr(data, "validation", False) else "")
+        return super().describe(data) | {"items": data.items - 1, "protocol": protocol}
 
     def size(self, data: Any) -> str:
         return f"{super().size(data)}, {data.items - 1:,} items"
