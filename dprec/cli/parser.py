@@ -43,8 +43,8 @@ class RecipeCLI(LightningCLI):
     Its automatic optimizer is off, since replacing the model's optimizer would drop the noise.
     """
 
-    def __init__(self, args: list[str], model: type = Transformer) -> None:
-        self._from_data = from_data(model)
+    def __init__(self, args: list[str], classes: Mapping[str, type] = DEFAULT_CLASSES) -> None:
+        self._classes = classes
         super().__init__(
             Learner,
             pl.LightningDataModule,
@@ -77,8 +77,9 @@ class RecipeCLI(LightningCLI):
         parser.add_argument(
             "--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none."
         )
-        parser.set_defaults({key: {"class_path": path_of(DEFAULT_CLASSES[key])} for key in ("model", "data")})
-        for size in self._from_data:
+        # Not the usual classes: their defaults would stand for the arguments of the same name of those in use.
+        parser.set_defaults({key: {"class_path": path_of(self._classes[key])} for key in ("model", "data")})
+        for size in from_data(self._classes["model"]):
             parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -139,7 +140,7 @@ def parse(line: CommandLine) -> Settings:
     args = [word for path in line.recipes for word in ("--config", path)]
     args += [f"--{key}={value}" for key, value in line.overrides]
     try:
-        cli = RecipeCLI(args, classes["model"])
+        cli = RecipeCLI(args, classes)
     except jsonargparse.ArgumentError as error:
         raise UserError(one_line(str(error))) from None
     tree = _plain(cli)

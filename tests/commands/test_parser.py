@@ -132,3 +132,15 @@ def test_the_list_of_commands_names_every_command_and_its_recipe(capsys: pytest.
     assert listed([]) == 2
     assert listed(["--help"]) == 0
     assert capsys.readouterr().out == 2 * usage.COMMANDS
+
+
+def test_a_class_keeps_its_own_defaults(tmp_path: Path) -> None:
+    """Clicks hold no validation day out and DualEncoder drops nothing; histories and the Transformer do."""
+    (tmp_path / "clicks.yaml").write_text(
+        "data: {class_path: dprec.data.Clicks}\nmodel: {class_path: dprec.models.PCTR}\nname: x\n"
+    )
+    assert parse(CommandLine(recipes=[str(tmp_path / "clicks.yaml")])).flat["data.validation"] is False
+    line = CommandLine(overrides=[("model", "dprec.models.DualEncoder")])
+    assert parse(line).flat["model.dropout"] == 0.0
+    assert parse(CommandLine()).flat["model.dropout"] == 0.2
+    assert parse(CommandLine()).flat["data.validation"] is True
