@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -152,9 +151,11 @@ class Privacy(pl.Callback):
         self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
         self._continue(trainer)
         self._loading = Loading(trainer, self.sampling.unit)
+        if not self.noise.seeded:
+            self._loading.forget_seeds()
         self._loading.of([0])
         self._loading.of([])  # a draw may be empty: say now where that cannot be
-        self._probe, self._first, self._periods = Probe(), True, Periods(self.sampling, self.rules)
+        self._probe, self._first, self._periods = Probe(self._loading.streams), True, Periods(self.sampling, self.rules)
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise self.planned.too_dear()
@@ -188,8 +189,7 @@ class Privacy(pl.Callback):
         self._periods.enter(self.steps, self._loading.dataset, pl_module, pl_module.sums)
         self._loading.hold(batch)
         if not self.noise.seeded:
-            # A dropout mask that can be redrawn is no secret, and where it falls depends on who is in the batch.
-            torch.manual_seed(secrets.randbits(63))
+            self._loading.streams.reseed()
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
         """Let no parameter move by a gradient that was not made private."""

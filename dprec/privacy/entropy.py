@@ -6,13 +6,15 @@ found starts from the operating system's entropy: before the first batch is made
 
 from __future__ import annotations
 
+import pickle
 import random
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from dprec.privacy.reachable import GENERATORS, reachable
 
@@ -44,12 +46,12 @@ class Streams:
         for each in self._each:
             _start(each, seed)
 
-    def states(self) -> list[Any]:
+    def states(self) -> bytes:
         """Return where all but torch's global ones are."""
-        return [_state(each) for each in self._each]
+        return pickle.dumps([_state(each) for each in self._each])
 
-    def restore(self, states: list[Any]) -> None:
-        for each, state in zip(self._each, states, strict=True):
+    def restore(self, states: bytes) -> None:
+        for each, state in zip(self._each, pickle.loads(states), strict=True):
             _restore(each, state)
 
 
@@ -66,19 +68,31 @@ def _start(each: Any, seed: int) -> None:
 
 def _state(each: Any) -> Any:
     if isinstance(each, torch.Generator):
-        return each.get_state().tolist()
+        return each.get_state().numpy().tobytes()
     if isinstance(each, np.random.RandomState):
-        told: Any = each.get_state()
-        return told[0], told[1].tolist(), *told[2:]
+        return each.get_state()
     return each.bit_generator.state if isinstance(each, np.random.Generator) else each.getstate()
 
 
 def _restore(each: Any, state: Any) -> None:
     if isinstance(each, torch.Generator):
-        each.set_state(torch.tensor(state, dtype=torch.uint8))
+        each.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     elif isinstance(each, np.random.RandomState):
         each.set_state(state)
     elif isinstance(each, np.random.Generator):
         each.bit_generator.state = state
     else:
         each.setstate(state)
+
+
+class FreshWorkers:
+    """A loader's `worker_init_fn` after which its process draws from entropy of its own."""
+
+    def __init__(self, first: Callable[[int], None] | None, holders: Sequence[Any]) -> None:
+        self._first, self._holders = first, holders
+
+    def __call__(self, worker: int) -> None:
+        if self._first is not None:
+            self._first(worker)
+        told = get_worker_info()
+        Streams([*self._holders, *([] if told is None else [told.dataset])]).reseed()

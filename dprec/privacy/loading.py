@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dprec.errors import UserError
+from dprec.privacy.entropy import FreshWorkers, Streams
 from dprec.privacy.tape import batch_tensors
 
 
@@ -42,8 +43,19 @@ class Loading:
         self._collate: Callable[[Any], Any] = loader.collate_fn
         self._sampler = loader.batch_sampler
         self._sampler.telling = True
-        self._trainer = trainer
+        self._loader, self._trainer = loader, trainer
+        self.streams = Streams([trainer.lightning_module, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
+
+    def forget_seeds(self) -> None:
+        """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.
+
+        One that can be redrawn is no secret, and where it falls depends on who is in the batch.
+        """
+        self.streams.reseed()
+        first = self._loader.worker_init_fn
+        if not isinstance(first, FreshWorkers):
+            self._loader.worker_init_fn = FreshWorkers(first, [self._collate])
 
     def drawn(self, step: int) -> Sequence[int]:
         """Return the users that were drawn for the batch of this step, in the sampler's order; to be called once."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import MixedUsers
+from dprec.privacy.entropy import Streams
 from dprec.privacy.gradient import padding_rows, trained_parameters
 from dprec.privacy.one_user import SparseLookUps, difference, norm_of
 from dprec.privacy.same_draws import SameDraws
@@ -47,7 +48,8 @@ class Probe:
     It looks for them in the first steps, and then ever more rarely.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams | None = None) -> None:
+        self._streams = streams or Streams()
         self._done = (False, False)
         self._steps = 0
 
@@ -57,9 +59,9 @@ class Probe:
         rare = self._steps > SPREAD and self._steps & (self._steps - 1)
         if all(self._done) or (self._done[0] and rare) or len(drawn) < 2:
             return
-        company, told = _company(made, drawn)
+        company, told = _company(made, drawn, self._streams)
         if told > self._done:
-            probe(module, trained_parameters(module), module.losses, made, company)
+            probe(module, trained_parameters(module), module.losses, made, company, self._streams)
             self._done = told
 
 
@@ -69,12 +71,13 @@ def probe(
     losses: Callable[[Any], Tensor],
     made: Made,
     users: Sequence[int],
+    streams: Streams | None = None,
 ) -> None:
     """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone."""
     tables = {table.name for table in tables_of(module, parameters)}
     before = _state(module)
     shaken = Shaken(parameters, tables, padding_rows(module))
-    compare = partial(_compare_one, parameters, tables, losses, shaken.read, made)
+    compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
     try:
         for name in _held_twice(module, parameters, tables):
             shaken.read(name, None)
@@ -105,18 +108,18 @@ def probe(
             )
 
 
-def _company(made: Made, drawn: Sequence[int]) -> tuple[list[int], tuple[bool, bool]]:
+def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:
     """Return a few users, and whether any of them meet in a micro-batch and are padded there."""
     count = min(len(drawn), SPREAD)
     some = [drawn[len(drawn) * number // count] for number in range(count)]
-    with SameDraws():
+    with SameDraws(streams=streams):
         shapes = {user: tuple(t.shape for part in made([user]) for t in batch_tensors(part)) for user in some}
     ordered = sorted(shapes, key=lambda user: sum(shape.numel() for shape in shapes[user]), reverse=True)
     longest, middle, shortest = ordered[0], ordered[len(ordered) // 2], ordered[-1]
     companies = [list(dict.fromkeys([longest, middle, shortest])), *map(list, pairwise(ordered))]
     told = []
     for company in companies:
-        with SameDraws():
+        with SameDraws(streams=streams):
             meet = max(len(part) for part in made(company)) == len(company) > 1
         told.append((meet, meet and len({shapes[user] for user in company}) > 1))
         if all(told[-1]):
@@ -137,21 +140,22 @@ def _compare_one(
     losses: Callable[[Any], Tensor],
     read: Read,
     made: Made,
+    streams: Streams | None,
     together: Sequence[int],
     user: int,
 ) -> bool:
     """Find the gradient of this user alone among those of some together; return whether each draws anything."""
     exactly = torch.autocast(next(iter(parameters.values())).device.type, enabled=False)
-    with SameDraws():
+    with SameDraws(streams=streams):
         (alone,) = made([user])
-    with exactly, SameDraws(), SparseLookUps([parameters[name] for name in tables]):
+    with exactly, SameDraws(streams=streams), SparseLookUps([parameters[name] for name in tables]):
         truth = torch.autograd.grad(losses(alone).sum(), list(parameters.values()), allow_unused=True)
     size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
-    with SameDraws() as draws:
+    with SameDraws(streams=streams) as draws:
         parts = made(together)
     own_draws, found = draws.by_user, []
     for part in parts:
-        with exactly, SameDraws(len(part)) as draws, Tape(parameters, len(part), read=read) as tape:
+        with exactly, SameDraws(len(part), streams) as draws, Tape(parameters, len(part), read=read) as tape:
             tape.watch(part)
             loss = losses(part)
         tape.backward(loss)
