@@ -23,13 +23,17 @@ def evaluate(argv: list[str], console: Console) -> None:
         return
     import torch
 
+    from dprec.cli.classes import refuse_foreign
+    from dprec.cli.keys import normal
     from dprec.run.checkpoints import load_run
     from dprec.run.console import in_lines, notice_box
     from dprec.run.tasks import task_of
 
     split = line.take("split") or "test"
-    asked = line.take("metrics")
-    checkpoint, model = load_run(line.only("RUN"))
+    asked, trusted = line.take("metrics"), line.take_list("trust")
+    checkpoint, model = load_run(line.only("RUN"), trusted)
+    if not any(normal(key) == "data.class_path" for key, _ in line.overrides):  # else the data are not the file's
+        refuse_foreign(checkpoint["dprec"]["data"], line.only("RUN"), trusted)
     task = task_of(type(model))
     metrics = task.asked(asked or checkpoint["dprec"]["metrics"])
     data = task.data_of(checkpoint["dprec"], line.overrides)

@@ -25,11 +25,11 @@ def recommend(argv: list[str], console: Console) -> None:
     from dprec.run.serving import Recommendations, read_histories, split_ids
 
     history, file = line.take("history"), line.take("file")
-    count = line.take_number("k") or 10
+    count, trusted = line.take_number("k") or 10, line.take_list("trust")
     line.refuse_overrides()
     if (history is None) == (file is None):
         raise UserError('say whose items come next: --history "id id id", or --file histories.txt')
-    recommendations = Recommendations.of_run(line.only("RUN"), count, exclude_seen="allow-seen" not in line.switches)
+    recommendations = Recommendations.of_run(line.only("RUN"), count, "allow-seen" not in line.switches, trusted)
     if file is not None:
         for number, raw in read_histories(file):
             command.print_json(recommendations.answer(raw, f"{file}, line {number}"))

@@ -69,6 +69,12 @@ class CommandLine:
         self.overrides = [pair for pair in self.overrides if pair[0] != key]
         return values[-1] if values else None
 
+    def take_list(self, key: str) -> list[str]:
+        """As :meth:`take`, for names with commas between, and as often as it is given."""
+        values = [value for name, value in self.overrides if name == key]
+        self.take(key)
+        return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
     def take_number(self, key: str) -> int | None:
         """As :meth:`take`, for a whole number of at least 1."""
         value = self.take(key)

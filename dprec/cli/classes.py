@@ -13,6 +13,38 @@ from dprec.cli.keys import check, normal, parameters, unwritten
 from dprec.cli.messages import one_line
 from dprec.errors import UserError
 
+OWN = ("dprec.models", "dprec.data")
+
+
+def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> None:
+    """Refuse classes that a file names from elsewhere, before any of them is imported: importing runs code.
+
+    `trusted` names the modules of which the person who runs the command says that they may run. dprec's own models and
+    data take plain values only, none of which can name a class; that is not so of its benchmarks.
+
+    >>> refuse_foreign({"class_path": "dprec.models.GRU", "init_args": {"dim": 8}}, "last.ckpt")
+    >>> refuse_foreign({"class_path": "my_model.MyModel"}, "last.ckpt", trusted=["my_model"])
+    >>> refuse_foreign({"class_path": "my_model.MyModel"}, "last.ckpt")
+    Traceback (most recent call last):
+    dprec.errors.UserError: last.ckpt names my_model.MyModel, no model or data of dprec: add --trust my_model to run it
+    """
+    for name in _named(settings):
+        if not any(f"{name}.".startswith(f"{module}.") for module in (*OWN, *trusted)):
+            module = name.rpartition(".")[0] or name
+            raise UserError(f"{where} names {name}, no model or data of dprec: add --trust {module} to run it")
+
+
+def _named(settings: Any) -> Iterator[str]:
+    """Every class that settings name, however deep."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if key == "class_path":
+                yield str(value)
+            yield from _named(value)
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from _named(value)
+
 
 def path_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"

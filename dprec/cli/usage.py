@@ -83,6 +83,8 @@ RUN is a run folder or a .ckpt file.
   --data.path PATH     other data (any --data.key of dprec.fit); unknown items are left out
   --split NAME         test (default) or validation
   --metrics LIST       such as ndcg@5,recall@20, or auc,log_loss of clicks; default those of the run
+  --trust MODULE       a module of your own that the run's model or data come from; only dprec's
+                       own are imported otherwise
   --json               one JSON object instead of a table
 
 example:
@@ -101,6 +103,7 @@ The best next items for a history of raw item ids, oldest first; needs the check
                        item gets an "error" instead, the others go on, and the exit code is 0.
   -k N                 how many items (10)
   --allow-seen         also recommend what is in the history
+  --trust MODULE       a module of your own that the run's model comes from
   --json               one JSON object instead of a table
 
 Unknown ids are skipped with a warning; a --history of only unknown ids is an error (exit code 2).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from dprec.cli.classes import build
+from dprec.cli.classes import build, refuse_foreign
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.run.folder import RunFolder, checkpoint_of, replace_file, write_json
@@ -122,11 +122,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def load_run(run: str) -> tuple[dict[str, Any], Learner]:
-    """The checkpoint of a run, named by its folder or as a file, and the trained model in it; no data is needed."""
+def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:
+    """The checkpoint of a run, named by its folder or as a file, and the trained model in it; no data is needed.
+
+    Whoever wrote the file runs nothing here: a model's class outside of dprec is imported only from `trusted` modules.
+    """
     path = checkpoint_of(run)
     checkpoint = read_checkpoint(path)
     ours = checkpoint["dprec"]
+    refuse_foreign(ours["model"], str(path), trusted)
     model: Learner = build(Learner, ours["model"], "model")
     try:
         model.load_state_dict(checkpoint["state_dict"])

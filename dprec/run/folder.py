@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +61,22 @@ class RunFolder:
         self.refuse_if_taken()
         text = f"# Run again: python -m dprec.fit {self.config} --out NEW_FOLDER\n"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make()
             with open(self.config, "x", encoding="utf-8") as file:
                 file.write(text + settings)
         except FileExistsError:
             raise UserError(f"{self.path} already holds a run: give another --out") from None
         except OSError as error:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}") from None
+
+    def _make(self) -> None:
+        """The folder, for nobody else to read: not all in it is private. One that was there keeps its rights."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+            return
+        if os.name == "posix" and stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+            print(f"warning: others can read {self.path}, and not all in it is private: chmod 700", file=sys.stderr)
 
     def refuse_if_finished(self) -> None:
         if self.metrics.exists():

@@ -28,8 +28,10 @@ class Recommendations:
     exclude_seen: bool = True
 
     @classmethod
-    def of_run(cls, run: str, count: int = 10, exclude_seen: bool = True) -> Recommendations:
-        checkpoint, model = load_run(run)
+    def of_run(
+        cls, run: str, count: int = 10, exclude_seen: bool = True, trusted: Sequence[str] = ()
+    ) -> Recommendations:
+        checkpoint, model = load_run(run, trusted)
         if not isinstance(model, Recommender):
             raise UserError(f"{run} holds a {type(model).__name__}, which ranks no items: give a run of a recommender")
         return cls(model, Catalogue(checkpoint["dprec"]["catalogue"]), count, exclude_seen)

@@ -159,7 +159,7 @@ def test_a_model_of_ones_own_trains_privately(recipe: Path, here: Path, capsys: 
     assert fit([str(recipe), "own.yaml", "--out", "own"]) == 0
     assert strict(here / "own/metrics.json")["epsilon"] > 0
     capsys.readouterr()
-    assert recommend(["own", "--history", "film3", "-k", "2", "--json"]) == 0
+    assert recommend(["own", "--history", "film3", "-k", "2", "--json", "--trust", "my_counts"]) == 0
     assert len(json.loads(capsys.readouterr().out)["items"]) == 2
 
 
