@@ -1,0 +1,161 @@
+"""The noise in what a run releases is the planned noise: in counts, in chosen rows, and in rows that paid late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dprec.data import Clicks
+from dprec.models import PCTR
+from dprec.privacy.release import ExactSums, Portion
+from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP, Strategy
+from tests.sparsity.test_runs import clicks, fit
+
+RECORDS_A_STEP = 60
+
+
+class Silent(PCTR):
+    """Looks everything up and learns nothing: what its weights do is noise."""
+
+    def losses(self, batch: Any) -> Tensor:
+        return super().losses(batch) * 0
+
+
+class Keep(pl.Callback):
+    """Notes the rates of every step, and saves what a run shows in the middle and at its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rates = folder, []  # type: ignore[var-annotated]
+
+    def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
+        (group,) = optimizer.param_groups
+        self.rates.append((group["lr"], group["weight_decay"], group["momentum"]))
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+        if trainer.global_step in (3, 5):
+            trainer.save_checkpoint(self.folder / f"{trainer.global_step}.ckpt")
+
+
+def many_rows() -> Clicks:
+    data = Clicks(dataset="synthetic", synthetic_records=700, table_scale=1e-2, batch_size=RECORDS_A_STEP)
+    data.setup()
+    return data
+
+
+def law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean factors and covariance of (w, m) after these steps, one step at a time."""
+    mean, cov = np.eye(2), np.zeros((2, 2))
+    for rate, decay, momentum in rates:
+        matrix = np.array([[1 - rate * decay, -rate * momentum], [decay, momentum]])
+        noise = std * np.array([[-rate], [1.0]])
+        mean, cov = matrix @ mean, matrix @ cov @ matrix.T + noise @ noise.T
+    return mean, cov
+
+
+def has_unit_variance(values: Tensor) -> bool:
+    squares = float(values.double().square().sum())
+    return bool(1e-4 < stats.chi2.cdf(squares, values.numel()) < 1 - 1e-4)
+
+
+RUNS: dict[str, tuple[Callable[[], list[Strategy]], dict[str, float]]] = {
+    "none": (lambda: [], {}),
+    "none with momentum": (lambda: [], {"momentum": 0.8, "weight_decay": 0.2}),
+    "dense": (lambda: [Dense()], {"weight_decay": 0.2}),
+    "fest": (lambda: [FEST(keep=60, share=0.1)], {}),
+    "lazydp": (lambda: [LazyDP()], {}),
+    "lazydp with decay": (lambda: [LazyDP()], {"weight_decay": 0.2}),
+    "lazydp with momentum": (lambda: [LazyDP()], {"momentum": 0.8}),
+    "lazydp with both": (lambda: [LazyDP()], {"momentum": 0.8, "weight_decay": 0.2}),
+    "lazydp replayed with both": (lambda: [LazyDP(aggregate=False)], {"momentum": 0.8, "weight_decay": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_is_released_has_the_planned_variance(name: str, tmp_path: Path) -> None:
+    """Of the weights and of the averages beside them, in a checkpoint of the middle and in the last."""
+    make, options = RUNS[name]
+    data, strategies, keep = many_rows(), make(), Keep(tmp_path)
+    torch.manual_seed(0)
+    settings = {"optimizer": "sgd", "learning_rate": 0.5, "weight_decay": 0.0, "warmup": 0.4} | options
+    learner = Silent(13, data.vocabularies, hidden=[8], **settings)  # type: ignore[arg-type]
+    start = {name: value.clone() for name, value in learner.state_dict().items()}
+    padding = {f"{path}.weight" for path, part in learner.named_modules() if getattr(part, "padding_idx", 1) == 0}
+    privacy, _ = fit(strategies, data, learner, callbacks=[keep])
+    (strategy,) = strategies or [None]
+    chosen = strategy.space.split(strategy._rows) if isinstance(strategy, FEST) else None  # type: ignore[union-attr]
+    std = privacy.sigma * privacy.clipping.max_norm / RECORDS_A_STEP
+    for step in (3, 5):
+        saved = torch.load(tmp_path / f"{step}.ckpt", weights_only=True)
+        mean, cov = law(keep.rates[:step], std)
+        units = []
+        for parameter, before in start.items():
+            now = saved["state_dict"][parameter]
+            if chosen is not None and parameter in chosen:
+                others = torch.ones(len(now), dtype=torch.bool).index_fill_(0, chosen[parameter], False)
+                assert torch.equal(now[others], before[others])
+                before, now = before[~others], now[~others]
+            elif parameter in padding:
+                before, now = before[1:], now[1:]
+            units.append(((now.double() - mean[0, 0] * before.double()) / cov[0, 0] ** 0.5).flatten())
+        assert has_unit_variance(torch.cat(units))
+        if isinstance(strategy, LazyDP) and options.get("momentum"):
+            state = saved["callbacks"]["Privacy"]["sparsity"][0]
+            assert set(state) == set(strategy.space.tables)
+            off = [
+                torch.stack([saved["state_dict"][table], state[table]]).double()
+                - torch.from_numpy(mean[:, 0]).view(2, 1, 1) * start[table].double()
+                for table in state
+            ]
+            pairs = torch.cat([each[:, 1:].flatten(1) for each in off], 1).numpy()  # (2, n) of a weight and its average
+            alone = np.linalg.solve(np.linalg.cholesky(cov), pairs)[1]  # of the average, once the weight is known
+            assert has_unit_variance(torch.from_numpy(alone))
+
+
+@pytest.mark.parametrize("per_table", [False, True])
+def test_the_counts_of_all_users_have_the_planned_noise(per_table: bool) -> None:
+    told: list[np.ndarray] = []
+
+    class Told(FEST):
+        def prepare(self, users: int, portions: Callable[[], Any], sums: ExactSums) -> None:
+            def both(release: Any, size: int, users: int, portions: list[Portion]) -> np.ndarray:
+                noisy = sums(release, size, users, portions)
+                told.extend([noisy.copy(), ExactSums()(release, size, users, portions)])
+                return noisy
+
+            super().prepare(users, lambda: list(portions()), both)  # type: ignore[arg-type]
+
+    privacy, _ = fit([Told(keep=20, share=0.1, per_table=per_table)])
+    (event,) = privacy.planned.releases.values()
+    noisy, exact = told
+    unit = torch.from_numpy(noisy - exact) / event.noise_multiplier
+    assert len(unit) > 300
+    assert has_unit_variance(unit)
+    assert stats.kstest(unit.numpy(), "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("make", [lambda: AdaFEST(threshold=-50.0), lambda: ExponentialSelection(keep=40)])
+def test_rows_that_a_step_chooses_have_the_planned_noise(make: Any) -> None:
+    """Every row that moved in a step, by the noise of gradients alone, which choosing leaves larger."""
+    moved: list[Tensor] = []
+
+    class Look(pl.Callback):
+        def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
+            for parameter in module.parameters():
+                gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+                moved.append(gradient.flatten().clone())
+
+    data = clicks()
+    torch.manual_seed(0)
+    learner = Silent(13, data.vocabularies, hidden=[8], optimizer="sgd", weight_decay=0.0)
+    privacy, _ = fit([make()], data, learner, callbacks=[Look()])
+    std = privacy.sigma * privacy.rules.gradient_noise / RECORDS_A_STEP
+    assert privacy.rules.gradient_noise > 1.05
+    assert has_unit_variance(torch.cat(moved) / std)
