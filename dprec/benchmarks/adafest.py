@@ -17,7 +17,7 @@ from dprec.benchmarks.report import Row
 from dprec.models.optimizers import SGD
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
 from dprec.sparsity import AdaFEST, Dense
@@ -108,7 +108,7 @@ def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], st
     """Return the mean time of a step after the first one, and how many rows got noise in it."""
     parameters, noise = dict(module.named_parameters()), GaussianNoise()
     optimizer, rules = SGD(parameters.values(), lr=0.01, fused=True), RowRules([strategy])
-    rules.begin(module, parameters, 1.0, 1 / BATCH, noise)
+    rules.begin(module, parameters, 1.0, 1 / BATCH, noise, most_users(BATCH))
     rules.guard(module, optimizer, 0)
     gradient = PrivateGradient(Clipping("flat", 1.0), rules.gradient_noise, BATCH, noise, rules=rules)
     begin = 0.0

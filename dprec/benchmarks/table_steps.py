@@ -15,7 +15,7 @@ from dprec.data.batch import ClickBatch
 from dprec.models.clicks import ClickModel
 from dprec.models.optimizers import SGD
 from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
 from dprec.sparsity import EANA, Dense, LazyDP
@@ -83,7 +83,7 @@ class Step:
 
     def _make_private(self, expected: int) -> None:
         noise, clipping = GaussianNoise(), ClippingWithStages("flat", 1.0, self.stages)
-        self.rules.begin(self.model, self.parameters, 1.0, 1 / expected, noise)
+        self.rules.begin(self.model, self.parameters, 1.0, 1 / expected, noise, most_users(expected))
         for strategy in self.rules.strategies:  # not `guard`: the others' steps would settle all rows
             strategy.bind(self.optimizer, 0)
         sigma = self.rules.gradient_noise

@@ -30,6 +30,11 @@ class SequenceBatch:
     def __len__(self) -> int:
         return self.history.shape[0]
 
+    @property
+    def empty(self) -> Tensor:
+        """(B,) who has no history at all: with privacy they add nothing to a step."""
+        return (self.history == 0).all(1)
+
     def select(self, users: Sequence[int]) -> SequenceBatch:
         """Return the batch these users alone would be, in this order: as long as the longest of them."""
         rows = list(users)

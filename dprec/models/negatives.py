@@ -65,8 +65,11 @@ def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, 
     """
     outside = target == 0  # (B, T)
     hidden = hidden.masked_fill(outside.unsqueeze(-1), 0.0)  # scores of padding must not overflow
-    own = (hidden * F.embedding(target, table)).sum(-1)
-    others = F.linear(hidden, F.embedding(ids, table))  # (B, T, K)
+    rows = F.embedding(ids, table)
+    # The loss knows differences of scores alone. Items that have much in common would leave only rounding of them.
+    common = rows.detach().mean(0)
+    own = (hidden * (F.embedding(target, table) - common)).sum(-1)
+    others = F.linear(hidden, rows - common)  # (B, T, K)
     others = others.masked_fill(target.unsqueeze(-1) == ids, -torch.inf).logsumexp(-1) + math.log(weight)
     return -F.logsigmoid(own - others).masked_fill(outside, 0.0)
 

@@ -15,6 +15,7 @@ from dprec.privacy import norms
 from dprec.privacy.contribution import Contribution, Dense
 from dprec.privacy.row_sum import RowSum
 from dprec.privacy.tape import Read, Tape, select_users
+from dprec.privacy.wide_sum import add_weighted
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -190,14 +191,14 @@ def _clip(
     broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():
-        out, weight = sums[name], scale.to(sums[name].dtype)
+        out, dtype = sums[name], norms.form(uses)["dtype"]
         for use in uses:
             if some_broken:
                 use.forget(broken)
             if isinstance(out, RowSum):
-                out.add(use, weight)
+                out.add(use, scale.to(out.dtype))
             else:
-                use.add_weighted(out, weight)
+                add_weighted(out, use, scale, dtype)
     return norm, scale
 
 

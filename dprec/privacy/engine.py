@@ -19,7 +19,7 @@ from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parame
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.ledger import Ledger
 from dprec.privacy.loading import Loading, restart
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.periods import Periods
 from dprec.privacy.plan import Plan
 from dprec.privacy.probe import Probe
@@ -81,6 +81,7 @@ class Privacy(pl.Callback):
         self._plan: Plan | None = None
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
+        self.coarse = False  # whether gradients are bfloat16 somewhere, so that no bound on their rounding holds
         self._first = True  # no step was taken in this process yet
 
     @property
@@ -138,7 +139,9 @@ class Privacy(pl.Callback):
         if self.rules.broken:
             return f"not private: {self.rules.broken}"
         told = self.rules.phrase(self.planned.sigma)
-        return guarantee(self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told)
+        return guarantee(
+            self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, self.coarse
+        )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
@@ -162,8 +165,10 @@ class Privacy(pl.Callback):
         trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
         pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
         trained = trained_parameters(pl_module)
+        self.coarse |= "bf16" in str(trainer.precision) or any(p.dtype.itemsize < 4 for p in trained.values())
         sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
-        self.rules.begin(pl_module, trained, self.sigma, unit, self.noise)
+        most = most_users(self.sampling.expected_batch)
+        self.rules.begin(pl_module, trained, self.sigma, unit, self.noise, most)
         if self.steps == 0:
             users = self._loading.dataset
             self.rules.prepare(pl_module, trained, users, pl_module.sums, len(self.sampling.periods))
@@ -178,6 +183,7 @@ class Privacy(pl.Callback):
             self._record,
             self.rules,
             self._loading.refuse_other,
+            most,
         )
         restart(trainer, self.steps)
 
@@ -216,6 +222,7 @@ class Privacy(pl.Callback):
         return {
             "ledger": self.ledger.state_dict(),
             "steps": self.steps,
+            "coarse": self.coarse,
             "settings": terms(self._given, self.planned, self.noise.seeded),
             "sparsity": self.rules.state_dict(),
         }
@@ -229,6 +236,7 @@ class Privacy(pl.Callback):
         self.rules.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
+        self.coarse = bool(state_dict.get("coarse", False))
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
         releases = {} if self._plan is None else self._plan.releases
         self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dprec.errors import UserError
 from dprec.privacy.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
-from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users, rounding
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.row_sum import RowSum
 
@@ -27,8 +28,9 @@ class PaddingRow:
 class PrivateGradient:
     """(1/B) (Σ_u clip(g_u) + σ C N(0, I)), with B the expected batch, never the drawn one.
 
-    The sum and the noise are float32 at least, whatever the precision of the model. One noise draw per call,
-    however many micro-batches. `before_release` is called with the batch before noise is drawn, so that what
+    The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
+    model. One noise draw per call, however many micro-batches. Noise is made for `most` users, a public number, and a
+    step of more is refused. `before_release` is called with the batch before noise is drawn, so that what
     is about to be released is on record first.
 
     `admit` is called first, and may refuse the batch.
@@ -44,6 +46,7 @@ class PrivateGradient:
         before_release: Callable[[], None] = lambda: None,
         rules: RowRules | None = None,
         admit: Callable[[Sequence[Any]], None] = lambda batch: None,
+        most: int | None = None,
     ) -> None:
         self.clipping = clipping
         self.noise_multiplier = noise_multiplier
@@ -53,14 +56,22 @@ class PrivateGradient:
         self.before_release = before_release
         self.rules = rules or RowRules()
         self.admit = admit
+        self.most = most_users(expected_batch) if most is None else most
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
+        self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
     def __call__(
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
     ) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.admit(batch)
+        users = sum(map(len, batch))
+        if users > self.most:
+            raise UserError(
+                f"a step has {users} users where the noise is made for {self.most} at most: expect a larger batch"
+            )
+        losses = of_somebody(losses)
         self.before_release()
         for parameter in parameters.values():
             parameter.grad = None
@@ -77,11 +88,11 @@ class PrivateGradient:
             self.rules.choose(recorded if isinstance(recorded, list) else ())
             seen = []
             for part, own in zip(parts, recorded, strict=True):
-                users = self._add(sums, own)
+                clipped = self._add(sums, own)
                 seen.append(
-                    add_rest_alone(users, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
+                    add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
-        std = self.noise_multiplier * self.clipping.max_norm * (1 + ROUNDING)
+        std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
         for name, total in sums.items():
             parameter = parameters[name]
             if isinstance(total, RowSum):
@@ -91,7 +102,7 @@ class PrivateGradient:
                 for padding in self.padding:
                     if padding.parameter == name:
                         total[padding.row] = 0.0
-                gradient = total.div_(self.expected_batch)
+                gradient = self._gradients[name].copy_(total.div_(self.expected_batch))
             parameter.grad = gradient.to(parameter.dtype)
         self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
@@ -104,6 +115,8 @@ class PrivateGradient:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.
         if self._sums.keys() != parameters.keys():
             self._sums = {name: self._empty_sum(name, p) for name, p in parameters.items()}
+            dense = [name for name, total in self._sums.items() if isinstance(total, Tensor)]
+            self._gradients = {name: torch.empty_like(parameters[name]).detach() for name in dense}
         for total in self._sums.values():
             total.zero_()
         return self._sums
@@ -111,7 +124,20 @@ class PrivateGradient:
     def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:
         if self.rules.over(name):
             return RowSum(parameter.shape, parameter.dtype)
-        return torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32)).detach()
+        return torch.zeros_like(parameter, dtype=torch.float64).detach()
+
+
+def of_somebody(losses: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """Return the losses, such that an empty history costs nothing whatever the model makes of it.
+
+    Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.
+    """
+
+    def of(batch: Any) -> Tensor:
+        each, empty = losses(batch), getattr(batch, "empty", None)
+        return each if empty is None or empty.shape != each.shape else each.masked_fill(empty, 0.0)
+
+    return of
 
 
 def padding_rows(module: nn.Module) -> list[PaddingRow]:

@@ -22,15 +22,19 @@ class Unit:
     not_covered: str  # because of what the unit is
 
 
+COARSE = (
+    "what the presence of one moves the gradients of all others by, through roundings to bfloat16 that depend on the "
+    "shape of the batch, "
+)
 UNITS = {
     "user": Unit(
         present="adding or removing one user's whole history",
-        replaced="replacing one user's whole history by an empty one",
+        replaced="replacing one user's whole history by an empty one, which adds nothing to any step",
         not_covered="logged losses, metrics on the users' held-out items",
     ),
     "record": Unit(
         present="adding or removing one record",
-        replaced="leaving the place of one record empty",
+        replaced="leaving the place of one record empty, so that nothing is added there in any step",
         not_covered="people with several records, for whom it weakens with their number, logged losses, "
         "metrics on held-out records",
     ),
@@ -45,10 +49,11 @@ def guarantee(
     repeatable: bool,
     assumptions: Sequence[str] = (),
     split: str = "",
+    coarse: bool = False,
 ) -> str:
     """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered.
 
-    `split` says what of a step's noise goes where.
+    `split` says what of a step's noise goes where; `coarse` is a run whose gradients are bfloat16 somewhere.
     """
     if repeatable:
         return (
@@ -91,6 +96,7 @@ def guarantee(
         f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
         f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, {law}{caution}; "
         f"assumed public: {public}; not covered: {unit.not_covered}, "
+        f"{COARSE if coarse else ''}"
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )
 

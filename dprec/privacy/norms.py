@@ -18,6 +18,7 @@ from torch import Size, Tensor
 
 from dprec.privacy.catalogue_rows import CatalogueRows
 from dprec.privacy.contribution import Contribution, Dense, Outer, Pulled, Rows, SharedRows, Users
+from dprec.privacy.wide_sum import USERS, WidePart, add_weighted
 from dprec_kernels import sample_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.ordering import distinct
@@ -79,7 +80,7 @@ def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> 
     """Return the users' gradients such that norm and sum are of the same numbers; up to so many numbers are held."""
     if users * shape.numel() > room:
         return [BuiltAgain(uses, shape)]
-    whole = torch.empty(users, *shape, **_form(uses))
+    whole = torch.empty(users, *shape, **form(uses))
     for chosen, gradient in built(uses, shape, range(users)):
         whole[chosen] = gradient
     return [Dense(whole)]
@@ -144,8 +145,8 @@ def built(
     contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
 ) -> Iterator[tuple[Users, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, until all had a turn."""
-    step = max(1, SLICE // max(1, shape.numel()))
-    like = torch.empty(0, **_form(contributions))
+    step = min(USERS, max(1, SLICE // max(1, shape.numel())))
+    like = torch.empty(0, **form(contributions))
     for start in range(0, len(users), step):
         part = users[start : start + step]
         chosen: Users = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)
@@ -174,14 +175,20 @@ def sweep(
     if known:
         catalogue, rows = known
         left = _sum_by_overlaps(catalogue, rows, out, squared, noise, scale)
+    part, together = WidePart(out, form(contributions)["dtype"]), 0
     for chosen, gradient in built(contributions, out.shape, left):
+        together += len(gradient)
+        if together > USERS:
+            part.flush()
+            together = len(gradient)
         own = _square(gradient)
         squared[chosen] += own
         weight = scale(squared[chosen].sqrt(), noise[chosen])
         if not bool(torch.isfinite(own).all()):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         flat = gradient.view(len(gradient), -1)
-        out.view(-1).addmv_(flat.T, weight.to(flat.dtype))
+        part.sum.view(-1).addmv_(flat.T, weight.to(flat.dtype))
+    part.flush()
 
 
 def _known_overlaps(contributions: Sequence[Contribution]) -> tuple[CatalogueRows, list[Rows]] | None:
@@ -213,13 +220,13 @@ def _sum_by_overlaps(
         own = catalogue.norms_with(group, ids, values).sqrt() + slack[group.users]
         squared[group.users] += own.square()
         done[group.users] = True
-    weight = torch.where(done, scale(squared.sqrt(), noise), 0.0).to(out.dtype)
+    weight = torch.where(done, scale(squared.sqrt(), noise), 0.0)
     broken = done & (weight == 0)
     both: list[Contribution] = [catalogue, *rows]
     for contribution in both:
         if bool(broken.any()):
             contribution.forget(broken)
-        contribution.add_weighted(out, weight)
+        add_weighted(out, contribution, weight, catalogue.hidden.dtype)
     return (~done).nonzero().squeeze(1).tolist()
 
 
@@ -242,7 +249,7 @@ def _joined(contributions: Sequence[Contribution]) -> tuple[Tensor, Tensor]:
     return ids, torch.cat([c.values.reshape(*c.ids.shape, -1) for c in rows], 1)  # (B, N, d)
 
 
-def _form(contributions: Sequence[Contribution]) -> dict[str, Any]:
+def form(contributions: Sequence[Contribution]) -> dict[str, Any]:
     """Return the precision in which users' gradients are built, float32 at least, and where."""
     held = [value for c in contributions for value in _numbers(c)]
     dtypes = [value.dtype for value in held]

@@ -17,7 +17,7 @@ from dprec.privacy.batch_rows import batch_rows, broken_alone, look_ups, only
 from dprec.privacy.clipping import Recorded
 from dprec.privacy.contribution import Rows, SharedRows
 from dprec.privacy.declared import declared_rows, refuse_changed
-from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.privacy.noise import GaussianNoise, rounding
 from dprec.privacy.owed import guard
 from dprec.privacy.release import ExactSums, Release
 from dprec.privacy.row_sum import RowSum
@@ -78,11 +78,18 @@ class RowRules:
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
     def begin(
-        self, module: nn.Module, trained: Mapping[str, nn.Parameter], sigma: float, unit: float, noise: GaussianNoise
+        self,
+        module: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        sigma: float,
+        unit: float,
+        noise: GaussianNoise,
+        most: float,
     ) -> None:
         """Find each strategy's tables, once the noise multiplier of a step is known.
 
-        `unit` is the most that one user can move the step's gradient: clipping norm by expected batch.
+        `unit` is the most that one user can move the step's gradient: clipping norm by expected batch. A step has
+        `most` users at most.
         """
         tables, self._module = tables_of(module, trained), module
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
@@ -99,7 +106,7 @@ class RowRules:
                 self._over.setdefault(table.name, []).append(strategy)
             own = sigma * self.gradient_noise
             choice = own * strategy.relative_noise if strategy.looks else 0.0
-            strategy.begin(RowSpace(mine), choice, own * unit * (1 + ROUNDING), noise)
+            strategy.begin(RowSpace(mine), choice, own * unit * (1 + rounding(most)), noise)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.noised != "chosen"]
             if alone and len(over) > 1:

@@ -211,8 +211,10 @@ class Tape(TorchFunctionMode):
             and used[0].dim() == 2
             and (id(used[0]) in self._names or ids is not None)
         )
+        moved = operation_name(func) in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1
         for leaf in tree_leaves(result):
-            express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose else None))
+            same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
+            express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
         return result
 
 

@@ -39,7 +39,7 @@ class Workspace(threading.local):
         if held is None or held.numel() < size:
             with torch.inference_mode(False):  # memory first needed while ranking must serve training too
                 held = self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
-        return held[:size].view(*shape)
+        return held[:size].view(tuple(shape))
 
     def lend(self, name: str, size: int, like: Tensor) -> Loan | None:
         """Return memory of this name that no later call gets while the loan lives; None while it is lent."""

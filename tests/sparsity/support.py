@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.models.optimizers import SGD
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
 
@@ -76,7 +76,7 @@ class Run:
         self.clipping = clipping or Clipping()
         self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)
         unit = self.clipping.max_norm / EXPECTED
-        self.rules.begin(self.module, self.module.trained, sigma, unit, self.noise)
+        self.rules.begin(self.module, self.module.trained, sigma, unit, self.noise, most_users(1 / unit))
         self.rules.guard(self.module, self.optimizer, 0)
         self.gradient = PrivateGradient(
             self.clipping,

@@ -15,7 +15,7 @@ from dprec.errors import UserError
 from dprec.models import DualEncoder
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
+from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.probe import probe
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
@@ -75,7 +75,7 @@ class DeclaresWhatItSaw(Relative):
 def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch]) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
     rules, noise = RowRules([strategy]), GaussianNoise(1)
-    rules.begin(module, trained(module), 1.0, 0.25, noise)
+    rules.begin(module, trained(module), 1.0, 0.25, noise, most_users(4))
     gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules)
     gradient(trained(module), module.losses, batch)
     released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}

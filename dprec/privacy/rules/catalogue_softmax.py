@@ -10,9 +10,9 @@ from torch import Tensor
 from dprec.privacy.catalogue_rows import CatalogueRows
 from dprec.privacy.contribution import Contribution, zeroed
 from dprec.privacy.layout import layout_of
-from dprec.privacy.rules.rule import Rules, by_user, marked, named
+from dprec.privacy.rules.rule import Rules, at_least_float32, by_user, marked, named
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
-from dprec_kernels.catalogue_softmax import for_users
+from dprec_kernels.catalogue_softmax import centred, for_users
 
 if TYPE_CHECKING:
     from dprec.privacy.tape import Tape
@@ -27,10 +27,10 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
     if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
-    loss, log_total, groups = for_users(inputs, table.detach(), wanted, padding)
+    weights = centred(at_least_float32(table.detach()), padding)
+    loss, log_total, groups = for_users(inputs, weights, wanted, padding)
     # What stands at positions without a target has no part in a gradient, and need not be a number.
     kept = zeroed(by_user(inputs, tape.users).to(log_total.dtype), wanted == padding)
-    weights = table.detach().to(log_total.dtype)
 
     def for_table(gradient: Tensor) -> Contribution:
         return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, groups)

@@ -12,7 +12,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
 
-__all__ = ["catalogue_softmax", "for_users", "overlaps", "pieces", "reference"]
+__all__ = ["catalogue_softmax", "centred", "for_users", "overlaps", "pieces", "reference"]
+
+
+LIKE = 4  # a table is centred whose rows' squares are so many times as large as those of their differences
 
 
 def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
@@ -50,6 +53,27 @@ def for_users(
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, padding, longest)
     return _KnownSlope.apply(hidden, loss, slope), log_total, groups
+
+
+def centred(table: Tensor, padding: int = 0) -> Tensor:
+    """Return the table less what its rows have in common, where that is most of them: the softmax is the same.
+
+    It knows differences of scores alone, and float32 has few digits for those of large scores that are nearly equal.
+
+    >>> centred(torch.tensor([[0.0], [1001.0], [1003.0]]))
+    tensor([[-1002.],
+            [   -1.],
+            [    1.]])
+    """
+    if len(table) < 3:
+        return table
+    others = len(table) - 1
+    common = (table.sum(0, dtype=torch.float64) - table[padding]) / others
+    size = torch.linalg.vector_norm(table, dtype=torch.float64).square() - table[padding].double().square().sum()
+    spread = size - others * common.square().sum()
+    if not bool(LIKE * spread < size):  # also where something is not a number
+        return table
+    return table - common.to(table.dtype)
 
 
 def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 18  # scores held at once: 1 MB of float32 stays in the second-level cache
 ITEMS = 1024  # of which items at a time
+POSITIONS = 512  # of users who go through one pass together: what is added up in float32 at once
 
 
 @dataclass
@@ -61,7 +62,7 @@ def forward_users(
     real = target != padding
     hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)  # whatever stands there must not meet what is kept
     lengths = (real * torch.arange(1, target.shape[1] + 1, device=target.device)).amax(1).clamp_(min=1)  # (B,)
-    alike = list(_alike(lengths, longest, PIECE // min(ITEMS, table.shape[0])))
+    alike = list(_alike(lengths, longest, min(POSITIONS, PIECE // min(ITEMS, table.shape[0]))))
     room = Room(sum(len(users) * length for users, length in alike), len(table), hidden)
     groups: list[Group] = []
     for users, length in alike:
