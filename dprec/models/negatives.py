@@ -67,7 +67,7 @@ def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, 
     hidden = hidden.masked_fill(outside.unsqueeze(-1), 0.0)  # scores of padding must not overflow
     rows = F.embedding(ids, table)
     # The loss knows differences of scores alone. Items that have much in common would leave only rounding of them.
-    common = rows.detach().mean(0)
+    common = rows.detach().sum(0) / max(1, len(ids))
     own = (hidden * (F.embedding(target, table) - common)).sum(-1)
     others = F.linear(hidden, rows - common)  # (B, T, K)
     others = others.masked_fill(target.unsqueeze(-1) == ids, -torch.inf).logsumexp(-1) + math.log(weight)

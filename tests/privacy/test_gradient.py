@@ -73,12 +73,12 @@ def test_the_padding_row_gets_neither_gradient_nor_noise(name: str) -> None:
     assert {f"{table}.weight" for table in tables if "positions" not in table} == declared
 
 
-def test_a_half_precision_model_is_summed_and_noised_in_float32() -> None:
+def test_a_half_precision_model_is_summed_and_noised_in_float64() -> None:
     model = MODELS["layer-twice"]().bfloat16()
     private = rule(sigma=1.0)
     gradients = gradient_of(model, [batch_of(3)], private)
     assert all(g.dtype == torch.bfloat16 for g in gradients.values())
-    assert all(total.dtype == torch.float32 for total in private._sums.values())
+    assert all(total.dtype == torch.float64 for total in private._sums.values())
 
 
 def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
