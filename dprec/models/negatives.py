@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -30,15 +31,10 @@ class SharedNegatives:
         self.catalogue = items - 1
         self.count = min(count, self.catalogue)
         self._key = int(torch.randint(2**62, ()))
-        self._last: tuple[int, Tensor] | None = None
 
     def of(self, step: int) -> Tensor:
         """Return the ids (count,), ascending, of one step."""
-        if self._last is None or self._last[0] != step:
-            rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, step]))
-            drawn = rng.choice(self.catalogue, size=self.count, replace=False, shuffle=False)
-            self._last = step, torch.from_numpy(np.sort(drawn) + 1)
-        return self._last[1]
+        return _drawn(self._key, step, self.catalogue, self.count)
 
     def softmax(self, hidden: Tensor, table: Tensor, target: Tensor, step: int) -> Tensor:
         """Return the cross-entropy (B, T) with the step's negatives standing for the whole catalogue.
@@ -48,6 +44,12 @@ class SharedNegatives:
         """
         ids = self.of(step).to(target.device)
         return sampled_softmax(hidden, table, target, ids, weight=self.catalogue / self.count)
+
+
+@lru_cache(maxsize=2)  # a step's micro-batches share one draw
+def _drawn(key: int, step: int, catalogue: int, count: int) -> Tensor:
+    rng = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, step]))
+    return torch.from_numpy(np.sort(rng.choice(catalogue, size=count, replace=False, shuffle=False)) + 1)
 
 
 def in_batch_softmax(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:

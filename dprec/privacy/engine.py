@@ -26,6 +26,7 @@ from dprec.privacy.probe import Probe
 from dprec.privacy.release import NoisySums, Release
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.sampling import Sampler, Sampling
+from dprec.privacy.state import Unchanged
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.switches import refuse_switches, switches_of
 from dprec.privacy.terms import refuse_change, refuse_part, refuse_unrecorded, terms
@@ -185,15 +186,18 @@ class Privacy(pl.Callback):
             self._loading.refuse_other,
             most,
         )
+        owing = [name for name in trained if self.rules.defer and self.rules.over(name)]
+        self._unchanged, self._owing = Unchanged(pl_module, owing), [id(trained[name]) for name in owing]
         restart(trainer, self.steps)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
         drawn = self._loading.drawn(self.steps)
         self._loading.check(batch, drawn)
-        self._probe(pl_module, self._loading.of, drawn)
+        self._probe(pl_module, self._loading.of, drawn, self._owing)
         self._periods.enter(self.steps, self._loading.dataset, pl_module, pl_module.sums)
         self._loading.hold(batch)
+        self._unchanged.begin()
         if not self.noise.seeded:
             self._loading.streams.reseed()
 
@@ -201,6 +205,7 @@ class Privacy(pl.Callback):
         """Let no parameter move by a gradient that was not made private."""
         refuse_own_step(pl_module, self.steps - self._before)
         refuse_other_gradients(pl_module, optimizer, pl_module.gradient.filled)
+        self._unchanged.end()
         self.rules.update(optimizer)
         self._loading.release()
 

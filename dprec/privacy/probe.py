@@ -13,6 +13,7 @@ another tensor is looked at as a whole.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -28,6 +29,7 @@ from dprec.privacy.gradient import padding_rows, trained_parameters
 from dprec.privacy.one_user import SparseLookUps, difference, norm_of
 from dprec.privacy.same_draws import SameDraws
 from dprec.privacy.shaken import Shaken
+from dprec.privacy.state import refuse_changed, refuse_frozen, state_of
 from dprec.privacy.tables import tables_of
 from dprec.privacy.tape import Read, Tape, batch_tensors
 
@@ -53,7 +55,7 @@ class Probe:
         self._done = (False, False)
         self._steps = 0
 
-    def __call__(self, module: Any, made: Made, drawn: Sequence[int]) -> None:
+    def __call__(self, module: Any, made: Made, drawn: Sequence[int], owing: Collection[int] = ()) -> None:
         """Look at a few of the users that a step has drawn, if they tell more than those before."""
         self._steps += 1
         rare = self._steps > SPREAD and self._steps & (self._steps - 1)
@@ -61,7 +63,7 @@ class Probe:
             return
         company, told = _company(made, drawn, self._streams)
         if told > self._done:
-            probe(module, trained_parameters(module), module.losses, made, company, self._streams)
+            probe(module, trained_parameters(module), module.losses, made, company, self._streams, owing)
             self._done = told
 
 
@@ -72,10 +74,21 @@ def probe(
     made: Made,
     users: Sequence[int],
     streams: Streams | None = None,
+    owing: Collection[int] = (),
 ) -> None:
-    """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone."""
+    """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone.
+
+    `owing` are the ids of tables that pay noise as they are read, so that reading changes them.
+    """
     tables = {table.name for table in tables_of(module, parameters)}
-    before = _state(module)
+    seed = secrets.randbits(32)
+    before = state_of(module, owing, seed)
+    with SameDraws(streams=streams):
+        for part in made(users):
+            with Tape(parameters, len(part)) as tape:
+                tape.watch(part)
+                losses(part)
+    refuse_changed(before, state_of(module, owing, seed))
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
     try:
@@ -100,12 +113,7 @@ def probe(
                         own_draws = compare(together, user)
     finally:
         shaken.restore()
-    for name, value in _state(module).items():
-        if name not in before or not torch.equal(value, before[name]):
-            raise MixedUsers(
-                f"'{name}' changes with the users' data and would be used or released without noise: "
-                "use a layer without running statistics, keep nothing between batches"
-            )
+    refuse_changed(before, state_of(module, owing, seed))
 
 
 def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:
@@ -149,7 +157,9 @@ def _compare_one(
     with SameDraws(streams=streams):
         (alone,) = made([user])
     with exactly, SameDraws(streams=streams), SparseLookUps([parameters[name] for name in tables]):
-        truth = torch.autograd.grad(losses(alone).sum(), list(parameters.values()), allow_unused=True)
+        own = losses(alone).sum()
+        refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
+        truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
     size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
     with SameDraws(streams=streams) as draws:
         parts = made(together)
@@ -181,10 +191,6 @@ def _compare_one(
 
 def _tolerance(parameter: Tensor) -> float:
     return max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return {name: leaf.detach().clone() for name, leaf in _held(module).items()}
 
 
 def _held(module: nn.Module) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from dprec.privacy.owed import PayFirst
+
 Generator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 LARGE = 10_000  # entries of a list or mapping beyond which it is one thing, not the things in it
@@ -33,7 +35,7 @@ _ATOMS = (
     Tensor,
     np.ndarray,
 )
-_OUTSIDE = (pl.Trainer, DataLoader)  # they hold the whole run
+_OUTSIDE = (pl.Trainer, DataLoader, PayFirst)  # they hold the whole run
 _LIBRARIES = {
     "torch", "pytorch_lightning", "lightning", "lightning_utilities", "lightning_fabric", "torchmetrics", "numpy",
     "dprec", "dprec_kernels", *sys.stdlib_module_names,
