@@ -26,6 +26,7 @@ from dprec.privacy.probe import Probe
 from dprec.privacy.release import NoisySums, Release
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.sampling import Sampler, Sampling
+from dprec.privacy.saved import forget_evaluation
 from dprec.privacy.state import Unchanged
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.switches import refuse_switches, switches_of
@@ -222,6 +223,9 @@ class Privacy(pl.Callback):
 
     def on_exception(self, *_: Any) -> None:
         self.rules.settle()
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        forget_evaluation(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -81,6 +81,8 @@ class SaveRun(pl.Callback):
         if trainer.global_step != self._saved_at:
             trainer.save_checkpoint(self.run.checkpoint)
             write_json(self.run.privacy, self.guarantee())
+            # Not into the checkpoint: how long a step takes depends on whose histories are in it.
+            write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
 
     def on_save_checkpoint(
@@ -91,7 +93,6 @@ class SaveRun(pl.Callback):
             "format": FORMAT,
             "step": trainer.global_step,
             "guarantee": self.guarantee(),
-            "seconds": self.seconds,
         }
         if self.keep_generator:
             checkpoint["dprec"]["generator"] = torch.get_rng_state()
@@ -99,9 +100,8 @@ class SaveRun(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        ours = checkpoint["dprec"]
-        self.seconds_before = float(ours["seconds"])
-        self._generator = ours.get("generator")
+        self.seconds_before = self.run.seconds
+        self._generator = checkpoint["dprec"].get("generator")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Experiment:
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
         else:  # stopped after its last step: only the judgement is left to do
-            steps, seconds = self._take_over(checkpoint)
+            steps, seconds = self._take_over(checkpoint), run.seconds
         device = trainer.strategy.root_device
         watched = {}
         if getattr(self.data, "validation", False):
@@ -121,12 +121,12 @@ class Experiment:
                 "nothing can be said of its privacy; start a new run"
             )
 
-    def _take_over(self, checkpoint: Mapping[str, Any]) -> tuple[int, float]:
-        ours = checkpoint["dprec"]
+    def _take_over(self, checkpoint: Mapping[str, Any]) -> int:
         self.model.load_state_dict(checkpoint["state_dict"])
         if self.privacy is not None:
             self.privacy.load_state_dict(checkpoint["callbacks"][self.privacy.state_key])
-        return ours["step"], ours["seconds"]
+        step: int = checkpoint["dprec"]["step"]
+        return step
 
     def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
         callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]

@@ -39,6 +39,18 @@ class RunFolder:
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
+    def clock(self) -> Path:
+        return self.path / "logs" / "seconds.json"
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has trained up to its checkpoint, as far as that was written down."""
+        try:
+            return float(json.loads(self.clock.read_text(encoding="utf-8"))["seconds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
+    @property
     def holds_a_run(self) -> bool:
         return any(path.exists() for path in (self.config, self.metrics, self.privacy, self.checkpoint))
 

@@ -1,0 +1,104 @@
+"""Every leaf of a checkpoint and every file of a run folder: made private, public, or named under "Not covered"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dprec.fit import main as fit
+from tests.commands.support import ROOT
+
+USERS, ITEMS = 24, 12
+
+# What is made of noisy sums, by the name of the leaf. Everything else must be the same whoever is in the data.
+NOISED = (
+    r"state_dict\..*",  # parameters and what was released into them
+    r"optimizer_states\.\d+\.state\.\d+\.(exp_avg|exp_avg_sq|momentum_buffer|sum)",
+    r"callbacks\.Privacy\.sparsity\.0\.(own_context|embedding)\.weight",  # momentum of lazy rows, their noise paid
+)
+
+SETTINGS = {
+    "transformer": {"model": "dprec.models.Transformer", "model.dropout": "0.2"},
+    "releases": {"model": "dprec.models.DPFormer"},
+    "spectral": {"model": "dprec.models.Spectral", "model.top": "6", "model.rank": "4"},
+    "adafest": {
+        "model": "dprec.models.DualEncoder",
+        "model.tied": "false",
+        "model.negatives": "4",
+        "model.weight_decay": "0",
+        "privacy.sparsity": "{class_path: dprec.sparsity.AdaFEST, init_args: {tables: own_context.*, threshold: 2.0}}",
+    },
+    "lazydp": {
+        "model": "dprec.models.DualEncoder",
+        "model.tied": "false",
+        "model.negatives": "4",
+        "model.optimizer": "sgd",
+        "model.momentum": "0.5",
+        "privacy.sparsity": "LazyDP",
+    },
+}
+
+
+def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, (dict, list, tuple)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def equal(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def write(log: Path, events_of_one: int) -> None:
+    """Neighbours: everybody has six events, and user 0 has some other number of them."""
+    many = {0: events_of_one}
+    rows = [(user, (user + place) % ITEMS, place) for user in range(USERS) for place in range(many.get(user, 6))]
+    log.write_text("user,item,time\n" + "".join(f"u{user},i{item:02d},{time}\n" for user, item, time in rows))
+
+
+def trained(here: Path, out: str, settings: dict[str, str]) -> dict[str, object]:
+    options = {
+        "data.path": "log.csv", "data.catalogue": "items.txt", "data.min_events": "0", "data.batch_size": "8",
+        "data.tokens": "30", "trainer.max_steps": "6", "trainer.check_val_every_n_epoch": "1", "checkpoint_every": "2",
+    }  # fmt: skip
+    words = [word for key, value in {**settings, **options}.items() for word in (f"--{key}", value)]
+    assert fit(["recipe.yaml", *words, "--out", out]) == 0
+    return dict(leaves(torch.load(here / out / "checkpoints/last.ckpt", weights_only=True)))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_neighbouring_data_differ_in_noised_leaves_alone(name: str, here: Path) -> None:
+    (here / "recipe.yaml").write_text("data: {dataset: file}\nprivacy: {epsilon: 8}\n")
+    (here / "items.txt").write_text("".join(f"i{item:02d}\n" for item in range(ITEMS)))
+    found = []
+    for number, events in enumerate((6, 90)):
+        write(here / "log.csv", events)
+        found.append(trained(here, f"run{number}", SETTINGS[name]))
+    one, other = found
+    noised = re.compile("|".join(NOISED))
+    assert any(noised.fullmatch(leaf) for leaf in one)
+    told = [leaf for leaf in one.keys() & other.keys() if not equal(one[leaf], other[leaf])]
+    told += list(one.keys() ^ other.keys())
+    assert [leaf for leaf in told if not noised.fullmatch(leaf)] == []
+    for leaf in one.keys() & other.keys():  # nor does the size of a table say how much somebody met
+        if isinstance(one[leaf], torch.Tensor) and not leaf.startswith("callbacks."):
+            assert one[leaf].shape == other[leaf].shape, leaf
+    # Of the files only these two, which docs/privacy.md names, are of the data.
+    text = (ROOT / "docs/privacy.md").read_text().partition("## Not covered")[2].partition("\n## ")[0]
+    files = [
+        {str(path.relative_to(here / run)) for path in (here / run).rglob("*") if path.is_file()}
+        for run in ("run0", "run1")
+    ]
+    not_covered = {"metrics.json", "logs/version_0/metrics.csv", "logs/seconds.json"}
+    assert files[0] == files[1] == not_covered | {"config.yaml", "privacy.json", "checkpoints/last.ckpt"}
+    assert all(file in text for file in ("metrics.json", "logs/"))
+    for file in ("config.yaml", "privacy.json"):
+        assert (here / "run0" / file).read_text().replace("run0", "run1") == (here / "run1" / file).read_text(), file
