@@ -12,8 +12,8 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import SequenceRecommender
 from dprec.privacy.clipping import Clipping, add_clipped
-from dprec.privacy.probe import probe
 from tests.models.zoo import batch_of, dual_encoder, rows_of, transformer
+from tests.privacy.support import probe_batch
 
 
 @pytest.mark.parametrize("negatives", [4, "in-batch"])
@@ -47,4 +47,4 @@ def test_in_batch_negatives_are_found_also_where_nobody_declares_them(monkeypatc
     monkeypatch.setattr(SequenceRecommender, "mixes_users", None)
     model = dual_encoder(negatives="in-batch")
     with pytest.raises(UserError, match=r"embedding\.weight.*users' order"):
-        probe(model, dict(model.named_parameters()), model.losses, batch_of(4))
+        probe_batch(model, batch_of(4))

@@ -18,6 +18,7 @@ from dprec.errors import UserError
 from dprec.models.optimizers import Adam
 from dprec.privacy.noise import GaussianNoise
 from dprec.privacy.probe import probe
+from dprec.privacy.tape import select_users
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy, lazy_tables
 from dprec.sparsity.recursion import Decayed, Rates
 from dprec_kernels import sparse_update
@@ -309,7 +310,8 @@ def test_the_probe_puts_no_row_back_to_where_it_owed_noise() -> None:
 
     moved = module.out.bias.detach().clone()
     assert not torch.equal(moved, bias)
-    probe(module, module.trained, losses, users(3, seed=9))
+    batch = users(3, seed=9)
+    probe(module, module.trained, losses, lambda chosen: [select_users(batch, chosen)], [0, 1, 2])
     weight = module.state_dict()["big.weight"]
     assert (weight[1:] != start[1:]).any(1).all()
 

@@ -16,11 +16,11 @@ from dprec.models import DualEncoder
 from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.probe import probe
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.tape import select_users
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
+from tests.privacy.support import probe_batch
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 
 LONGEST = 12
@@ -86,7 +86,7 @@ def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch]) -> dict[
 @pytest.mark.parametrize("length", [1, 5, 11])
 def test_the_longest_history_does_not_show_in_the_rows(model: Any, length: int) -> None:
     module = model()
-    probe(module, trained(module), module.losses, sequences([length, 1, 1]))
+    probe_batch(module, sequences([length, 1, 1]))
     for batch in ([sequences([length, 1])], []):
         assert not any(chosen(module, AdaFEST(threshold=50.0), batch).values())
         drawn = chosen(module, ExponentialSelection(keep=2), batch)
