@@ -116,6 +116,7 @@ class Learner(pl.LightningModule):
                 f"model.memory_map is {self.memory_map}, and no table of {type(self).__name__} on {self.device} lies "
                 "in a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
             )
+        optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
         self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
         if isinstance(self.gradient, MeanGradient):
             restart(self.trainer, self.global_step)  # a resumed run draws on, where draws are repeatable at all

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from pytorch_lightning.core.optimizer import _MockOptimizer
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import zeros_beside
@@ -122,6 +125,32 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
 
 
 KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc": AdamBC, "adamw": AdamW, "sgd": SGD}
+
+
+def refuse_unsteppable(optimizers: Any, schedules: Any) -> None:
+    """Refuse what `configure_optimizers` gave if it cannot be stepped once a batch, by the batch's gradient alone."""
+    if not isinstance(optimizers, torch.optim.Optimizer) or isinstance(optimizers, _MockOptimizer):
+        count = len(optimizers) if isinstance(optimizers, (list, tuple)) else 0
+        raise UserError(
+            f"configure_optimizers gives {count} optimizers, and a step is one optimizer's: give one, with parameter "
+            "groups for what differs"
+        )
+    closure = inspect.signature(type(optimizers).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UserError(
+            f"{type(optimizers).__name__} asks for the loss several times a step, and a step has one gradient: use "
+            "another optimizer"
+        )
+    if isinstance(schedules, (list, tuple)) and schedules:
+        raise UserError(
+            f"configure_optimizers gives {len(schedules)} schedules: give one, such as "
+            "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler of them"
+        )
+    if isinstance(schedules, ReduceLROnPlateau):
+        raise UserError(
+            "ReduceLROnPlateau follows a metric, which is not private and unknown at a step: use a schedule of the "
+            "step's number, such as torch.optim.lr_scheduler.LambdaLR, or the base class's learning_rate and warmup"
+        )
 
 
 def make(

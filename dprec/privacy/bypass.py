@@ -7,6 +7,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
+from torch import nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
 from dprec.errors import UserError
@@ -19,6 +23,25 @@ def refuse_model(model: Any) -> None:
     mixed = getattr(model, "mixes_users", None)
     if mixed:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")
+    for name, part in model.named_modules():
+        if reason := _rewritten(part):
+            raise UserError(f"'{name}' cannot be trained privately: {reason}")
+
+
+def _rewritten(part: nn.Module) -> str | None:
+    """Why the weight of a module is not the same in all passes of a step, or not seen; None where it is both."""
+    hooks = part._forward_pre_hooks.values()
+    if part.training and (isinstance(part, _SpectralNorm) or any(isinstance(h, SpectralNorm) for h in hooks)):
+        return (
+            "spectral_norm writes its vectors in every pass, so that a user's gradient depends on how many passes came "
+            "before; use torch.nn.utils.parametrizations.weight_norm or a LayerNorm"
+        )
+    if any(isinstance(hook, WeightNorm) for hook in hooks):
+        return (
+            "torch.nn.utils.weight_norm keeps the weight of the last pass in the module; use the one in "
+            "torch.nn.utils.parametrizations"
+        )
+    return None
 
 
 def refuse_averaging(trainer: pl.Trainer) -> None:

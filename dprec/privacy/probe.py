@@ -31,7 +31,7 @@ from dprec.privacy.same_draws import SameDraws
 from dprec.privacy.shaken import Shaken
 from dprec.privacy.state import refuse_changed, refuse_frozen, state_of
 from dprec.privacy.tables import tables_of
-from dprec.privacy.tape import Read, Tape, batch_tensors
+from dprec.privacy.tape import Read, Tape, batch_tensors, refuse_checkpoints
 
 SMALLEST = 1e-4  # norm below which a gradient is rounding
 TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
@@ -159,6 +159,7 @@ def _compare_one(
     with exactly, SameDraws(streams=streams), SparseLookUps([parameters[name] for name in tables]):
         own = losses(alone).sum()
         refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
+        refuse_checkpoints(own)
         truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
     size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
     with SameDraws(streams=streams) as draws:

@@ -17,8 +17,10 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import UncoveredUse
 from dprec.privacy import layout
@@ -30,6 +32,10 @@ from dprec.privacy.tap import tap
 
 # What asks for a tensor's form, not for its values.
 FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
+CHECKPOINT = (
+    "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
+    "not seen: leave it out and make micro-batches smaller"
+)
 Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
 
 
@@ -93,7 +99,7 @@ class Tape(TorchFunctionMode):
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
         try:
-            losses.sum().backward()
+            _backward(losses)
             unseen = [name for name, p in self.parameters.items() if p.grad is not None]
         finally:
             for name, parameter in self.parameters.items():
@@ -166,6 +172,11 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if peek_interpreter_stack() is not None:
+            raise UncoveredUse(
+                f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
+                "row is whose: write it for a batch of users"
+            )
         tensors = layout.tensors_in((args, kwargs))
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
@@ -216,6 +227,30 @@ class Tape(TorchFunctionMode):
             same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
             express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
         return result
+
+
+def _backward(losses: Tensor) -> None:
+    try:
+        losses.sum().backward()
+    except CheckpointError as error:
+        raise UncoveredUse(CHECKPOINT) from error
+
+
+def refuse_checkpoints(losses: Tensor) -> None:
+    """Refuse losses of which a part was computed by a reentrant checkpoint, which autograd's graph shows."""
+    waiting, met = [losses.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            if node.name() == "CheckpointFunctionBackward":
+                raise UncoveredUse(CHECKPOINT)
+            waiting += [following for following, _ in node.next_functions]
+    if not losses.requires_grad:
+        raise UncoveredUse(
+            "losses(batch) follows from no parameter that is trained: let it depend on one, by no detached copy and "
+            "outside of torch.no_grad and reentrant checkpoints"
+        )
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
