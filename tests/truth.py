@@ -35,7 +35,7 @@ def user_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
     with (
         mock.patch("dprec.models.base.catalogue_softmax", reference.catalogue_softmax),
         mock.patch("tests.models.zoo.catalogue_softmax", reference.catalogue_softmax),
-        mock.patch("torch.nn.functional.embedding_bag", _plain_bag),
+        mock.patch("torch.nn.functional.embedding_bag", plain_bag),
     ):
         if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules()):
             return _one_by_one(model, batch)
@@ -59,7 +59,7 @@ def _one_by_one(model: Any, batch: Any) -> dict[str, Tensor]:
     return gradients
 
 
-def _plain_bag(
+def plain_bag(
     ids: Tensor,
     weight: Tensor,
     offsets: None = None,

@@ -1,0 +1,137 @@
+"""What the engine is about to release, before its noise: the clipped sum, and how much noise it is made for."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from dprec.privacy import norms
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.gradient import PrivateGradient, padding_rows
+from dprec.privacy.noise import GaussianNoise, most_users, rounding
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.strategy import BatchRows, Strategy
+from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
+from tests.privacy.search.model import Assembled
+from tests.privacy.search.oracle import Sums, trained
+from tests.privacy.search.plan import Plan
+from tests.privacy.search.users import Users
+
+
+class Listening(GaussianNoise):
+    """Adds nothing, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.heard: list[tuple[Tensor, float]] = []
+
+    def add_(self, tensor: Tensor, std: float) -> None:
+        self.heard.append((tensor.detach().clone(), std))
+
+
+@dataclass
+class Released:
+    """One step's sums, in float64, which rows of each table got noise, and what the choice of rows looked at."""
+
+    sums: Sums
+    bound: float  # what one user may move, by the noise that was asked for
+    noised: dict[str, Tensor] = field(default_factory=dict)
+    counts: Tensor | None = None  # (rows,) of users, each of norm 1 at most
+    shared: Tensor | None = None  # rows that are taken for everybody's
+
+
+class Engine:
+    """A plan's engine: the one that a run uses, without a trainer around it."""
+
+    def __init__(self, plan: Plan, model: Assembled) -> None:
+        self.plan, self.model, self.parameters = plan, model, trained(model)
+        self.clipping = Clipping(plan.mode, plan.max_norm)  # type: ignore[arg-type]
+        self.seen: BatchRows | None = None
+        strategies = self._strategies()
+        self.rules = RowRules(strategies)
+        self.noise = Listening()
+        self.expected = float(plan.users)
+        self.rules.begin(model, self.parameters, 1.0, plan.max_norm / self.expected, self.noise, most_users(plan.users))
+        for strategy in strategies:
+            self._choose_blindly(strategy)
+
+    def __call__(self, parts: Sequence[Users]) -> Released:
+        """Sum a batch."""
+        self.noise.heard, self.seen = [], None
+        padding = padding_rows(self.model)
+        gradient = PrivateGradient(self.clipping, 1.0, self.expected, self.noise, padding, rules=self.rules)
+        with self._precision(), self._room():
+            gradient(self.parameters, self.model.losses, parts)
+        sums, noised, heard = {}, {}, iter(self.noise.heard)
+        for name, parameter in self.parameters.items():
+            filled = parameter.grad
+            assert filled is not None
+            if not filled.is_sparse:  # as it was before it was rounded to the parameter's precision
+                sums[name] = next(heard)[0].double()
+                for nothing in padding:
+                    if nothing.parameter == name:
+                        sums[name][nothing.row] = 0.0
+                continue
+            if self.rules.strategies[0].noised == "chosen":
+                next(heard)
+                noised[name] = filled.indices()[0].clone()
+            sums[name] = filled.to_dense().double() * self.expected
+        bound = max(
+            [std for _, std in self.noise.heard], default=self.plan.max_norm * (1 + rounding(most_users(self.expected)))
+        )
+        released = Released(sums, bound, noised)
+        if self.seen is not None:
+            released.counts, released.shared = self._counts(self.seen), self.seen.shared
+        return released
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        mixed = self.plan.precision == "bf16-mixed"
+        return torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Have gradients built in pieces and built again, as those of large models are."""
+        with contextlib.ExitStack() as stack:
+            for name, factor in (("SLICE", 1), ("KEPT", 4)):
+                if self.plan.room and hasattr(norms, name):
+                    stack.enter_context(mock.patch.object(norms, name, factor * self.plan.room))
+            yield
+
+    def _strategies(self) -> list[Strategy]:
+        made: dict[str, Any] = {
+            "none": lambda: [],
+            "adafest": lambda: [AdaFEST()],
+            "fest": lambda: [FEST(keep=5)],
+            "exponential": lambda: [ExponentialSelection(keep=4)],
+            "lazydp": lambda: [LazyDP()],
+            "dense": lambda: [Dense()],
+        }
+        return made[self.plan.strategy]()  # type: ignore[no-any-return]
+
+    def _choose_blindly(self, strategy: Strategy) -> None:
+        """Have a strategy choose the same rows for all neighbours: the noise of its choice has its own tests."""
+        if strategy.noised != "chosen":
+            return
+        rng = random.Random(f"{self.plan.seed} rows")
+        size = strategy.space.size
+        rows = torch.tensor(sorted(rng.sample(range(size), rng.randint(1, size))))
+
+        def choose(batch: BatchRows | None, among: Tensor | None) -> Tensor:
+            self.seen = batch
+            return rows
+
+        strategy.choose = choose  # type: ignore[method-assign]
+
+    def _counts(self, seen: BatchRows) -> Tensor:
+        """Count users at rows as AdaFEST does: a user's rows together have norm 1."""
+        each = torch.bincount(seen.user, minlength=max(1, seen.users)).double().clamp(min=1).rsqrt()
+        total = torch.zeros(self.rules.strategies[0].space.size, dtype=torch.float64)
+        return total.index_add_(0, seen.row, each[seen.user])
