@@ -15,6 +15,7 @@ from dprec.privacy.accounting import COARSE
 from dprec.privacy.budget import PrivacyBudget
 from dprec.privacy.bypass import refuse_averaging, refuse_model, refuse_other_gradients, refuse_own_step
 from dprec.privacy.clipping import Clipping
+from dprec.privacy.drawn import Drawn
 from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parameters
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.ledger import Ledger
@@ -31,6 +32,7 @@ from dprec.privacy.state import Unchanged
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.switches import refuse_switches, switches_of
 from dprec.privacy.terms import refuse_change, refuse_part, refuse_unrecorded, terms
+from dprec.privacy.verify import SelfCheck
 
 
 class Privacy(pl.Callback):
@@ -43,6 +45,7 @@ class Privacy(pl.Callback):
         clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
         max_norm: C, the most one user can add to the sum of gradients.
         noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
+        verify: the share of the time in which a run checks itself (`dprec.privacy.verify`); 0 for no checks.
         sparsity: what rules over the rows of embedding tables, in order; dense noise by default (`dprec.sparsity`).
     """
 
@@ -55,6 +58,7 @@ class Privacy(pl.Callback):
         max_norm: float = 1.0,
         noise_seed: int | None = None,
         sparsity: Strategy | list[Strategy] | None = None,
+        verify: float = 0.02,
     ) -> None:
         super().__init__()
         self.rules = RowRules([sparsity] if isinstance(sparsity, Strategy) else sparsity or [])
@@ -66,12 +70,15 @@ class Privacy(pl.Callback):
             raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
         if epsilon is not None and self.rules.broken:
             raise UserError(f"privacy.epsilon is {epsilon:g}, but {self.rules.broken}: give noise_multiplier alone")
+        if not 0 <= verify <= 1:
+            raise UserError(f"privacy.verify is {verify}: give a share of the time from 0 to 1")
         # Made here for what it says about a number that makes no sense.
         PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
         self.epsilon = epsilon
         self.clipping = Clipping(clipping, max_norm)
         self.noise = GaussianNoise(noise_seed)
         self.ledger = Ledger()
+        self.verify = verify
         self.steps = 0
         self._given = {
             "epsilon": epsilon,
@@ -176,6 +183,7 @@ class Privacy(pl.Callback):
             self.rules.prepare(pl_module, trained, users, pl_module.sums, len(self.sampling.periods))
         self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
         pl_module.noise_to_batch = sigma * unit
+        self._drawn = Drawn(self._loading.of, self._loading.streams)
         pl_module.gradient = PrivateGradient(
             self.clipping,
             sigma,
@@ -186,6 +194,7 @@ class Privacy(pl.Callback):
             self.rules,
             self._loading.refuse_other,
             most,
+            self._self_check(pl_module, trained),
         )
         owing = [name for name in trained if self.rules.defer and self.rules.over(name)]
         self._unchanged, self._owing = Unchanged(pl_module, owing), [id(trained[name]) for name in owing]
@@ -195,6 +204,7 @@ class Privacy(pl.Callback):
         self._before = self.steps
         drawn = self._loading.drawn(self.steps)
         self._loading.check(batch, drawn)
+        self._drawn.users = drawn
         self._probe(pl_module, self._loading.of, drawn, self._owing)
         self._periods.enter(self.steps, self._loading.dataset, pl_module, pl_module.sums)
         self._loading.hold(batch)
@@ -250,6 +260,11 @@ class Privacy(pl.Callback):
         releases = {} if self._plan is None else self._plan.releases
         self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases)
         refuse_unrecorded(self.steps, self.ledger, sampling)
+
+    def _self_check(self, module: Any, trained: dict[str, torch.nn.Parameter]) -> SelfCheck | None:
+        if not self.verify:
+            return None
+        return SelfCheck(self.verify, module, trained, self.clipping, self.rules, self._drawn)
 
     def _continue(self, trainer: pl.Trainer) -> None:
         """Check that what was taken over is the beginning of this very run."""

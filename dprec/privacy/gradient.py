@@ -15,6 +15,7 @@ from dprec.privacy.clipping import ClippedUsers, Clipping, Recorded, add_recorde
 from dprec.privacy.noise import GaussianNoise, most_users, rounding
 from dprec.privacy.row_rules import RowRules
 from dprec.privacy.row_sum import RowSum
+from dprec.privacy.step_check import StepCheck
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class PrivateGradient:
         rules: RowRules | None = None,
         admit: Callable[[Sequence[Any]], None] = lambda batch: None,
         most: int | None = None,
+        check: StepCheck | None = None,
     ) -> None:
         self.clipping = clipping
         self.noise_multiplier = noise_multiplier
@@ -57,6 +59,7 @@ class PrivateGradient:
         self.rules = rules or RowRules()
         self.admit = admit
         self.most = most_users(expected_batch) if most is None else most
+        self.check = check or StepCheck()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
@@ -73,6 +76,7 @@ class PrivateGradient:
             )
         losses = of_somebody(losses)
         self.before_release()
+        self.check.begin()
         for parameter in parameters.values():
             parameter.grad = None
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
@@ -92,9 +96,11 @@ class PrivateGradient:
                 seen.append(
                     add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
+            self.check.sums(parameters, losses, parts, sums)
         std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
         for name, total in sums.items():
             parameter = parameters[name]
+            self.check.noising(name, total)
             if isinstance(total, RowSum):
                 gradient = self.rules.released(name, total, std).div_(self.expected_batch)
             else:
@@ -103,7 +109,9 @@ class PrivateGradient:
                     if padding.parameter == name:
                         total[padding.row] = 0.0
                 gradient = self._gradients[name].copy_(total.div_(self.expected_batch))
+            self.check.noised(name, gradient if isinstance(total, RowSum) else total, self.expected_batch, std)
             parameter.grad = gradient.to(parameter.dtype)
+        self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
         return float(torch.stack(mean).nanmean()) if mean else None

@@ -199,6 +199,34 @@ class RowRules:
                     chosen = distinct(torch.cat([chosen, batch.shared]))
                 self._chosen |= space.split(chosen)
 
+    def counted(self, recorded: Recorded) -> list[tuple[Tensor, Tensor]]:
+        """Return what each strategy that looks is told of these users: the rows of each, and those that all have."""
+        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.strategies if s.looks]
+        return [(batch.row, batch.shared) for batch in each]
+
+    def moved(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return, for each strategy that looks, the rows where this gradient of its tables is not zero, but padding."""
+        found = []
+        for strategy in self.strategies:
+            if strategy.looks:
+                space, rows = strategy.space, [torch.zeros(0, dtype=torch.int64)]
+                for name in space.tables:
+                    if name in gradient:
+                        sparse = gradient[name].to_sparse(1) if not gradient[name].is_sparse else gradient[name]
+                        there = (sparse.values() != 0).flatten(1).any(1)
+                        rows.append(space.flat(name, sparse.indices()[0][there].cpu()))
+                every = distinct(torch.cat(rows))
+                found.append(every[~is_among(every, space.padding)])
+        return found
+
+    def chosen(self, name: str) -> Tensor | None:
+        """Return the rows of a table that may change in this step; None stands for all."""
+        return self._chosen.get(name)
+
+    def noised_now(self, name: str) -> bool:
+        """Whether this parameter gets its noise in the gradient, not later."""
+        return name not in self._over or self._over[name][-1].noised != "later"
+
     def restricted(self, recorded: Recorded) -> Recorded:
         """Return what the users add to rows that may change."""
         self._refuse_whole(recorded)

@@ -63,7 +63,9 @@ class SameDraws(TorchFunctionMode):
 
     def _restart(self) -> None:
         self._operations += 1
-        torch.manual_seed(self._operations)
+        torch.default_generator.manual_seed(self._operations)  # a tenth of the time of torch.manual_seed
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(self._operations)
 
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)

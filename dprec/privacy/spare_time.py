@@ -1,0 +1,59 @@
+"""When a run checks itself: at random steps, for a set share of its time."""
+
+from __future__ import annotations
+
+import secrets
+from time import perf_counter
+
+SKIPPED = 4  # of the steps that could pay for a check, one in so many is checked: nobody knows which
+
+
+class SpareTime:
+    """Says which steps to check. The first is checked; afterwards checks take at most `share` of the steps' time.
+
+    What is random comes from the operating system, never from a seed.
+
+    >>> always, never = SpareTime(1.0), SpareTime(0.0)
+    >>> [always.due() for _ in range(3)], [never.due() for _ in range(3)]
+    ([True, True, True], [False, False, False])
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.worked = 0.0  # seconds in steps
+        self.spent = 0.0  # seconds in checks
+        self._began = False
+
+    def due(self) -> bool:
+        """Whether to check this step."""
+        if self.share in (0, 1) or not self._began:
+            self._began = True
+            return self.share > 0
+        return self.spent <= self.share * self.worked and secrets.randbelow(SKIPPED) == 0
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._at, self._of_this = perf_counter(), 0.0
+
+    def check(self) -> Spending:
+        """Return a context whose time counts as a check's."""
+        return Spending(self)
+
+    def spend(self, seconds: float) -> None:
+        self.spent += seconds
+        self._of_this += seconds
+
+    def stop(self) -> None:
+        """End a step."""
+        self.worked += perf_counter() - self._at - self._of_this
+
+
+class Spending:
+    def __init__(self, time: SpareTime) -> None:
+        self._time = time
+
+    def __enter__(self) -> None:
+        self._from = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._time.spend(perf_counter() - self._from)

@@ -1,0 +1,93 @@
+"""Private steps without a trainer: users drawn from a batch, micro-batches of similar length, checked each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dprec.data import PoissonBatches
+from dprec.data.module import as_is
+from dprec.privacy.clipping import Clipping
+from dprec.privacy.drawn import Drawn
+from dprec.privacy.entropy import Streams
+from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parameters
+from dprec.privacy.noise import GaussianNoise, most_users
+from dprec.privacy.row_rules import RowRules
+from dprec.privacy.verify import SelfCheck
+
+
+class People:
+    """A data set of the rows of one batch; a step's users come in micro-batches of at most `most`."""
+
+    def __init__(self, batch: Any, most: int = 6) -> None:
+        self.batch, self.most = batch, most
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitems__(self, users: Sequence[int]) -> list[Any]:
+        longest_first = sorted(users, key=lambda user: -self._length(user))
+        groups = [longest_first[start : start + self.most] for start in range(0, len(users), self.most)]
+        return [self.batch.select(group) for group in groups]
+
+    def _length(self, user: int) -> int:
+        history = getattr(self.batch, "history", None)
+        return 0 if history is None else int((history[user] != 0).sum())
+
+
+class Steps:
+    """A model, its data and its private gradient, stepped by plain SGD."""
+
+    def __init__(
+        self,
+        model: Any,
+        people: Any,
+        expected: int = 10,
+        clipping: Clipping | None = None,
+        sparsity: Sequence[Any] = (),
+        verify: float = 1.0,
+        sigma: float = 1.0,
+        bfloat16: bool = False,
+        rate: float = 0.05,
+    ) -> None:
+        self.model, self.bfloat16 = model, bfloat16
+        self.clipping = clipping or Clipping()
+        self.parameters = trained_parameters(model)
+        self.sampler = PoissonBatches(len(people), expected)
+        self.people = people
+        self.drawn = Drawn(people.__getitems__, Streams([model, people]))
+        noise, unit = GaussianNoise(), self.clipping.max_norm / expected
+        self.rules = RowRules(sparsity)
+        self.rules.begin(model, self.parameters, sigma, unit, noise, most_users(expected))
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        self.rules.guard(model, self.optimizer, 0)
+        self.check = SelfCheck(verify, model, self.parameters, self.clipping, self.rules, self.drawn)
+        self.gradient = PrivateGradient(
+            self.clipping, sigma * self.rules.gradient_noise, expected, noise, padding_rows(model),
+            rules=self.rules, check=self.check,
+        )  # fmt: skip
+        self._users = iter(())
+
+    def step(self, change: Callable[[list[Any]], list[Any]] = as_is) -> None:
+        users = next(self._users, None)
+        if users is None:
+            self._users = iter(self.sampler)
+            users = next(self._users)
+        self.drawn.users = users
+        batch = change(self.people.__getitems__(users))
+        with torch.autocast("cpu", torch.bfloat16) if self.bfloat16 else nullcontext():
+            self.gradient(self.parameters, self.losses, batch)
+        self.rules.update(self.optimizer)
+        self.optimizer.step()
+
+    def go_on(self, count: int, change: Callable[[list[Any]], list[Any]] | None = None) -> None:
+        for _ in range(count):
+            self.step(change or as_is)
+
+    def losses(self, batch: Any) -> Tensor:
+        losses: Tensor = self.model.losses(batch)
+        return losses
