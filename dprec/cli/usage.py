@@ -34,7 +34,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
        --data my_module.MyData for your own)
   --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
                                  amazon-games
-  --data.path PATH               your log: .csv, .tsv, .jsonl, .parquet, .txt, .dat, also .gz
+  --data.path PATH               your log: .csv, .tsv, .json, .jsonl, .parquet, .feather, .txt, ...,
+                                 also .gz, .zip and more; a folder of parts, or a pattern
   --data.user_column, --data.item_column, --data.time_column NAME
   --data.catalogue FILE          public item list, one id a line; default: the items in the data
   --data.min_events N            drop users and items with fewer events (5)

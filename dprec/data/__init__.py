@@ -4,7 +4,8 @@ Two kinds of data go the same way, a file for each stage:
 
     stage                     histories                             click records
     a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
-    a file → arrays           interactions, ids, events             click_cache
+    a log → its rows          parts, tables                         click_cache
+    rows → events             events, ids, times, grouping
     the arrays                histories, catalogue                  click_log
     some of them → a batch    packing                               click_records
     all of it for training    sequences                             clicks

@@ -1,86 +1,85 @@
-"""From the rows of a log to its events: ids numbered, times compared, users grouped."""
+"""From the rows of a log, a batch at a time, to its events: ids numbered, times compared, users grouped."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from dprec.data.event_store import EventStore
+from dprec.data.grouping import Grouping
 from dprec.data.histories import Interactions
-from dprec.data.ids import numbered
+from dprec.data.id_keys import IdKeys
+from dprec.data.times import Times
 from dprec.errors import UserError
 
 _A = {"user": "a user", "item": "an item"}
 
 
-def events(frame: pl.DataFrame, path: Path) -> Interactions:
-    """Return the events of a log's rows: columns user, item and, unless rows are in time order, time.
+class Reading:
+    """One pass over a log, and what was left out on the way.
 
-    >>> frame = pl.DataFrame({"user": ["b", "a", "b"], "item": ["x", "y", "z"], "time": [3, 1, 2]})
-    >>> found = events(frame, Path("log.csv"))
+    >>> import tempfile
+    >>> log = pl.DataFrame({"row": [0, 1, 2], "user": ["b", "a", "b"], "item": ["x", "y", "z"], "time": [3, 1, 2]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     reading = Reading(Path("log.csv"), Path(folder))
+    ...     reading.add(log, Path("log.csv"))
+    ...     found = reading.finish()
     >>> found.user.tolist(), [found.item_ids[item] for item in found.item]
     ([0, 1, 1], ['y', 'z', 'x'])
     """
-    if frame.is_empty():
-        raise UserError(f"{path} is empty: an interaction log has at least one event")
-    user, _ = numbered(frame["user"], path, "user")
-    item, item_ids = numbered(frame["item"], path, "item")
-    kept = _with_ids(user, item, path)
-    rows = np.flatnonzero(kept)
-    users, items = user.filter(kept).to_numpy(), item.filter(kept).to_numpy()
-    if "time" in frame.columns:
-        time = _numeric_time(frame["time"].filter(kept), path, rows)
-        order = np.lexsort((time, users))  # stable: ties keep the file's order
-    else:
-        order = np.argsort(users, kind="stable")
-    return Interactions(users[order], items[order], item_ids.to_list())
 
+    def __init__(self, path: Path, scratch: Path, advance: Callable[[int], object] = lambda _: None) -> None:
+        self.path, self.scratch, self.advance = path, scratch, advance
+        self.times = Times()
+        self.start_again()
 
-def _with_ids(user: pl.Series, item: pl.Series, path: Path) -> pl.Series:
-    """Which rows say who met what. The others are left out: `NULL` is not a person."""
-    kept = user.is_not_null() & item.is_not_null()
-    for role, missing in (("user", user.is_null()), ("item", item.is_null() & user.is_not_null())):
-        if missing.all():
-            raise UserError(f"{path}: no row has {_A[role]} id: is it another column? set data.{role}_column")
-        if count := int(missing.sum()):
-            said = ("row has", "counts") if count == 1 else ("rows have", "count")
-            print(f"{path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing", file=sys.stderr)
-    if not kept.any():
-        raise UserError(f"{path}: no row has both a user id and an item id")
-    return kept
+    def start_again(self) -> None:
+        """Forget all rows, but not what kind of times they have."""
+        self.times.start_again()
+        self.users, self.items = IdKeys(self.path, "user"), IdKeys(self.path, "item")
+        self.store = EventStore(self.scratch)
+        self.rows = 0
+        self.without = {"user": 0, "item": 0}
+        self.timed = True
 
+    def add(self, batch: pl.DataFrame, part: Path) -> None:
+        """Take in rows with the columns row, user, item and, unless rows are in time order, time."""
+        user, item = self.users.read(batch["user"]), self.items.read(batch["item"])
+        kept = (user >= 0) & (item >= 0)
+        self.rows += len(batch)
+        self.without["user"] += int((user < 0).sum())
+        self.without["item"] += int(((item < 0) & (user >= 0)).sum())
+        self.timed = "time" in batch.columns
+        if self.timed:
+            rows, time = batch["row"].to_numpy(), batch["time"]
+            if not kept.all():
+                rows, time = rows[kept], time.filter(pl.Series(kept))
+            moment = self.times.read(time, part, rows)
+        else:
+            moment = np.zeros(int(kept.sum()), dtype=np.int64)
+        self.store.add(user[kept], item[kept], moment)
+        self.advance(len(batch))
 
-def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
-    if wrong.any():
-        row = int(rows[wrong.arg_max() or 0]) + 1
-        raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): mend or remove them")
+    def finish(self) -> Interactions:
+        """Group and number what was read."""
+        if not self.rows:
+            raise UserError(f"{self.path} is empty: an interaction log has at least one event")
+        self._say_what_is_left_out()
+        if self.timed:
+            self.times.finish(self.path)
+        return Grouping(self.store, self.users, self.items, self.advance).run()
 
-
-def _numeric_time(time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
-    _refuse(time.is_null(), path, "has no time", rows)
-    numbers = time
-    if time.dtype == pl.String:
-        text = time.str.strip_chars()
-        numbers = whole = text.cast(pl.Int64, strict=False)
-        if whole.has_nulls():
-            numbers = text.cast(pl.Float64, strict=False)
-            if not numbers.has_nulls():
-                # As float64 such times fall together: one user's fraction would reorder another user's events.
-                large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
-                inexact = "has a time beyond 2^53, inexact beside times that are not 64-bit whole numbers"
-                _refuse(large, path, inexact, rows)
-        if numbers.is_null().all():
-            # Only ISO dates: 02/01/2020 has two readings, and a wrong one would reorder histories silently.
-            dates = pl.select(pl.when(text.str.contains(r"^\d{4}-\d\d-\d\d")).then(text)).to_series()
-            with suppress(pl.exceptions.ComputeError):  # no date at all: the nulls are refused below
-                numbers = dates.str.to_datetime(strict=False, time_unit="us")
-    if numbers.dtype.is_temporal():
-        numbers = numbers.to_physical()
-    elif not numbers.dtype.is_numeric():
-        raise UserError(f"{path}: the time column holds {numbers.dtype}: give numbers or ISO dates")
-    wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
-    _refuse(wrong, path, "has a time that is neither a number nor an ISO date", rows)
-    return numbers.to_numpy()
+    def _say_what_is_left_out(self) -> None:
+        """Rows that do not say who met what: `NULL` is not a person."""
+        for role, count in self.without.items():
+            if count == self.rows:
+                raise UserError(f"{self.path}: no row has {_A[role]} id: is it another column? set data.{role}_column")
+            if count:
+                said = ("row has", "counts") if count == 1 else ("rows have", "count")
+                print(f"{self.path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing", file=sys.stderr)
+        if not self.store.events:
+            raise UserError(f"{self.path}: no row has both a user id and an item id")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import polars as pl
 
 from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
@@ -17,12 +18,26 @@ Split = Literal["validation", "test"]
 class Interactions:
     """Events as read: grouped by user, in time order inside a user, items numbered by `item_ids`."""
 
-    user: np.ndarray  # (E,) int32, ascending
+    offsets: np.ndarray  # (N + 1,) int64: user u's events are offsets[u] to offsets[u + 1]
     item: np.ndarray  # (E,) int32, positions in item_ids
     item_ids: list[str]
+    user_ids: pl.Series | None = None  # (N,) text
+
+    @classmethod
+    def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
+        """Events with the number of each one's user, ascending."""
+        return cls(np.concatenate([[0], np.cumsum(np.bincount(user))]), item, item_ids)
 
     def __len__(self) -> int:
-        return len(self.user)
+        return len(self.item)
+
+    @property
+    def user(self) -> np.ndarray:  # (E,) int32, ascending
+        return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
+
+    def held(self, in_memory: bool) -> Interactions:
+        """These events, copied from mapped files where they are to outlive them."""
+        return replace(self, item=np.array(self.item)) if in_memory and isinstance(self.item, np.memmap) else self
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ All else tells ids apart: case, leading zeros, white space inside. Those are cou
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -48,22 +47,15 @@ def normal_texts(ids: Iterable[str]) -> list[str | None]:
     return pl.select(normal(pl.lit(pl.Series(list(ids), dtype=pl.String)))).to_series().to_list()
 
 
-def numbered(ids: pl.Series, path: Path, role: str) -> tuple[pl.Series, pl.Series]:
-    """Every row's id as its place in the sorted list of distinct ids, null where there is none; and that list.
+def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows in the order of their `id`: by value where all ids are whole numbers, else by text.
 
-    Ids are ordered by their text, or by their value where all of them are whole numbers.
+    >>> in_order(pl.DataFrame({"id": ["10", "9", "09"]}))["id"].to_list()
+    ['09', '9', '10']
     """
-    spelled = ids.unique(maintain_order=True).alias("spelled").to_frame()
-    read = spelled.with_columns(normal(pl.col("spelled")).alias("id"))
-    _refuse_rounded(read, path, role)
-    distinct = read.select("id").drop_nulls().unique()
-    if distinct["id"].str.contains(r"^[0-9]{1,18}$").all():
-        distinct = distinct.sort(pl.col("id").cast(pl.Int64), "id")
-    else:
-        distinct = distinct.sort("id")
-    _say(read, distinct["id"], path, role)
-    places = read["id"].replace_strict(distinct["id"], pl.int_range(len(distinct), eager=True), return_dtype=pl.Int32)
-    return ids.replace_strict(read["spelled"], places, return_dtype=pl.Int32), distinct["id"]
+    if frame["id"].str.contains(r"^[0-9]{1,18}$").all():
+        return frame.sort(pl.col("id").cast(pl.Int64), "id")
+    return frame.sort("id")
 
 
 def alike(ids: pl.Series) -> int:
@@ -76,7 +68,7 @@ def alike(ids: pl.Series) -> int:
     return int((~loose.is_unique()).sum())
 
 
-def _refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
+def refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
     """Ids that had been numbers with more digits: one such id may stand for many people."""
     rounded, spelled = read["id"].str.contains(_ROUNDED), read["spelled"]
     if spelled.dtype.is_float():
@@ -86,20 +78,4 @@ def _refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
         raise UserError(
             f"{path}: {role} id {spelled.filter(rounded)[0]} is a rounded number, and several {role}s may have become "
             "it: write ids as whole numbers or text"
-        )
-
-
-def _say(read: pl.DataFrame, distinct: pl.Series, path: Path, role: str) -> None:
-    merged = int(read["id"].is_not_null().sum()) - len(distinct)
-    if merged:
-        print(
-            f"{path}: {merged:,} more spellings of {role} ids were merged (white space, 12.0 for 12, Unicode forms): "
-            f"{len(distinct):,} {role}s",
-            file=sys.stderr,
-        )
-    if similar := alike(distinct):
-        print(
-            f"warning: {path}: {similar:,} {role} ids differ from another one by no more than case, width, leading "
-            f"zeros or white space inside, and count as {role}s of their own: where they are one, mend the log",
-            file=sys.stderr,
         )

@@ -47,10 +47,19 @@ def locate(dataset: str, folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def holds_one(folder: Path) -> bool:
+    """Whether a folder or its sub-folders have a log with a MovieLens name."""
+    return bool(_logs(folder)[1])
+
+
+def _logs(folder: Path) -> tuple[list[str], list[Path]]:
+    names = sorted({release.log for release in RELEASES.values()})
+    return names, [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+
+
 def locate_any(folder: Path) -> Path:
     """The one log with a MovieLens name in a folder or its sub-folders."""
-    names = sorted({release.log for release in RELEASES.values()})
-    found = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+    names, found = _logs(folder)
     if len(found) == 1:
         return found[0]
     if found:

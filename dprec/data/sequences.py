@@ -15,12 +15,13 @@ from torch.utils.data import DataLoader
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
-from dprec.data.interactions import Format, read_interactions
+from dprec.data.interactions import read_interactions
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
 from dprec.data.source import Dataset, open_source
 from dprec.data.stand_in import OnMissing
 from dprec.data.synthetic import synthetic_interactions
+from dprec.data.tables import Format
 from dprec.errors import UserError
 
 
@@ -42,9 +43,10 @@ class Sequences(SampledData):
 
     Args:
         dataset: what to train on; a MovieLens release is downloaded where it is not found, amazon-games is not.
-        path: the log, or the folder it lies in; `data/<dataset>` by default.
+        path: the log: a file, a folder of parts or a pattern such as `log/*.csv`; or the folder a dataset lies in,
+            `data/<dataset>` by default.
         format: of the log; "auto" goes by its name and first line.
-        user_column: column of the user ids in CSV, TSV, JSON lines and Parquet; guessed by default.
+        user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
         on_missing: what to do where a named dataset can be neither found nor downloaded.

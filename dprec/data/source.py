@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dprec.data import amazon, movielens
 from dprec.data.histories import Interactions
+from dprec.data.parts import holds_parts, parts_of
 from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
@@ -46,7 +47,9 @@ def open_source(
     if dataset == "file":
         if path is None:
             raise UserError("data.path is not set: give the interaction log to read")
-        log = movielens.locate_any(Path(path)) if Path(path).is_dir() else Path(path)
+        log = Path(path)
+        if log.is_dir() and (movielens.holds_one(log) or not holds_parts(log)):
+            log = movielens.locate_any(log)
         return Source(_read(log, read), _name_of(Path(path)))
     if dataset == amazon.GAMES:
         return _games(path, on_missing, read, invent)
@@ -54,11 +57,12 @@ def open_source(
         choices = ", ".join(["file", "synthetic", *movielens.RELEASES, amazon.GAMES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
     folder = Path(path) if path is not None else Path("data") / dataset
-    # A path that looks like a file is the log itself, never a place to download to.
-    if folder.is_file() or (folder.suffix and not folder.is_dir()):
+    found = movielens.locate(dataset, folder)
+    # A path that looks like a file, or holds parts of a log, is the log itself, never a place to download to.
+    itself = not movielens.holds_one(folder) and holds_parts(folder) if folder.is_dir() else bool(folder.suffix)
+    if found is None and path is not None and (itself or folder.is_file()):
         own = folder.name != movielens.RELEASES[dataset].log
         return Source(_read(folder, read), _name_of(folder) if own else dataset)
-    found = movielens.locate(dataset, folder)
     if found is None and path is not None:
         # A typing error in a path must neither train on something else nor fill the wrong folder.
         release = movielens.RELEASES[dataset]
@@ -86,17 +90,20 @@ def _games(
     found = amazon.locate(folder)
     if found is not None:
         return Source(_read(found, read), amazon.GAMES)
+    if path is not None and holds_parts(folder):
+        return Source(_read(folder, read), _name_of(folder))
     problem = f"{amazon.GAMES} is not in {folder} and cannot be downloaded"
     wanted = f"put there {amazon.WANTED}"
     return stand_in(amazon.GAMES, problem, wanted, "error" if path else on_missing, invent, "histories")
 
 
 def _name_of(path: Path) -> str:
-    return path.name.split(".")[0] or "file"
+    named = next((part for part in reversed(path.parts) if not any(mark in part for mark in "*?[")), "")
+    return named.split(".")[0] or "file"
 
 
 def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:
-    if not log.is_file() or log.stat().st_size < _LONG:
+    if not holds_parts(log) or sum(part.stat().st_size for part in parts_of(log)) < _LONG:
         return read(log)
     with Console(stderr=True).status(f"reading {log}"):
         return read(log)

@@ -88,7 +88,7 @@ def synthetic_interactions(users: int = 20_000, items: int = 300, seed: int = 0)
             met[waiting[new], place] = item[new]
             waiting = waiting[~new]
     digits = len(str(items))
-    return Interactions(
+    return Interactions.of(
         user=np.repeat(np.arange(users, dtype=np.int32), lengths),
         item=met[met >= 0],
         item_ids=[f"genre{genre:02d}-item{number:0{digits}d}" for number, genre in enumerate(world.genre)],

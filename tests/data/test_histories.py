@@ -13,7 +13,7 @@ def interactions(histories):
     ids = sorted({item for history in histories for item in history})
     user = np.repeat(np.arange(len(histories)), [len(history) for history in histories]).astype(np.int32)
     item = np.array([ids.index(item) for history in histories for item in history], dtype=np.int32)
-    return Interactions(user, item, ids)
+    return Interactions.of(user, item, ids)
 
 
 def raw(histories, catalogue):

@@ -1,5 +1,6 @@
 import gzip
 
+import polars
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -164,6 +165,22 @@ def test_mistakes_are_one_line(log, options, message):
     with pytest.raises(UserError, match=message) as error:
         next(iter(small(log, **options).train_dataloader()))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dataset", ["file", "movielens-1m", "amazon-games"])
+def test_a_path_to_parts_wins_over_a_recipes_dataset(tmp_path, dataset):
+    """A recipe names MovieLens; `--data.path` names a log of one's own, in parts."""
+    folder = tmp_path / "clicks.parquet"
+    folder.mkdir()
+    for number in range(3):
+        users = [f"u{user}" for user in range(12)]
+        frame = polars.DataFrame(
+            {"user": users, "item": [f"f{(user + number) % 12}" for user in range(12)], "time": number}
+        )
+        frame.write_parquet(folder / f"part-{number:05d}.snappy.parquet")
+    for path in (folder, folder / "part-*.parquet"):
+        data = Sequences(dataset=dataset, path=str(path), batch_size=4, min_events=0)
+        assert (data.users, data.items, data.name) == (12, 13, "clicks")
 
 
 def test_folders_without_one_log(tmp_path):

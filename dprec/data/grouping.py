@@ -1,0 +1,133 @@
+"""From events as a log has them to histories: each user's together, in time order, users and items numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dprec.data.event_store import EventStore, Rows
+from dprec.data.histories import Interactions
+from dprec.data.id_keys import IdKeys, identity
+from dprec.data.ordering import dense, stable_order, starts
+
+
+@dataclass
+class Repeats:
+    """What histories say twice."""
+
+    met_again: int = 0  # events with an item that their user has met before
+    equal_times: int = 0  # events at the time of their user's event before
+    duplicates: int = 0  # events with the user, item and time of another one
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """Some users' events in order."""
+
+    users: np.ndarray  # (n,) identities, ascending
+    lengths: np.ndarray  # (n,)
+    items: np.ndarray  # (v,) identities of the items met, ascending
+    places: np.ndarray | Path  # (e,) int32: the events' items, as places in `items`; in a file where the log is long
+
+    def take(self) -> np.ndarray:
+        """The places; their file goes."""
+        if not isinstance(self.places, Path):
+            return self.places
+        places = np.fromfile(self.places, dtype=np.int32)
+        self.places.unlink()
+        return places
+
+
+@dataclass
+class Grouping:
+    """Sorts the buckets of a store, then puts all of them together.
+
+    `advance` is called with how many events have been dealt with: each is sorted, then placed.
+    """
+
+    store: EventStore
+    users: IdKeys
+    items: IdKeys
+    advance: Callable[[int], object] = lambda _: None
+    repeats: Repeats = field(default_factory=Repeats)
+
+    def run(self) -> Interactions:
+        """Users in the order of their ids, each one's events in time order; events at one time as they came."""
+        buckets, plain_users, plain_items = [], 0, []
+        for rows in self.store.buckets():
+            plain_users += len(_plain(rows.user, self.users))
+            plain_items.append(_plain(rows.item, self.items))
+            buckets.append(self._sorted(rows))
+            self.advance(len(rows.user))
+        users, first = self._ordered(self.users, [bucket.users for bucket in buckets])
+        items, place = self._ordered(self.items, [bucket.items for bucket in buckets])
+        self.merged = {
+            "user": self.users.say(plain_users, users),
+            "item": self.items.say(len(np.unique(np.concatenate(plain_items))), items),
+        }
+        lengths = np.empty(len(users), dtype=np.int64)
+        for bucket, numbers in zip(buckets, first, strict=True):
+            lengths[numbers] = bucket.lengths
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        item = self._new("items.all")
+        for bucket, numbers, named in zip(buckets, first, place, strict=True):
+            item[_spans(offsets[numbers], bucket.lengths)] = named.astype(np.int32)[bucket.take()]
+            self.advance(int(bucket.lengths.sum()))
+        return Interactions(offsets, item, self.items.in_order(items).to_list(), self.users.in_order(users))
+
+    def _sorted(self, rows: Rows) -> _Bucket:
+        user = identity(rows.user)
+        order = stable_order([user, rows.time])
+        user, time = user[order], rows.time[order]
+        items, places = dense(identity(rows.item[order]))
+        new_user, new_time = starts(user), starts(user, time)
+        self._count(new_user, new_time, places)
+        lengths = np.diff(np.append(np.flatnonzero(new_user), len(user)))
+        return _Bucket(rows.keys(user[new_user]), lengths, items, self._kept(rows, places.astype(np.int32)))
+
+    def _kept(self, rows: Rows, places: np.ndarray) -> np.ndarray | Path:
+        if not self.store.spilled:
+            return places
+        path = self.store.folder / f"{rows.bucket}.sorted"
+        places.tofile(path)
+        return path
+
+    def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray) -> None:
+        user = np.cumsum(new_user)
+        met = np.sort(user * (places.max(initial=0) + 1) + places)
+        self.repeats.met_again += int((~starts(met)).sum())
+        self.repeats.equal_times += int((~new_time).sum())
+        same = ~new_time
+        same[:-1] |= same[1:]  # and the one before
+        moment, place = np.cumsum(new_time)[same], places[same]
+        order = stable_order([moment, place])
+        self.repeats.duplicates += int((~starts(moment[order], place[order])).sum())
+
+    def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The distinct identities, and the number of each one found."""
+        distinct, places = dense(np.concatenate(found))
+        numbers = ids.numbered(distinct).to_numpy()[places]
+        return distinct, np.split(numbers, np.cumsum([len(part) for part in found])[:-1])
+
+    def _new(self, name: str) -> np.ndarray:
+        if not self.store.spilled:
+            return np.empty(self.store.events, dtype=np.int32)
+        return np.memmap(self.store.folder / name, dtype=np.int32, mode="w+", shape=(self.store.events,))
+
+
+def _plain(keys: np.ndarray, ids: IdKeys) -> np.ndarray:
+    """The distinct identities that were written as numbers are."""
+    return np.unique(keys[(keys & 3) == 0]) if ids.respelled else np.empty(0, dtype=np.int64)
+
+
+def _spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers first, first + 1, ... of each of some spans.
+
+    >>> _spans(np.array([10, 3]), np.array([2, 3]))
+    array([10, 11,  3,  4,  5])
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(first - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

@@ -1,0 +1,194 @@
+"""The times of events as whole numbers in their order, while a log streams by."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from dprec.errors import UserError
+
+Kind = Literal["whole", "fraction", "instant", "nanosecond"]
+_FINER: dict[Kind, Kind] = {"whole": "fraction", "instant": "nanosecond"}
+# Numbers of seconds, milliseconds and so on since 1970, for 1976 to 2286.
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_EARLY, _LATE = 2 * 10**8, 10**10
+_ZONE = r"([+-])(\d\d):?(\d\d)?$"
+
+
+class ReadAgain(Exception):
+    """The log holds times of a finer kind than was read so far: its rows must be read from the start."""
+
+
+class Times:
+    """One log's times: whole numbers, numbers with fractions, or ISO dates, never two of them that cannot be compared.
+
+    >>> times = Times()
+    >>> times.read(pl.Series(["2020-01-02", "2020-01-01 10:00"]), Path("log.csv"), np.arange(2)).tolist()
+    [1577923200000000, 1577872800000000]
+    """
+
+    def __init__(self) -> None:
+        self.kind: Kind | None = None
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.least, self.most = None, None
+        self._units = dict.fromkeys(_UNITS, 0)
+        self._other = 0
+        self._example: dict[str, int] = {}
+        self._zoned: bool | None = None
+
+    def read(self, time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
+        """Return a batch's times as int64 in their order; `rows` are their numbers in the file, from 0."""
+        if time.dtype == pl.String:
+            time = time.str.strip_chars()
+            time = time.zip_with(time != "", pl.Series([None], dtype=pl.String))
+        _refuse(time.is_null(), path, "has no time", rows)
+        if not len(time):
+            return np.empty(0, dtype=np.int64)
+        if time.dtype == pl.String:
+            numbers = self._numbers(time, path, rows)
+        elif time.dtype in (pl.Date, pl.Datetime):
+            fine = time.dtype == pl.Datetime and getattr(time.dtype, "time_unit", None) == "ns"
+            self._be("nanosecond" if fine else "instant", path, rows)
+            numbers = _instants_of(time, "ns" if self.kind == "nanosecond" else "us")
+        elif time.dtype.is_integer():
+            self._be("whole", path, rows)
+            numbers = time.cast(pl.Int64, strict=False)
+            _refuse(numbers.is_null(), path, "has a time beyond 2^63", rows)
+        elif time.dtype.is_numeric():
+            self._be("fraction", path, rows)
+            numbers = time.cast(pl.Float64)
+        else:
+            raise UserError(f"{path}: the time column holds {time.dtype}: give numbers or ISO dates")
+        wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
+        _refuse(wrong, path, "has a time that is neither a number nor an ISO date", rows)
+        values = numbers.to_numpy()
+        if self.kind in ("whole", "fraction"):
+            self._look_at_units(values)
+        least, most = values.min(), values.max()
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
+        return _ordered_bits(values.astype(np.float64)) if self.kind == "fraction" else values
+
+    def _numbers(self, text: pl.Series, path: Path, rows: np.ndarray) -> pl.Series:
+        whole = text.cast(pl.Int64, strict=False)
+        if not whole.has_nulls():
+            self._be("whole", path, rows)
+        if whole.has_nulls() or self.kind == "fraction":
+            numbers = text.cast(pl.Float64, strict=False)
+            if self.kind in ("whole", "fraction") or not numbers.is_null().all():
+                _refuse(
+                    numbers.is_null() | numbers.is_nan(),
+                    path,
+                    "has a time that is neither a number nor an ISO date",
+                    rows,
+                )
+                # As float64 such times fall together: one user's fraction would reorder another user's events.
+                large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
+                inexact = "has a time beyond 2^53, inexact beside times that are not 64-bit whole numbers"
+                _refuse(large, path, inexact, rows)
+                self._be("fraction", path, rows)
+                return numbers
+            instants = self._dates(text, path)
+            _refuse(instants.is_null(), path, "has a time that is neither a number nor an ISO date", rows)
+            self._be("instant", path, rows)
+            return instants * 1000 if self.kind == "nanosecond" else instants
+        return whole
+
+    def _be(self, kind: Kind, path: Path, rows: np.ndarray) -> None:
+        if self.kind in (None, kind) or _FINER.get(kind) == self.kind:
+            self.kind = kind if self.kind is None else self.kind
+        elif _FINER.get(self.kind) == kind:  # type: ignore[arg-type]
+            self.kind = kind
+            raise ReadAgain
+        else:
+            raise UserError(
+                f"{path}: data row {rows[0] + 1} has {_said(kind)} for a time and rows before it have "
+                f"{_said(self.kind)}: give one kind of times"
+            )
+
+    def _dates(self, text: pl.Series, path: Path) -> pl.Series:
+        """Microseconds since 1970. ISO dates alone: 02/01/2020 has two readings, and a wrong one reorders histories."""
+        plain = text.str.replace(r"^(\d{4}-\d\d-\d\d)[Tt]", "$1 ").str.replace(r"\s*(UTC|GMT|Z|z)$", "+00:00")
+        zone = plain.str.extract_groups(r"\d\d:\d\d.*?\s*" + _ZONE).struct.unnest()
+        zone.columns = ["sign", "hours", "minutes"]
+        zoned = zone["sign"].is_not_null()
+        known = zoned.any(), zoned.all()
+        if known[0] != known[1] or (self._zoned is not None and known[0] != self._zoned):
+            raise UserError(f"{path} has times with a zone and times without: give all of them a zone, or none")
+        self._zoned = known[0]
+        frame = pl.DataFrame([plain.alias("text"), *zone])
+        local = pl.col("text").str.replace(r"(:\d\d(?:\.\d+)?)\s*" + _ZONE, "$1").str.strip_chars()
+        forms = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
+        parsed = [local.str.to_datetime(form, strict=False, time_unit="us") for form in forms]
+        ahead = pl.col("hours").cast(pl.Int64) * 60 + pl.col("minutes").cast(pl.Int64).fill_null(0)
+        ahead = pl.when(pl.col("sign") == "-").then(-ahead).otherwise(ahead).fill_null(0)
+        return frame.select(pl.coalesce(parsed).to_physical() - ahead * 60_000_000).to_series()
+
+    def _look_at_units(self, values: np.ndarray) -> None:
+        left = len(values) - int((values == 0).sum())
+        for unit, factor in _UNITS.items():
+            here = (values >= _EARLY * factor) & (values < _LATE * factor)
+            if count := int(here.sum()):
+                self._units[unit] += count
+                self._example.setdefault(unit, values[here.argmax()])
+                left -= count
+        self._other += left
+
+    def finish(self, path: Path) -> None:
+        """Refuse or say what cannot be the time of events, once all have been read."""
+        mixed = [unit for unit, count in self._units.items() if count]
+        if len(mixed) > 1 and not self._other:
+            one, other = ((self._example[unit], self._units[unit], unit) for unit in mixed[:2])
+            raise UserError(
+                f"{path} has times in {one[2]} ({one[0]}, {one[1]:,} rows) and in {other[2]} ({other[0]}, {other[1]:,} "
+                "rows): give all of them in one unit"
+            )
+        if self.least is not None and self.least == self.most:
+            print(f"{path}: all times are equal: the order of its rows counts as their order in time", file=sys.stderr)
+
+    @property
+    def said(self) -> str:
+        """The span of all times in words, without the clock where days are enough."""
+        if self.least is None or self.most is None:
+            return "no times"
+        return f"{self._said(self.least)} to {self._said(self.most)}"
+
+    def _said(self, value: float) -> str:
+        if self.kind in ("instant", "nanosecond"):
+            factor = 10**6 if self.kind == "instant" else 10**9
+        else:
+            unit = next((unit for unit, count in self._units.items() if count and not self._other), None)
+            if unit is None:
+                return f"{value:g}" if self.kind == "fraction" else f"{value}"
+            factor = _UNITS[unit]
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(value) // factor)
+        return moment.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
+
+
+def _said(kind: Kind | None) -> str:
+    return "a date" if kind in ("instant", "nanosecond") else "a number"
+
+
+def _instants_of(time: pl.Series, unit: Literal["us", "ns"]) -> pl.Series:
+    if isinstance(time.dtype, pl.Datetime) and time.dtype.time_zone is not None:
+        time = time.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return time.cast(pl.Datetime(unit)).to_physical()
+
+
+def _ordered_bits(values: np.ndarray) -> np.ndarray:
+    """Whole numbers in the order of float64 numbers."""
+    bits = (values + 0.0).view(np.int64)  # -0.0 is 0.0
+    return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+
+
+def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
+    if wrong.any():
+        row = int(rows[wrong.arg_max() or 0]) + 1
+        raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): mend or remove them")

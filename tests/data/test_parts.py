@@ -1,0 +1,160 @@
+"""Logs in parts, packed, encoded or written in ways that other programs have."""
+
+import bz2
+import gzip
+import json
+import lzma
+import zipfile
+
+import polars as pl
+import pytest
+
+from dprec.data.interactions import read_interactions
+from dprec.errors import UserError
+
+ROWS = [("1", "9", 200), ("1", "11", 100), ("0", "11", 50), ("1", "10", 300)]
+EXPECTED = [("0", "11"), ("1", "11"), ("1", "9"), ("1", "10")]
+TEXT = "user_id,item_id,timestamp\n" + "".join(f"{u},{i},{t}\n" for u, i, t in ROWS)
+
+
+def raw(events):
+    users = events.user_ids.to_list()
+    return [(users[user], events.item_ids[item]) for user, item in zip(events.user, events.item, strict=True)]
+
+
+def frame(rows=ROWS, **types):
+    table = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    return table.cast(types) if types else table
+
+
+def test_a_folder_of_parts_as_spark_leaves_it(tmp_path):
+    folder = tmp_path / ".cache" / "events.parquet"  # a folder with a file's name, in a hidden one
+    folder.mkdir(parents=True)
+    frame(ROWS[:2]).write_parquet(folder / "part-00000-c000.snappy.parquet")
+    frame(ROWS[2:]).write_parquet(folder / "part-00001-c000.snappy.parquet")
+    frame([]).cast(pl.String).write_parquet(folder / "part-00002-c000.snappy.parquet")
+    (folder / "_SUCCESS").write_text("")
+    (folder / ".part-00000-c000.snappy.parquet.crc").write_bytes(b"crc")
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary/part-00009.parquet").write_bytes(b"half")
+    assert raw(read_interactions(folder)) == EXPECTED
+    assert raw(read_interactions(folder / "part-*.parquet")) == EXPECTED
+
+
+def test_parts_may_have_other_types_and_other_orders_of_columns(tmp_path):
+    frame(ROWS[:2], user_id=pl.Int32, item_id=pl.Int64).write_parquet(tmp_path / "a.parquet")
+    frame(ROWS[2:]).select("timestamp", pl.lit(3).alias("rating"), "item_id", "user_id").write_parquet(
+        tmp_path / "b.parquet"
+    )
+    assert raw(read_interactions(tmp_path)) == EXPECTED
+    frame(ROWS[2:]).rename({"item_id": "film"}).write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet has no column 'item_id', the item in another part"):
+        read_interactions(tmp_path)
+
+
+def test_partitions_in_sub_folders(tmp_path):
+    for day, rows in (("2020-01-01", ROWS[:2]), ("2020-01-02", ROWS[2:])):
+        (tmp_path / f"date={day}").mkdir()
+        frame(rows).write_csv(tmp_path / f"date={day}/part-0.csv")
+    (tmp_path / "date=2020-01-02/part-1.csv").write_text("")  # an empty part
+    assert raw(read_interactions(tmp_path)) == EXPECTED
+
+
+def test_a_folder_says_what_it_lacks(tmp_path):
+    with pytest.raises(UserError, match="holds no parts of a log"):
+        read_interactions(tmp_path)
+    frame().write_csv(tmp_path / "a.csv")
+    frame().write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"has \.csv and \.parquet files: set data\.path to one kind, such as \*\.csv"):
+        read_interactions(tmp_path)
+    with pytest.raises(UserError, match=r"no file matches .*\*\.json"):
+        read_interactions(tmp_path / "*.json")
+
+
+def zipped(text):
+    return text.encode("utf-8")
+
+
+WRITTEN = {
+    "log.csv": TEXT.encode(),
+    "log.csv.gz": gzip.compress(TEXT.encode()),
+    "log.csv.bz2": bz2.compress(TEXT.encode()),
+    "log.csv.xz": lzma.compress(TEXT.encode()),
+    "bom.csv": TEXT.encode("utf-8-sig"),
+    "utf16.csv": TEXT.encode("utf-16"),
+    "big-endian.csv": b"\xfe\xff" + TEXT.encode("utf-16-be"),
+    "crlf.csv": TEXT.replace("\n", "\r\n").encode(),
+    "quoted.csv": TEXT.replace(",", '","').replace("\n", '"\n"').strip('"').join(['"', ""]).encode(),
+    "headless.txt": "".join(f"{u} {i} {t}\n" for u, i, t in ROWS).encode(),
+    "log.inter": (
+        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+        + "".join(f"{u}\t{i}\t3\t{t}\n" for u, i, t in ROWS)
+    ).encode(),
+    "log.json": json.dumps([{"user_id": u, "item_id": i, "timestamp": t} for u, i, t in ROWS]).encode(),
+    "lines.json": "".join(
+        json.dumps({"user_id": int(u), "item_id": i, "timestamp": t}) + "\n" for u, i, t in ROWS
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_other_ways_to_write_it(tmp_path, name):
+    (tmp_path / name).write_bytes(WRITTEN[name])
+    assert raw(read_interactions(tmp_path / name)) == EXPECTED
+
+
+def test_zip_feather_and_zstandard(tmp_path):
+    with zipfile.ZipFile(tmp_path / "log.csv.zip", "w") as archive:
+        archive.writestr("inner/log.csv", TEXT)
+    frame().write_ipc(tmp_path / "log.feather")
+    frame().lazy().sink_ndjson(tmp_path / "log.jsonl.zst", compression="zstd")
+    for name in ("log.csv.zip", "log.feather", "log.jsonl.zst"):
+        assert raw(read_interactions(tmp_path / name)) == EXPECTED, name
+    with zipfile.ZipFile(tmp_path / "two.csv.zip", "w") as archive:
+        archive.writestr("a.csv", TEXT)
+        archive.writestr("b.csv", TEXT)
+    with pytest.raises(UserError, match="holds 2 files: unpack it"):
+        read_interactions(tmp_path / "two.csv.zip")
+
+
+@pytest.mark.parametrize("name", ["log.csv.gz", "log.csv.bz2", "log.csv.xz"])
+def test_a_packed_log_that_is_cut_short(tmp_path, name):
+    rows = "".join(f"{n},{n % 97},{n}\n" for n in range(20_000))
+    pack = {"gz": gzip, "bz2": bz2, "xz": lzma}[name.rpartition(".")[2]]
+    whole = pack.compress(("user,item,time\n" + rows).encode())
+    (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(UserError, match=f"cannot read .*{name}") as error:
+        read_interactions(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_users_history_in_one_row(tmp_path):
+    """As a cluster's `collect_list` writes it, with times or in time order."""
+    with_times = pl.DataFrame(
+        {"user_id": ["0", "1"], "item_id": [["11"], ["9", "11", "10"]], "time": [[50], [200, 100, 300]]}
+    )
+    with_times.write_parquet(tmp_path / "times.parquet")
+    in_order = pl.DataFrame({"user_id": ["0", "1"], "item_id": [["11"], ["11", "9", "10"]]})
+    in_order.write_parquet(tmp_path / "order.parquet")
+    for name in ("times.parquet", "order.parquet"):
+        assert raw(read_interactions(tmp_path / name)) == EXPECTED
+
+
+def test_columns_that_hold_no_ids(tmp_path):
+    table = frame().with_columns(pl.struct("item_id").alias("item_id"))
+    table.write_parquet(tmp_path / "struct.parquet")
+    with pytest.raises(UserError, match=r"column 'item_id' holds Struct.*which is no item: set data\.item_column"):
+        read_interactions(tmp_path / "struct.parquet")
+    frame().with_columns(pl.col("timestamp").reshape((-1, 1)).arr.to_list()).write_parquet(tmp_path / "times.parquet")
+    with pytest.raises(UserError, match="'timestamp' holds lists and 'item_id' does not"):
+        read_interactions(tmp_path / "times.parquet")
+    frame().with_columns(user_id=pl.concat_list("user_id")).write_parquet(tmp_path / "user.parquet")
+    with pytest.raises(UserError, match="column 'user_id' holds List"):
+        read_interactions(tmp_path / "user.parquet")
+
+
+def test_a_day_beside_a_clock_is_asked_about(tmp_path):
+    (tmp_path / "log.csv").write_text("user,item,date,time\na,x,2020-01-02,0802\na,y,2020-01-01,0930\n")
+    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the one that says when"):
+        read_interactions(tmp_path / "log.csv")
+    assert raw(read_interactions(tmp_path / "log.csv", time_column="date")) == [("a", "y"), ("a", "x")]

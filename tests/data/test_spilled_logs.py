@@ -1,0 +1,83 @@
+"""A log that does not fit in memory is read to the same events as one that does."""
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dprec.data import event_store, tables
+from dprec.data.interactions import read_interactions
+
+IDS = st.one_of(
+    st.integers(0, 30).map(str),
+    st.sampled_from(["ann", " ann", "7.0", "007", "", "NULL", "-3", "café", "cafe\u0301", str(10**17), str(10**19)]),
+)
+
+
+def raw(events):
+    users = events.user_ids.to_list()
+    return [(users[user], events.item_ids[item]) for user, item in zip(events.user, events.item, strict=True)]
+
+
+def one_by_one(rows):
+    """The rule in plain Python: ids read, users in order, each one's rows by time, ties as they came."""
+    from dprec.data.ids import normal_texts
+
+    users, items = (normal_texts([row[place] for row in rows]) for place in (0, 1))
+    kept = [(u, i, row[2]) for u, i, row in zip(users, items, rows, strict=True) if u is not None and i is not None]
+    whole = all(len(u) <= 18 and u.isascii() and u.isdigit() for u, _, _ in kept)
+    return [(u, i) for u, i, _ in sorted(kept, key=lambda row: ((int(row[0]), row[0]) if whole else row[0], row[2]))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.tuples(IDS, IDS, st.integers(0, 5)), min_size=1, max_size=60))
+def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("log")
+    expected = one_by_one(rows)
+    if not expected:
+        return
+    frame = pl.DataFrame(rows, schema={"user": pl.String, "item": pl.String, "time": pl.Int64}, orient="row")
+    frame.write_parquet(folder / "log.parquet")
+    for buffer in (event_store.BUFFER, 10):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(event_store, "BUFFER", buffer)
+            patch.setattr(tables, "ROWS", 7)
+            assert raw(read_interactions(folder / "log.parquet")) == expected
+
+
+@pytest.mark.parametrize("form", ["numbers", "sparse numbers", "text", "nanoseconds"])
+def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
+    rng = np.random.default_rng(0)
+    user, item, time = rng.integers(0, 900, 30_000), rng.integers(0, 400, 30_000), rng.integers(0, 5000, 30_000)
+    if form == "sparse numbers":
+        user = user * 1_000_000_007_003
+    frame = pl.DataFrame({"user": user, "item": item, "time": time})
+    if form == "text":
+        frame = frame.with_columns(pl.format("u{}", "user").alias("user"), pl.format("i{}", "item").alias("item"))
+    if form == "nanoseconds":
+        frame = frame.with_columns(time=(pl.col("time") * 10**14 + 1).cast(pl.Datetime("ns")))
+    frame.write_parquet(tmp_path / "log.parquet")
+    whole = read_interactions(tmp_path / "log.parquet")
+    monkeypatch.setattr(event_store, "BUFFER", 5000)
+    monkeypatch.setattr(tables, "ROWS", 1024)
+    (tmp_path / "parts").mkdir()
+    for number, part in enumerate(frame.iter_slices(7001)):
+        part.write_parquet(tmp_path / f"parts/part-{number:05d}.parquet")
+    for path in (tmp_path / "log.parquet", tmp_path / "parts"):
+        pieces = read_interactions(path)
+        assert np.array_equal(pieces.offsets, whole.offsets)
+        assert np.array_equal(pieces.item, whole.item)
+        assert pieces.item_ids == whole.item_ids
+        assert pieces.user_ids.equals(whole.user_ids)
+    order = np.lexsort((time, user))
+    assert np.array_equal(whole.user, np.unique(user, return_inverse=True)[1][order]) or form == "text"
+
+
+def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_store, "BUFFER", 5)
+    (tmp_path / "log.txt").write_text("".join(f"{n % 7} {n % 3}\n" for n in range(50)))
+    (tmp_path / "scratch").mkdir()
+    events = read_interactions(tmp_path / "log.txt", scratch=tmp_path / "scratch")
+    assert isinstance(events.item, np.memmap)
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["items.all"]

@@ -1,0 +1,113 @@
+"""Times as logs write them: right, or one line."""
+
+from datetime import datetime, timedelta, timezone
+
+import polars as pl
+import pytest
+
+from dprec.data import tables
+from dprec.data.interactions import read_interactions
+from dprec.errors import UserError
+
+
+def order(tmp_path, times, monkeypatch=None, name="log.csv"):
+    """The items of one user, numbered as their rows are, in the order of these times."""
+    (tmp_path / name).write_text("user,item,time\n" + "".join(f'u,{n},"{time}"\n' for n, time in enumerate(times)))
+    events = read_interactions(tmp_path / name)
+    return [int(events.item_ids[item]) for item in events.item]
+
+
+INSTANTS = [
+    datetime(2020, 1, 2, 10, 30, 15, 250_000, tzinfo=timezone.utc),
+    datetime(2020, 1, 2, 10, 30, 15, 249_000, tzinfo=timezone.utc),
+    datetime(1969, 12, 31, 23, 0, tzinfo=timezone.utc),
+    datetime(2020, 1, 2, 11, tzinfo=timezone.utc),
+]
+BY_TIME = [2, 1, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda t: t.isoformat(),
+        lambda t: t.strftime("%Y-%m-%d %H:%M:%S.%f UTC"),
+        lambda t: t.strftime("%Y-%m-%d %H:%M:%S.%f GMT"),
+        lambda t: t.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        lambda t: t.strftime("%Y-%m-%d %H:%M:%S.%f"),
+        lambda t: t.strftime("%Y-%m-%d %H:%M:%S.%f+00"),
+        lambda t: t.astimezone(timezone(timedelta(hours=-5, minutes=-30))).isoformat(),
+        lambda t: t.astimezone(timezone(timedelta(hours=t.minute % 9))).strftime("%Y-%m-%d %H:%M:%S.%f%z"),
+        lambda t: f"{t.timestamp():.3f}",
+        lambda t: str(int(t.timestamp() * 1000)),
+        lambda t: f"{t.timestamp():.15e}",
+    ],
+)
+def test_instants_in_every_form(tmp_path, write):
+    assert order(tmp_path, [write(instant) for instant in INSTANTS]) == BY_TIME
+
+
+def test_dates_may_lack_the_clock_or_the_seconds(tmp_path):
+    assert order(tmp_path, ["2020-01-02 10:00", "2020-01-02", "2020-01-02 09:59:59"]) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (["2020-01-02T10:00:00Z", "2020-01-02T10:00:00"], "times with a zone and times without"),
+        (["2020-01-02", "02/01/2020"], "row 2 has a time that is neither a number nor an ISO date"),
+        (["2020-13-02", "2020-01-02"], "row 1 has a time that is neither"),
+        (["08:02", "09:00"], "row 1 has a time that is neither"),
+        (["2020-01-02", "1577923200"], "row 1 has a time that is neither"),
+        (
+            ["1577923200", "1577923201000"],
+            r"times in seconds \(1577923200, 1 rows\) and in milliseconds \(1577923201000",
+        ),
+        (["1577923200000000", "1577923201000"], "in milliseconds .* and in microseconds"),
+        (["1577923200", ""], "row 2 has no time"),
+    ],
+)
+def test_times_that_cannot_be_compared_are_one_line(tmp_path, times, message):
+    with pytest.raises(UserError, match=message) as error:
+        order(tmp_path, times)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_that_only_look_like_two_units_are_left_alone(tmp_path):
+    """A counter passes through both, and through what lies between."""
+    assert order(tmp_path, [300_000_000_000, 50_000_000_000, 300_000_000, 5]) == [3, 2, 1, 0]
+
+
+def test_equal_times_are_said(tmp_path, capsys):
+    assert order(tmp_path, [7, 7, 7]) == [0, 1, 2]
+    assert "all times are equal: the order of its rows counts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_a_finer_kind_of_time_later_in_the_log_counts_for_all_of_it(tmp_path, monkeypatch, rows):
+    """Fractions after whole numbers, in another batch: all are read again as numbers with fractions."""
+    monkeypatch.setattr(tables, "ROWS", rows)
+    assert order(tmp_path, [3, -2, 2, 2.5, 1, -2.5, 0.0, "1e2"]) == [5, 1, 6, 4, 2, 3, 0, 7]
+    with pytest.raises(UserError, match="beyond 2\\^53"):
+        order(tmp_path, [2**53 + 1, 2**53, 2.5])
+
+
+def test_parts_with_other_units_of_typed_times(tmp_path):
+    for number, unit in enumerate(("ms", "ns", "us")):
+        times = pl.Series([datetime(2020, 1, 1, 0, 0, 3 - number)]).cast(pl.Datetime(unit))
+        pl.DataFrame({"user": "u", "item": [number], "time": times}).write_parquet(tmp_path / f"{number}.parquet")
+    pl.DataFrame({"user": "u", "item": [3], "time": [datetime(2019, 1, 1).date()]}).write_parquet(
+        tmp_path / "3.parquet"
+    )
+    zoned = pl.Series([datetime(2020, 1, 1, 0, 30)]).dt.replace_time_zone("Europe/Berlin")
+    pl.DataFrame({"user": "u", "item": [4], "time": zoned}).write_parquet(tmp_path / "4.parquet")
+    events = read_interactions(tmp_path)
+    assert [events.item_ids[item] for item in events.item] == ["3", "4", "2", "1", "0"]
+
+
+def test_parts_with_numbers_and_dates(tmp_path):
+    for number, time in enumerate((5, datetime(2020, 1, 1))):
+        pl.DataFrame({"user": "u", "item": [number], "time": [time]}).write_parquet(tmp_path / f"{number}.parquet")
+    with pytest.raises(
+        UserError, match=r"1\.parquet: data row 1 has a date for a time and rows before it have a number"
+    ):
+        read_interactions(tmp_path)
