@@ -310,8 +310,8 @@ def test_the_probe_puts_no_row_back_to_where_it_owed_noise() -> None:
 
     moved = module.out.bias.detach().clone()
     assert not torch.equal(moved, bias)
-    batch = users(3, seed=9)
-    probe(module, module.trained, losses, lambda chosen: [select_users(batch, chosen)], [0, 1, 2])
+    batch, owing = users(3, seed=9), [id(module.big.weight)]
+    probe(module, module.trained, losses, lambda chosen: [select_users(batch, chosen)], [0, 1, 2], owing=owing)
     weight = module.state_dict()["big.weight"]
     assert (weight[1:] != start[1:]).any(1).all()
 

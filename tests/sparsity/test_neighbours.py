@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -103,7 +103,7 @@ class World:
             for parameter in self.module.parameters():
                 parameter.mul_(loud)
         self.rules, noise = RowRules(STRATEGIES[strategies]()), GaussianNoise(1)
-        self.rules.begin(self.module, trained(self.module), 1.0, 0.25, noise)
+        self.rules.begin(self.module, trained(self.module), 1.0, 0.25, noise, 64)
         self.gradient = PrivateGradient(
             Clipping(mode, BOUND), 0.0, 1, noise, padding_rows(self.module), rules=self.rules
         )
@@ -144,6 +144,8 @@ def without(users: SequenceBatch, user: int) -> SequenceBatch:
     loud=st.sampled_from([1.0, 30.0, 1e-3]),
     mode=st.sampled_from(["auto-v", "auto-s", "flat"]),
 )
+@example(lengths=[9, 4, 1], seed=0, cut=3, loud=1.0, mode="auto-v")
+@example(lengths=[7, 7, 5, 2], seed=1, cut=2, loud=30.0, mode="flat")
 def test_a_user_changes_the_choice_in_their_own_rows_and_the_sum_within_the_bound(
     model: str, strategies: str, lengths: list[int], seed: int, cut: int, loud: float, mode: Any
 ) -> None:
