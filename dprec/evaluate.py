@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dprec.cli import command
 from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
 from dprec.cli.usage import EVALUATE
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(evaluate, argv)
 
-
-def evaluate(argv: list[str], console: Console) -> None:
-    line = CommandLine.read(argv, switches=["help", "json"], positionals="RUN")
-    if "help" in line.switches or not argv:
-        print(EVALUATE)
-        return
+def evaluate(line: CommandLine, console: Console) -> None:
     import torch
 
     from dprec.cli.classes import refuse_foreign
@@ -42,11 +35,14 @@ def evaluate(argv: list[str], console: Console) -> None:
     guarantee = checkpoint["dprec"]["guarantee"]
     if "json" in line.switches:
         report = task.describe(data) | {"split": split, **guarantee, **results}
-        command.print_json(report)
+        print_json(report)
         return
     notice_box(console, data.notice)
     console.print(task.table(results, f"{data.name}, {split}: {task.size(data)}"))
     console.print(in_lines(guarantee["guarantee"]), soft_wrap=True, highlight=False)
+
+
+main = Command(evaluate, EVALUATE, switches=("json",), positionals="RUN")
 
 
 if __name__ == "__main__":

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dprec.cli import command
 from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command
 from dprec.cli.usage import FIT
 from dprec.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(fit, argv)
 
-
-def fit(argv: list[str], console: Console) -> None:
-    line = CommandLine.read(argv, switches=["help", "help-all", "print_config"])
-    if "help" in line.switches or not argv:
-        print(FIT)
-        return
+def fit(line: CommandLine, console: Console) -> None:
     # Only now, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
     from dprec.run.experiment import resume, start
@@ -39,6 +32,9 @@ def fit(argv: list[str], console: Console) -> None:
         start(parse(line), console)
     else:
         resume(line, run, console)
+
+
+main = Command(fit, FIT, switches=("help-all", "print_config"))
 
 
 if __name__ == "__main__":

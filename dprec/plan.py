@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dprec.cli import command
 from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
 from dprec.cli.usage import PLAN
 from dprec.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(plan, argv)
 
-
-def plan(argv: list[str], console: Console) -> None:
-    line = CommandLine.read(argv, switches=["help", "json"])
-    if "help" in line.switches or not argv:
-        print(PLAN)
-        return
+def plan(line: CommandLine, console: Console) -> None:
     from dprec.cli.parser import parse
     from dprec.run.planning import RunPlan
 
@@ -32,9 +25,12 @@ def plan(argv: list[str], console: Console) -> None:
         raise UserError("no recipe given: python -m dprec.plan recipes/quickstart.yaml")
     planned = RunPlan.of(parse(line), users, items)
     if "json" in line.switches:
-        command.print_json(planned.as_dict())
+        print_json(planned.as_dict())
     else:
         planned.show(console)
+
+
+main = Command(plan, PLAN, switches=("json",))
 
 
 if __name__ == "__main__":

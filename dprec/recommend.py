@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dprec.cli import command
 from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
 from dprec.cli.usage import RECOMMEND
 from dprec.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(recommend, argv)
 
-
-def recommend(argv: list[str], console: Console) -> None:
-    line = CommandLine.read(argv, switches=["help", "json", "allow-seen"], positionals="RUN")
-    if "help" in line.switches or not argv:
-        print(RECOMMEND)
-        return
+def recommend(line: CommandLine, console: Console) -> None:
     from dprec.run.serving import Recommendations, read_histories, split_ids
 
     history, file = line.take("history"), line.take("file")
@@ -32,17 +25,20 @@ def recommend(argv: list[str], console: Console) -> None:
     recommendations = Recommendations.of_run(line.only("RUN"), count, "allow-seen" not in line.switches, trusted)
     if file is not None:
         for number, raw in read_histories(file):
-            command.print_json(recommendations.answer(raw, f"{file}, line {number}"))
+            print_json(recommendations.answer(raw, f"{file}, line {number}"))
         return
     answer = recommendations.answer(split_ids(history or ""), "--history")
     if "error" in answer:
         raise UserError(answer["error"])
     if "json" in line.switches:
-        command.print_json(answer)
+        print_json(answer)
         return
     from dprec.run.console import recommendation_table
 
     recommendation_table(console, answer["items"], answer["scores"])
+
+
+main = Command(recommend, RECOMMEND, switches=("json", "allow-seen"), positionals="RUN")
 
 
 if __name__ == "__main__":

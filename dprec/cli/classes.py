@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonargparse
@@ -117,9 +117,7 @@ def build(
         check(normal(key), {where: cls}, "command line")
     arguments = {} if named else dict(settings.get("init_args") or {})
     arguments |= {key: value for key, value in (given or {}).items() if key in parameters(cls)}
-    # The class is known, so its own arguments are parsed: a failing __init__ then raises what it raises.
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True)
+    parser = _parser(cls, where)
     typed = [f"--{key.replace('.init_args.', '.')}={value}" for key, value in overrides]
     try:
         parser.set_defaults({where: arguments})
@@ -127,3 +125,19 @@ def build(
     except jsonargparse.ArgumentError as error:
         raise UserError(one_line(str(error))) from None
     return parser.instantiate_classes(config)[where]
+
+
+def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, Any]) -> Any:
+    """The object of a class with arguments that have been parsed, and some that come from elsewhere."""
+    parser = _parser(cls, "it", skip=given)
+    parsed = jsonargparse.Namespace(it=arguments.clone())
+    for name, value in given.items():
+        parsed[f"it.{name}"] = value
+    return parser.instantiate_classes(parsed)["it"]
+
+
+def _parser(cls: type, where: str, skip: Iterable[str] = ()) -> jsonargparse.ArgumentParser:
+    """A parser of one class's own arguments, not of "some subclass": what a failing __init__ raises is then raised."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True, skip=set(skip))
+    return parser

@@ -1,4 +1,4 @@
-"""Recipes and overrides to settings, on LightningCLI."""
+"""Recipes and overrides to settings, and settings to objects, each once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import jsonargparse
 import pytorch_lightning as pl
 import yaml
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import LightningArgumentParser
 
 import dprec.sparsity  # noqa: F401  its strategies may then go by their bare names
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import path_of, resolve
+from dprec.cli.classes import instance, path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
 from dprec.cli.messages import one_line
 from dprec.cli.recipe import load_recipe
@@ -37,59 +37,31 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
-class RecipeCLI(LightningCLI):
-    """LightningCLI that only parses: building data, model and trainer waits until the run folder is known.
+def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> LightningArgumentParser:
+    """The parser of all that a recipe may hold, without what the data decides of the model.
 
-    Its automatic optimizer is off, since replacing the model's optimizer would drop the noise.
+    It has no arguments for an optimizer, since replacing the model's would drop the noise.
     """
-
-    def __init__(self, args: list[str], classes: Mapping[str, type] = DEFAULT_CLASSES) -> None:
-        self._classes = classes
-        super().__init__(
-            Learner,
-            pl.LightningDataModule,
-            save_config_callback=None,
-            trainer_defaults=TRAINER_DEFAULTS,
-            parser_kwargs={"exit_on_error": False, "prog": "python -m dprec.fit"},
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            args=args,
-            run=False,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-        )
-
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights and dropout.")
-        parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
-        parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
-        parser.add_argument(
-            "--checkpoint_every",
-            type=int,
-            default=50,
-            help="Steps between two checkpoints; 0: only the last.",
-        )
-        parser.add_argument(
-            "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
-        )
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument(
-            "--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none."
-        )
-        # Not the usual classes: their defaults would stand for the arguments of the same name of those in use.
-        parser.set_defaults({key: {"class_path": path_of(self._classes[key])} for key in ("model", "data")})
-        for size in from_data(self._classes["model"]):
-            parser.link_arguments(f"data.{size}", f"model.init_args.{size}", apply_on="instantiate")
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        self.config = parser.parse_args(args)
-
-    def _set_seed(self) -> None:
-        """Left to the run, which seeds once its data is read."""
-
-    def instantiate_classes(self) -> None:
-        """Left to the run, which checks first that its folder is free."""
+    parser = LightningArgumentParser(prog="dprec fit", exit_on_error=False)
+    parser.add_argument("-c", "--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights and dropout.")
+    parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
+    parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
+    parser.add_argument(
+        "--checkpoint_every", type=int, default=50, help="Steps between two checkpoints; 0: only the last."
+    )
+    parser.add_argument(
+        "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
+    )
+    parser.add_lightning_class_args(pl.Trainer, "trainer")
+    decided = set(from_data(classes["model"]))
+    parser.add_subclass_arguments(Learner, "model", skip=decided, fail_untyped=False, required=True)
+    parser.add_lightning_class_args(pl.LightningDataModule, "data", subclass_mode=True)
+    parser.add_argument("--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none.")
+    parser.set_defaults({f"trainer.{key}": value for key, value in TRAINER_DEFAULTS.items()})
+    # Not the usual classes: their defaults would stand for the arguments of the same name of those in use.
+    parser.set_defaults({key: {"class_path": path_of(classes[key])} for key in ("model", "data")})
+    return parser
 
 
 @dataclass(frozen=True)
@@ -99,7 +71,8 @@ class Settings:
     tree: dict[str, Any]  # complete: defaults, recipes, overrides
     recipe: dict[str, Any]  # what the recipe files said, by flat key
     overrides: tuple[str, ...]  # flat keys given on the command line
-    cli: RecipeCLI
+    parser: LightningArgumentParser
+    config: jsonargparse.Namespace  # the tree as it was parsed, which objects are made of
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -111,7 +84,20 @@ class Settings:
 
     @property
     def out(self) -> str | None:
-        return self.cli.config["out"]
+        return self.config["out"]
+
+    def make(self, group: str, given: Mapping[str, Any] | None = None) -> Any:
+        """The object that a group describes, with what is `given` from elsewhere; None where it is null."""
+        described = self.config[group]
+        if described is None:
+            return None
+        cls = resolve(BASES[group], described.class_path, f"{group}.class_path")
+        return instance(cls, described.get("init_args", jsonargparse.Namespace()), given or {})
+
+    def trainer(self) -> dict[str, Any]:
+        """The trainer's arguments, with the callbacks and loggers that are named made into objects."""
+        part = jsonargparse.Namespace(trainer=self.config["trainer"])
+        return self.parser.instantiate_classes(part)["trainer"].as_dict()
 
     def to_store(self) -> dict[str, Any]:
         """The tree as people write it: default classes and the trainer's defaults left out."""
@@ -120,7 +106,7 @@ class Settings:
             settings = self.tree[group]
             usual = settings and resolve(BASES[group], settings["class_path"], group) is DEFAULT_CLASSES[group]
             tree[group] = settings["init_args"] if usual else settings
-        defaults = self.cli.parser.get_defaults().trainer
+        defaults = self.parser.get_defaults().trainer
         tree["trainer"] = {k: v for k, v in self.tree["trainer"].items() if v != defaults.get(k)}
         return tree
 
@@ -139,20 +125,21 @@ def parse(line: CommandLine) -> Settings:
     recipe = _layer(overrides, recipe, classes, "command line")
     args = [word for path in line.recipes for word in ("--config", path)]
     args += [f"--{key}={value}" for key, value in line.overrides]
+    parser = recipe_parser(classes)
     try:
-        cli = RecipeCLI(args, classes)
+        config = parser.parse_args(args)
     except jsonargparse.ArgumentError as error:
         raise UserError(one_line(str(error))) from None
-    tree = _plain(cli)
+    tree = _plain(parser, config)
     tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
     _refuse_nonsense(tree)
     _refuse_nulls(tree, {*recipe, *overrides}, classes)
-    return Settings(tree, recipe, tuple(overrides), cli)
+    return Settings(tree, recipe, tuple(overrides), parser, config)
 
 
 def full_help() -> str:
     """Every setting there is, the trainer's many included."""
-    return RecipeCLI([]).parser.format_help()
+    return recipe_parser().format_help()
 
 
 def _refuse_nonsense(tree: Mapping[str, Any]) -> None:
@@ -206,8 +193,8 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
     return kept
 
 
-def _plain(cli: RecipeCLI) -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+def _plain(parser: LightningArgumentParser, config: jsonargparse.Namespace) -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load(parser.dump(config, skip_none=False))
     for key in ("config", "out"):
         tree.pop(key, None)
     for group in GROUPS:

@@ -1,7 +1,7 @@
 """What ``--help`` prints: the keys people touch. A test checks that the keys of FIT exist."""
 
 COMMANDS = """\
-usage: python -m dprec.COMMAND ...
+usage: dprec COMMAND ...
 
   fit RECIPE          train a recommender, privately where the recipe has a privacy block
   plan RECIPE         what a run would cost in privacy, before it starts
@@ -10,12 +10,13 @@ usage: python -m dprec.COMMAND ...
   audit RECIPE        whether training keeps what it promises
   bench NAME          measure what dprec claims, on this machine
 
-Each has --help. A first run: python -m dprec.fit recipes/quickstart.yaml
+Each has --help. A first run: dprec fit recipes/quickstart.yaml
+`python -m dprec.fit ...` and the like do the same where `dprec` is not on the path.
 """
 
 FIT = """\
-usage: python -m dprec.fit RECIPE [RECIPE ...] [--key value ...]
-       python -m dprec.fit --resume RUN
+usage: dprec fit RECIPE [RECIPE ...] [--key value ...]
+       dprec fit --resume RUN
 
 Trains a recommender or a model of clicks, with differential privacy per user, or per record of
 a click log, where the recipe has a privacy block.
@@ -70,18 +71,18 @@ trainer  (any argument of Lightning's Trainer)
   --help-all                     every setting there is
 
 example:
-  python -m dprec.fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
+  dprec fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
 """
 
 EVALUATE = """\
-usage: python -m dprec.evaluate RUN [--data.key value ...] [--split test|validation]
-                                [--metrics LIST] [--json]
+usage: dprec evaluate RUN [--data.key value ...] [--split test|validation]
+                          [--metrics LIST] [--json]
 
 Measures a run's model on the held-out data of the run, or on other data: a ranking beside
 popularity's, or the probabilities of clicks beside the base rate.
 RUN is a run folder or a .ckpt file.
 
-  --data.path PATH     other data (any --data.key of dprec.fit); unknown items are left out
+  --data.path PATH     other data (any --data.key of dprec fit); unknown items are left out
   --split NAME         test (default) or validation
   --metrics LIST       such as ndcg@5,recall@20, or auc,log_loss of clicks; default those of the run
   --trust MODULE       a module of your own that the run's model or data come from; only dprec's
@@ -89,12 +90,12 @@ RUN is a run folder or a .ckpt file.
   --json               one JSON object instead of a table
 
 example:
-  python -m dprec.evaluate runs/quickstart/1 --metrics ndcg@5,hit@20
+  dprec evaluate runs/quickstart/1 --metrics ndcg@5,hit@20
 """
 
 RECOMMEND = """\
-usage: python -m dprec.recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
-       python -m dprec.recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
+usage: dprec recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
+       dprec recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
 
 The best next items for a history of raw item ids, oldest first; needs the checkpoint and no data.
 
@@ -110,19 +111,82 @@ The best next items for a history of raw item ids, oldest first; needs the check
 Unknown ids are skipped with a warning; a --history of only unknown ids is an error (exit code 2).
 
 example:
-  python -m dprec.recommend runs/mine --history "12 7 95" -k 5
+  dprec recommend runs/mine --history "12 7 95" -k 5
 """
 
 PLAN = """\
-usage: python -m dprec.plan RECIPE [--key value ...] [--users N [--items M]] [--json]
+usage: dprec plan RECIPE [--key value ...] [--users N [--items M]] [--json]
 
 What a run would cost in privacy, without training: noise, sampling rate, steps, ε on the way.
 
   --users N            plan for this many users; no data is read then
   --items M            with --users: the size of the catalogue, only reported
-  --key value          any override of dprec.fit
+  --key value          any override of dprec fit
   --json               one JSON object instead of a table
 
 example:
-  python -m dprec.plan recipes/movielens_dpformer.yaml --users 6040 --privacy.epsilon 5
+  dprec plan recipes/movielens_dpformer.yaml --users 6040 --privacy.epsilon 5
+"""
+
+AUDIT = """\
+usage: dprec audit RECIPE [RECIPE ...] [--key value ...]
+
+Plants artificial users with random items, trains, and looks at what can be told of them afterwards: how far
+a model remembers them (exposure), and an ε that the run cannot be below. Beside the recipe it trains the same
+without privacy. A promise that is not kept ends the command with exit code 2.
+
+  --canaries LIST      users who hold a secret (1,2,3,4,5,10,20,50,100)
+  --each N             secrets of each (50)
+  --length N           random items of a canary, before its random target (20)
+  --references N       sequences nobody holds, for ranks (16384)
+  --coins N            canaries put in or left out by a coin, for ε: sequences, and gradients (1000)
+  --seed_of_canaries N
+  --noise LIST         also with these noise multipliers and no budget (0.01,0.001; none where the model has releases)
+  --strategies LIST    each noise also as these of dprec.sparsity place it, such as EANA,LazyDP,AdaFEST
+  --beside TEXT        also the recipe with other overrides: 'name = --key value'; may be repeated
+  --minutes N          in all; training that has no time left stops early and says so (8)
+  --out DIR            folder of the audit; default runs/audit-<recipe>. The same command goes on where it stopped.
+  --key value          any override of dprec fit
+
+examples:
+  dprec audit recipes/quickstart.yaml
+  dprec audit recipes/quickstart.yaml --noise none --beside 'epsilon 1 = --privacy.epsilon 1'
+"""
+
+BENCH = """\
+usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
+       dprec bench lazydp [--sweeps LIST]
+       dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
+       dprec bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
+
+Measures on this machine what dprec claims, side by side with its peers, and prints one table.
+
+  phantom          training private against non-private, Opacus and fastDP: time and memory of a step
+  recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
+  adafest          one table of up to ten million rows: AdaFEST and dense noise
+  table-memory     peak memory of a whole private run with a table of ten million rows
+  lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
+  convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
+  dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
+  sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
+  stream           training day by day on clicks that drift: rows chosen once, every day or in every step
+
+  --json FILE      the same rows as a list of objects
+  --picture FILE   the comparison as a picture; needs matplotlib
+  --quick          tiny sizes: shows that everything runs, measures nothing
+
+  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
+  --runs FOLDER    where the runs are; default runs/ and the benchmark's name
+  --epsilons LIST  of sparsity (default 1,3,8) and stream (8); what is missing is trained first
+  --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8, or all;
+                   any --key value of dprec fit goes along; stopped runs are continued
+  --seeds N        runs of each cell; default 1
+  --keep FILE      add the finished runs to this .jsonl file, which --runs reads as well as folders:
+                   --runs docs/measured/dpformer.jsonl,runs/mine
+  --document FILE  write the tables as a page, and its pictures beside it; needs matplotlib
+
+examples:
+  dprec bench phantom --json phantom.json --picture phantom.png
+  dprec bench dpformer-tables --cells movielens_spectral@5 --seeds 3
+  dprec bench dpformer-tables --runs docs/measured/dpformer.jsonl --document docs/results.md
 """

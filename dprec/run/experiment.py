@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import build, path_of, resolve
+from dprec.cli.classes import path_of, resolve
 from dprec.cli.command import Stopped
 from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
@@ -36,17 +36,17 @@ class Experiment:
         tree = settings.tree
         self.settings = settings
         refuse_unsafe(tree["trainer"])
-        self.privacy: Privacy | None = tree["privacy"] and build(Privacy, tree["privacy"], "privacy")
+        self.privacy: Privacy | None = settings.make("privacy")
         model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         self.task = task_of(model)
         self.metrics = self.task.asked(tree["metrics"])
-        self.data: Any = build(pl.LightningDataModule, tree["data"], "data")
+        self.data: Any = settings.make("data")
         self.data.setup("fit")
         self.batches = self.data.batches
         self.steps = total_steps(settings, self.batches)
-        self.sizes = _sizes(model, self.data)
+        self.sizes = sizes_for(model, self.data)
         pl.seed_everything(tree["seed"], verbose=False)
-        self.model: Learner = build(Learner, tree["model"], "model", self.sizes)
+        self.model: Learner = settings.make("model", self.sizes)
         if self.privacy is not None:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
 
@@ -162,7 +162,7 @@ class Experiment:
         }
 
 
-def _sizes(model: type, data: Any) -> dict[str, Any]:
+def sizes_for(model: type, data: Any) -> dict[str, Any]:
     """The arguments of the model that the data decides; refused where the data knows nothing of the kind."""
     wanted = [name for name in from_data(model) if name in parameters(model)]
     missing = [name for name in wanted if name not in data.sizes]

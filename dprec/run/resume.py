@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dprec.cli.arguments import CommandLine
+from dprec.cli.keys import normal
 from dprec.cli.parser import Settings, parse
 from dprec.errors import UserError
 from dprec.run.checkpoints import read_checkpoint
@@ -58,18 +59,19 @@ def stored_settings(line: CommandLine, run: RunFolder) -> tuple[Settings, dict[s
     stays replaced. Any other difference is refused in one line.
     """
     checkpoint = read_checkpoint(run.checkpoint) if run.checkpoint.exists() else None
-    stored = parse(CommandLine(recipes=[str(run.config)]))
+    free = [(key, value) for key, value in line.overrides if _is_free(normal(key))]
+    settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))
     original = checkpoint["dprec"]["recipe"] if checkpoint else {}
-    asked = parse(line) if line.recipes or line.overrides else stored
-    free = []
+    if line.recipes or len(free) < len(line.overrides):
+        _refuse_others(parse(line), settings, original, run)
+    return replace(settings, recipe=original or settings.recipe), checkpoint
+
+
+def _refuse_others(asked: Settings, stored: Settings, original: Mapping[str, Any], run: RunFolder) -> None:
     for key in dict.fromkeys([*asked.recipe, *asked.overrides]):
         given = key in asked.overrides
-        if _is_free(key):
-            free += [(name, value) for name, value in line.overrides if name == key]
-        elif given or key not in original or original[key] != asked.recipe[key]:
+        if not _is_free(key) and (given or key not in original or original[key] != asked.recipe[key]):
             _compare(key, _value(stored.flat, key), _value(asked.flat, key), run)
-    settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))
-    return replace(settings, recipe=original or settings.recipe), checkpoint
 
 
 def _is_free(key: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jsonargparse
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -45,7 +44,7 @@ def total_steps(settings: Settings, batches: Any) -> int:
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     """A trainer that ends after ``steps``, logs into the run folder and writes whole checkpoints only."""
-    options = _objects(settings.tree["trainer"])
+    options = settings.trainer()
     options |= {
         "enable_progress_bar": False,  # ours shows ε
         "default_root_dir": str(run.path),
@@ -60,14 +59,6 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
         return pl.Trainer(**options)
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise UserError(f"trainer: {error}") from None
-
-
-def _objects(trainer: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's arguments, with the callbacks and loggers that a recipe names made into objects."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(pl.Trainer, "trainer", instantiate=False, fail_untyped=False, sub_configs=True)
-    config = parser.parse_object({"trainer": dict(trainer)})
-    return parser.instantiate_classes(config).trainer.as_dict()
 
 
 def _listed(value: Any) -> list[Any]:

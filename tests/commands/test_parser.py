@@ -11,7 +11,7 @@ from dprec.__main__ import main as listed
 from dprec.cli import usage
 from dprec.cli.arguments import CommandLine
 from dprec.cli.keys import known
-from dprec.cli.parser import DEFAULT_CLASSES, RecipeCLI, Settings, parse
+from dprec.cli.parser import DEFAULT_CLASSES, Settings, parse, recipe_parser
 from dprec.data import Clicks
 from dprec.errors import UserError
 from dprec.fit import main as fit
@@ -73,7 +73,7 @@ def test_what_is_stored_reads_back_the_same(recipe: Path, here: Path) -> None:
 
 
 def test_lightning_cannot_replace_the_optimizer() -> None:
-    text = RecipeCLI([]).parser.format_help()
+    text = recipe_parser().format_help()
     assert "--optimizer" not in text.replace("--model.optimizer", "")
     assert "--lr_scheduler" not in text
 

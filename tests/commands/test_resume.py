@@ -125,7 +125,7 @@ def test_refuses_other_data(interrupted: Path, log: Path, capsys: pytest.Capture
 
 def test_data_may_have_moved(interrupted: Path, log: Path) -> None:
     (interrupted.parent / "moved.txt").write_text(log.read_text())
-    assert fit(["--resume", "run", "--data.path", "moved.txt"]) == 0
+    assert fit(["--resume", "run", "--data.init_args.path", "moved.txt"]) == 0  # by its long name
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(interrupted: Path) -> None:

@@ -1,0 +1,149 @@
+"""`dprec COMMAND`, `python -m dprec COMMAND` and `python -m dprec.COMMAND` are the same, and do everything once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import jsonargparse
+import pytest
+import pytorch_lightning as pl
+
+from dprec.__main__ import NAMES, main
+from dprec.cli import usage
+from dprec.cli.command import Command
+from dprec.data import Sequences
+from dprec.fit import main as fit
+from dprec.models import Transformer
+from dprec.privacy import Privacy
+from tests.commands.support import ROOT, environment
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_is_the_same_by_either_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own module, and the list of commands, end in one `main`."""
+    own = import_module(f"dprec.{name}").main
+    assert isinstance(own, Command)
+    said = []
+    for run in (own, lambda words: main([name, *words])):
+        for words in (["--help"], [], ["--nonsense", "x"]):
+            code = run(words)
+            said.append((code, capsys.readouterr()))
+    assert said[:3] == said[3:]
+    assert [code for code, _ in said[:3]] == [0, 0, 2]
+    assert said[0][1].out.startswith(f"usage: dprec {name} ")
+
+
+def test_every_command_is_listed() -> None:
+    assert tuple(re.findall(r"^  (\w+) [A-Z]", usage.COMMANDS, re.M)) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["fitt"], "did you mean fit?"), (["train"], "there is fit, plan"), (["--seed"], "there is fit")],
+)
+def test_a_command_there_is_not_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert says in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_the_console_script_is_the_list_of_commands(recipe: Path, here: Path) -> None:
+    """A process started as the script that pip writes starts, with nothing of the checkout's folder on its path."""
+    scripts = re.search(r'\[project\.scripts\]\ndprec = "([\w.]+):(\w+)"', (ROOT / "pyproject.toml").read_text())
+    assert scripts
+    (here / "dprec-script").write_text(f"import sys\nfrom {scripts[1]} import {scripts[2]}\nsys.exit({scripts[2]}())\n")
+    for start in (["dprec-script"], ["-m", "dprec"]):
+        words = [sys.executable, *start, "plan", str(recipe), "--users", "600", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment())
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["users"] == 600
+
+
+def test_help_waits_for_nothing() -> None:
+    """Neither torch nor rich, nor any other package that is not Python's own."""
+    show = "import sys; before = set(sys.modules); from dprec.__main__ import main; main(['fit', '--help']); "
+    show += "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, env=environment(), check=True)
+    loaded = set(json.loads(done.stderr.replace("'", '"')))
+    assert loaded - set(sys.stdlib_module_names) == {"dprec"}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often settings are parsed as a whole, and objects made of them."""
+    counts: Counter[str] = Counter()
+
+    def count(owner: type, method: str, what: str) -> None:
+        usual = getattr(owner, method)
+
+        @functools.wraps(usual)
+        def counting(*args: object, **options: object) -> object:
+            counts[what] += 1
+            return usual(*args, **options)
+
+        monkeypatch.setattr(owner, method, counting)
+
+    count(jsonargparse.ArgumentParser, "parse_args", "parsed")
+    for kind in (Sequences, Transformer, Privacy, pl.Trainer):
+        count(kind, "__init__", kind.__name__)
+    return counts
+
+
+ONCE = {"parsed": 1, "Sequences": 1, "Transformer": 1, "Privacy": 1, "Trainer": 1}
+
+
+def test_settings_are_parsed_once_and_made_into_objects_once(
+    recipe: Path, here: Path, counted: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit([str(recipe), "--out", "run", "--trainer.max_steps", "1"]) == 0
+    assert counted == ONCE
+    (here / "run" / "metrics.json").unlink()  # as if it had been killed
+    counted.clear()
+    assert fit(["--resume", "run", "--trainer.log_every_n_steps", "5"]) == 0
+    assert counted == ONCE
+    (here / "run" / "metrics.json").unlink()
+    counted.clear()
+    assert fit([str(recipe), "--resume", "run", "--trainer.max_steps", "1"]) == 0
+    assert counted == ONCE | {"parsed": 2}  # what the run was started with, and what is asked now
+    counted.clear()
+    assert import_module("dprec.plan").main([str(recipe)]) == 0
+    assert counted["parsed"] == counted["Sequences"] == counted["Privacy"] == 1
+
+
+def test_an_object_named_in_a_recipe_reaches_the_trainer(recipe: Path, here: Path) -> None:
+    (here / "my_callback.py").write_text(
+        "import pytorch_lightning as pl\n\n\n"
+        "class Tells(pl.Callback):\n"
+        "    def __init__(self, file: str) -> None:\n"
+        "        self.file = file\n\n"
+        "    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:\n"
+        "        open(self.file, 'w').write(str(trainer.global_step))\n"
+    )
+    callback = '[{"class_path": "my_callback.Tells", "init_args": {"file": "told.txt"}}]'
+    assert fit([str(recipe), "--out", "run", "--trainer.max_steps", "2", "--trainer.callbacks", callback]) == 0
+    assert (here / "told.txt").read_text() == "2"
+
+
+def test_a_model_that_takes_nothing_but_its_size_trains(recipe: Path, here: Path) -> None:
+    (here / "my_pooled.py").write_text(
+        "from torch import Tensor\n"
+        "from dprec.models import SequenceRecommender\n\n\n"
+        "class Pooled(SequenceRecommender):\n"
+        "    def __init__(self, items: int) -> None:\n"
+        "        super().__init__(items, 8)\n\n"
+        "    def encode(self, history: Tensor) -> Tensor:\n"
+        "        return self.embedding(history).cumsum(1)\n"
+    )
+    (here / "own.yaml").write_text("model: my_pooled.Pooled\n")
+    (here / "data.yaml").write_text(recipe.read_text().replace("model:\n  blocks: 1\n  dim: 8\n", ""))
+    assert fit(["data.yaml", "own.yaml", "--out", "run"]) == 0
