@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +58,7 @@ class DPFormer(Transformer):
         refuse_unless(0 < frequency_share < 1, "frequency_share", frequency_share)
         refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale)
         self.frequencies = frequencies
-        self.presence = Release("item frequencies", frequency_share)
+        self.presence = _presence(frequency_share)
         self.error_scale = error_scale
         self.item_error: Tensor
         self.register_buffer("item_error", torch.zeros(items))
@@ -65,6 +66,10 @@ class DPFormer(Transformer):
     @property
     def releases(self) -> tuple[Release, ...]:
         return (self.presence,) if self.frequencies == "estimate" else ()
+
+    @classmethod
+    def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
+        return (_presence(arguments["frequency_share"]),) if arguments["frequencies"] == "estimate" else ()
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Find the share of users who met each item, and the errors that follow from it."""
@@ -89,3 +94,7 @@ class DPFormer(Transformer):
         error = self.item_error[history] if bool(self.network.weight_error) else None
         encoded: Tensor = self.network(self.embedding(history), error)
         return encoded
+
+
+def _presence(share: float) -> Release:
+    return Release("item frequencies", share)

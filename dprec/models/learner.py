@@ -106,6 +106,15 @@ class Learner(pl.LightningModule):
         """The sums over all users that `prepare` will ask for, each once; planned before anything is looked at."""
         return ()
 
+    @classmethod
+    def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
+        """What `releases` will be for these arguments: a plan asks before there is a model, or a size for one.
+
+        It is believed of the class that writes it: a subclass with another `releases` or `__init__` writes its own,
+        or is planned only over data that can be read.
+        """
+        return ()
+
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Fill the model from `sums` of a datamodule's training data before the first step of a run."""
 

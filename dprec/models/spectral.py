@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.models.base import Recommender
-from dprec.models.spectral_items import SpectralItems
+from dprec.models.spectral_items import SpectralItems, spectral_releases
 from dprec.privacy.release import ExactSums, Release
 
 
@@ -49,6 +50,10 @@ class Spectral(Recommender):
     @property
     def releases(self) -> tuple[Release, ...]:
         return self.described.releases
+
+    @classmethod
+    def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
+        return spectral_releases(arguments["frequency_share"], arguments["pair_share"])
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         self.described.prepare(data.training, sums)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from dprec.models.causal_network import Activation
 from dprec.models.learner import refuse_unless
 from dprec.models.reattentive import ReAttentiveNetwork
 from dprec.models.spectral import Spectral
-from dprec.privacy.release import ExactSums
+from dprec.privacy.release import ExactSums, Release
 
 
 class SpectralFormer(Spectral):
@@ -59,6 +60,10 @@ class SpectralFormer(Spectral):
         nn.init.zeros_(self.network.last_norm.weight)
         self.vector_error: Tensor
         self.register_buffer("vector_error", torch.zeros(self.described.top + 1))
+
+    @classmethod
+    def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
+        return super().releases_of(arguments)  # its shares are handed on as they are
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)

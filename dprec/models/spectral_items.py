@@ -24,6 +24,11 @@ FILLS = 4  # rounds of finding vectors and the diagonal in turns
 FLOOR = 1.0  # users' worth of popularity that every item has
 
 
+def spectral_releases(frequency_share: float, pair_share: float) -> tuple[Release, Release]:
+    """How many users met each item, and which items were met together."""
+    return Release("item frequencies", frequency_share), Release("items met together", pair_share)
+
+
 class SpectralItems(nn.Module):
     """The most popular items, their vectors, and what is trained to rank them by the items of a history.
 
@@ -58,8 +63,7 @@ class SpectralItems(nn.Module):
         self.top = min(top, items - 1)
         self.rank = min(rank, self.top)
         self.window, self.decay, self.damping = window, decay, damping
-        self.frequencies = Release("item frequencies", frequency_share)
-        self.pairs = Release("items met together", pair_share)
+        self.frequencies, self.pairs = spectral_releases(frequency_share, pair_share)
         self.popularity: Tensor
         self.place: Tensor
         self.vectors: Tensor

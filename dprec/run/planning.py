@@ -6,22 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pytorch_lightning as pl
 from rich.console import Console
 from rich.table import Table
 
-from dprec.cli.classes import build, resolve
+from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.privacy.engine import Privacy
+from dprec.privacy.release import Release
 from dprec.run.console import notice_box
+from dprec.run.experiment import sizes_for
 from dprec.run.tasks import task_of
 from dprec.run.trainer import total_steps
-
-# What a model is built with where nobody has counted: only what it releases before training is asked of it.
-SMALLEST: dict[str, Any] = {"items": 2, "max_length": 1, "numbers": 1, "vocabularies": [1]}
 
 
 @dataclass(frozen=True)
@@ -52,21 +50,20 @@ class RunPlan:
         tree = settings.tree
         if tree["privacy"] is None:
             raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
-        privacy = build(Privacy, tree["privacy"], "privacy")
+        privacy: Privacy = settings.make("privacy")
         if privacy.rules.broken:
             raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
-        notice, sizes = None, SMALLEST
+        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        notice, data = None, None
         if users is None:
-            data: Any = build(pl.LightningDataModule, tree["data"], "data")
+            data = settings.make("data")
             data.setup("fit")
-            task = task_of(resolve(Learner, tree["model"]["class_path"], "model.class_path"))
-            batches, items = data.batches, task.describe(data).get("items")
-            notice, sizes = data.notice, data.sizes
+            batches, items = data.batches, task_of(model).describe(data).get("items")
+            notice = data.notice
         else:
-            batches = _batches(tree["data"], users)
+            batches = _batches(settings, users)
         steps = total_steps(settings, batches)
-        model: Learner = build(Learner, tree["model"], "model", sizes)
-        privacy.plan(batches, steps, model.releases)
+        privacy.plan(batches, steps, _releases(settings, model, data))
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
         after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
         if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
@@ -122,14 +119,35 @@ class RunPlan:
         console.print(along)
 
 
-def _batches(data: Mapping[str, Any], users: int) -> UserBatches:
+def _batches(settings: Settings, users: int) -> UserBatches:
+    data = settings.tree["data"]
     given = data["init_args"]
     if "sampling" not in given or "batch_size" not in given:
         raise UserError(f"--users: {data['class_path']} has no sampling and batch_size to plan with; leave --users out")
     if given.get("period_days") is not None:
         raise UserError("--users: with data.period_days the records of each period count; leave --users out")
-    module = build(pl.LightningDataModule, data, "data")  # which reads no data yet
+    module = settings.make("data")  # which reads no data yet
     return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)
+
+
+def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Release, ...]:
+    """What the model will ask for before training: from its class if that must say the same, else from a model."""
+    if model.releases is Learner.releases:
+        return ()
+    if _place(model, "releases_of") <= min(_place(model, "releases"), _place(model, "__init__")):
+        return model.releases_of(settings.tree["model"]["init_args"])
+    if data is None:
+        raise UserError(
+            f"--users: only a model of {path_of(model)} says what it asks for before training: "
+            "write its releases_of, or leave --users out"
+        )
+    learner: Learner = settings.make("model", sizes_for(model, data))
+    return learner.releases
+
+
+def _place(cls: type, name: str) -> int:
+    """How far up, from a class to its bases, this is written."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 def _released(releases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import build, resolve
+from dprec.cli.parser import parse
+from dprec.models import Learner
 from dprec.plan import main as plan
 from tests.commands.support import strict
 
@@ -98,3 +102,45 @@ def test_releases_of_periods_are_told_once_and_as_what_they_are(
     assert "released before" not in told
     assert told.count("row counts") == 1
     assert "q = 0.2000 at most, 4 periods" in told
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_class_says_before_there_is_a_model_what_the_model_says(recipe: Path) -> None:
+    """Every shipped recipe, and with every share changed, so that no default can stand for what is given."""
+    settings = parse(CommandLine(recipes=[str(recipe)])).tree["model"]
+    model = resolve(Learner, settings["class_path"], "model")
+    given = {"items": 30, "max_length": 5, "numbers": 13, "vocabularies": [4] * 26}
+    for share in (None, 0.11):
+        arguments = {k: share if share and k.endswith("_share") else v for k, v in settings["init_args"].items()}
+        made = build(Learner, {"class_path": settings["class_path"], "init_args": arguments}, "model", given)
+        assert model.releases_of(arguments) == made.releases
+
+
+OWN = """
+from dprec.models import DPFormer
+
+
+class Quick(DPFormer):
+    def __init__(self, items: int, dim: int = 8):
+        super().__init__(items, dim=dim, blocks=1, frequency_share=0.2)
+"""
+
+
+def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its arguments say nothing of the share that it takes; the model does."""
+    (here / "my_quick.py").write_text(OWN)
+    monkeypatch.syspath_prepend(here)
+    own = [str(recipe), "--model", "my_quick.Quick"]
+    (release,) = planned(capsys, *own)["releases"]
+    (usual,) = planned(capsys, str(recipe), "--model", "DPFormer", "--model.frequency_share", "0.2")["releases"]
+    assert release == usual
+    assert plan([*own, "--users", "600"]) == 2
+    told = capsys.readouterr().err
+    assert "my_quick.Quick" in told
+    assert "leave --users out" in told
+    told = OWN + "\n    @classmethod\n    def releases_of(cls, arguments):\n"
+    told += "        return super().releases_of({'frequencies': 'estimate', 'frequency_share': 0.2})\n"
+    (here / "my_told.py").write_text(told)
+    assert planned(capsys, str(recipe), "--model", "my_told.Quick", "--users", "60")["releases"] == [usual]
