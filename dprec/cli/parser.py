@@ -123,7 +123,8 @@ def parse(line: CommandLine) -> Settings:
         recipe = _layer(layer, recipe, classes, path) | layer
     overrides = {normal(key): value for key, value in line.overrides}
     recipe = _layer(overrides, recipe, classes, "command line")
-    args = [word for path in line.recipes for word in ("--config", path)]
+    # The layers as one: of two files the parser would give the first one's arguments to the second one's class.
+    args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
     args += [f"--{key}={value}" for key, value in line.overrides]
     parser = recipe_parser(classes)
     try:
@@ -178,9 +179,14 @@ def _read(path: str) -> dict[str, Any]:
 def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:
     """What stays of the layers below, after a check of this one's keys; ``classes`` is brought up to date.
 
-    A class that is replaced takes its arguments with it.
+    A class that is replaced takes its arguments with it, and so does a group that is null.
     """
     kept = dict(below)
+    for group in GROUPS:
+        if group in layer:
+            kept = {key: value for key, value in kept.items() if not key.startswith(f"{group}.")}
+        elif any(key.startswith(f"{group}.") for key in layer):
+            kept.pop(group, None)
     for group, base in BASES.items():
         named = layer.get(f"{group}.class_path")
         if isinstance(named, str):
@@ -191,6 +197,21 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
     for key in layer:
         check(key, classes, where)
     return kept
+
+
+def _as_tree(flat: Mapping[str, Any], classes: Mapping[str, type]) -> dict[str, Any]:
+    """The opposite of `flatten`, with the class of each group by its path."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        group, dot, name = key.partition(".")
+        if not dot:
+            tree[group] = value
+        elif group not in BASES:
+            tree.setdefault(group, {})[name] = value
+        else:
+            described = tree.setdefault(group, {"class_path": path_of(classes[group]), "init_args": {}})
+            described["init_args"] |= {} if name == "class_path" else {name: value}
+    return tree
 
 
 def _plain(parser: LightningArgumentParser, config: jsonargparse.Namespace) -> dict[str, Any]:

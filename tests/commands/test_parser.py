@@ -144,3 +144,29 @@ def test_a_class_keeps_its_own_defaults(tmp_path: Path) -> None:
     assert parse(line).flat["model.dropout"] == 0.0
     assert parse(CommandLine()).flat["model.dropout"] == 0.2
     assert parse(CommandLine()).flat["data.validation"] is True
+
+
+def test_a_class_that_is_replaced_takes_its_arguments_with_it(recipe: Path, here: Path) -> None:
+    """Wherever the other one is named: an argument of the first, such as `blocks`, is none of a GRU's."""
+    (here / "gru.yaml").write_text("model: {class_path: dprec.models.GRU, init_args: {dim: 4}}\n")
+    (here / "again.yaml").write_text("model: {class_path: dprec.models.Transformer, init_args: {heads: 2}}\n")
+    assert read(str(recipe), "gru.yaml").flat["model.dim"] == 4
+    given = read(str(recipe), "--model", "dprec.models.GRU", "--data", "dprec.data.Clicks").flat
+    assert "model.blocks" not in given
+    assert "data.max_length" not in given
+    back = read(str(recipe), "gru.yaml", "again.yaml").flat
+    assert (back["model.heads"], back["model.dim"]) == (2, parse(CommandLine()).flat["model.dim"])
+
+
+def test_a_group_that_was_null_starts_from_its_defaults(recipe: Path, here: Path) -> None:
+    (here / "open.yaml").write_text("privacy: null\n")
+    (here / "private.yaml").write_text("privacy: {epsilon: 3}\n")
+    assert read(str(recipe), "open.yaml").tree["privacy"] is None
+    again = read(str(recipe), "open.yaml", "private.yaml").flat
+    assert (again["privacy.epsilon"], again["privacy.delta"]) == (3.0, None)
+
+
+@pytest.mark.parametrize("written", ["1e-3", "0.001", "1.0E-03"])
+def test_a_number_is_a_number_however_it_is_written(here: Path, written: str) -> None:
+    (here / "rate.yaml").write_text(f"model: {{learning_rate: {written}}}\n")
+    assert read("rate.yaml").flat["model.learning_rate"] == 0.001
