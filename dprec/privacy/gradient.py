@@ -80,6 +80,7 @@ class PrivateGradient:
         for parameter in parameters.values():
             parameter.grad = None
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
+        drawn = parts
         together = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
         read = self.rules.read
         recorded: Iterable[Recorded] = (
@@ -96,7 +97,7 @@ class PrivateGradient:
                 seen.append(
                     add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
-            self.check.sums(parameters, losses, parts, sums)
+            self.check.sums(parameters, losses, drawn, sums)
         std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
         for name, total in sums.items():
             parameter = parameters[name]

@@ -17,6 +17,7 @@ from dprec.privacy.clipping import Clipping
 from dprec.privacy.gradient import PrivateGradient, padding_rows
 from dprec.privacy.noise import GaussianNoise, most_users
 from dprec.privacy.row_rules import RowRules
+from dprec.privacy.step_check import StepCheck
 from dprec.privacy.strategy import Strategy
 from dprec.privacy.tape import select_users
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
@@ -72,11 +73,11 @@ class DeclaresWhatItSaw(Relative):
         return super().losses(batch)
 
 
-def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch]) -> dict[str, list[int]]:
+def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **options: Any) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
     rules, noise = RowRules([strategy]), GaussianNoise(1)
     rules.begin(module, trained(module), 1.0, 0.25, noise, most_users(4))
-    gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules)
+    gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules, **options)
     gradient(trained(module), module.losses, batch)
     released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
     return {name: g.coalesce().indices()[0].tolist() for name, g in released.items() if g.is_sparse}
@@ -185,6 +186,16 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
     assert told[0][0] == told[1][0]
     assert torch.equal(told[0][2], told[1][2])
     assert torch.allclose(told[0][3], told[1][3], atol=1e-5)
+
+
+def test_whoever_is_tried_alone_is_one_user_to_the_self_check() -> None:
+    class Told(StepCheck):
+        def sums(self, parameters: Any, losses: Any, parts: Any, sums: Any) -> None:
+            rows.append(sum(map(len, parts)))
+
+    rows: list[int] = []
+    chosen(BrokenByPadding(), AdaFEST(), [sequences([9, 6, 3])], check=Told())
+    assert rows == [3]
 
 
 def test_rows_that_are_declared_by_what_was_seen_are_refused() -> None:
