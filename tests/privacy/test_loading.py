@@ -141,9 +141,9 @@ def mixed_up(rows: list[Tensor]) -> list[Padded]:
 
 
 def with_one_for_all(rows: list[Tensor]) -> list[Padded]:
-    """Whoever has few events gets somebody else's."""
+    """Whoever has not the most events gets somebody else's."""
     longest = max(rows, key=len, default=None)
-    return one([row if len(row) > 2 else longest for row in rows])  # type: ignore[misc]
+    return one([row if len(row) == LENGTH else longest for row in rows])  # type: ignore[misc]
 
 
 def merged(rows: list[Tensor]) -> list[Padded]:
