@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from dprec import Privacy, Recommender
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
-from dprec.privacy.contribution import Outer
-from dprec.privacy.rules import RULES
-from dprec.privacy.rules.rule import by_user
+from dprec.gradients.contribution import Outer
+from dprec.gradients.operations import RULES
+from dprec.gradients.operations.rule import by_user
 
 USERS, ITEMS, LENGTH, DIM = 40, 20, 6, 8
 

@@ -1,4 +1,7 @@
-"""Imports point one way: kernels <- privacy <- sparsity <- models <- commands; data and metrics know none of them."""
+"""Imports point one way: kernels <- gradients, noise <- accounting <- sparsity <- checks <- verify <- privacy.
+
+Models know the private sums that they ask for, and nothing else of privacy; data and metrics know none of these.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,36 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ["dprec_kernels", "dprec.privacy", "dprec.sparsity", "dprec.models"]
+UPWARDS = [
+    "dprec.noise",
+    "dprec.gradients",
+    "dprec.accounting",
+    "dprec.sparsity",
+    "dprec.checks",
+    "dprec.verify",
+    "dprec.privacy",
+]
+OUTSIDE = ["dprec.models", "dprec.data", "dprec.metrics", "dprec.*"]  # of what a private step is made of
+LAYERS = ["dprec_kernels", *UPWARDS, "dprec.models"]
 FORBIDDEN = {  # folder: what it may not import; a folder that does not exist yet is bound all the same
     "kernels/dprec_kernels": ["dprec"],
-    "dprec/privacy": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.*"],
-    "dprec/sparsity": ["dprec.models", "dprec.data", "dprec.metrics", "dprec.*"],
+    "dprec/noise": [*UPWARDS[1:], *OUTSIDE],
+    "dprec/gradients": ["dprec.noise", *UPWARDS[2:], *OUTSIDE],
+    "dprec/accounting": ["dprec.gradients", *UPWARDS[3:], *OUTSIDE],
+    "dprec/sparsity/rows": [*UPWARDS[4:], *OUTSIDE],
+    "dprec/sparsity": [*UPWARDS[4:], *OUTSIDE],
+    "dprec/checks": ["dprec.noise", "dprec.accounting", "dprec.verify", "dprec.privacy", *OUTSIDE],
+    "dprec/verify": ["dprec.noise", "dprec.accounting", "dprec.privacy", *OUTSIDE],
+    "dprec/privacy": OUTSIDE,
     "dprec/convex": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.benchmarks", "dprec.cli"],
     "dprec/cli": ["dprec.run"],
-    "dprec/models": ["dprec.*"],
+    "dprec/models": ["dprec.noise", "dprec.sparsity", "dprec.verify", "dprec.privacy", "dprec.*"],
     "dprec/data": [*LAYERS, "dprec.metrics", "dprec.*"],
     "dprec/metrics": [*LAYERS, "dprec.data", "dprec.*"],
 }
 # What the folders may use of the top level: everything else there is a command.
 SHARED = {"dprec.errors"}
-PACKAGES = {"privacy", "sparsity", "models", "data", "metrics"}
+PACKAGES = {"privacy", "verify", "checks", "sparsity", "accounting", "gradients", "noise", "models", "data", "metrics"}
 
 
 def imported(file: Path) -> set[str]:
@@ -60,3 +79,12 @@ def test_nothing_below_imports_what_is_above(folder: str) -> None:
         if forbidden(module, FORBIDDEN[folder])
     ]
     assert not wrong
+
+
+def test_folders_stay_small_enough_to_read() -> None:
+    many = {
+        str(folder.relative_to(ROOT)): count
+        for folder in (ROOT / "dprec").rglob("*")
+        if folder.is_dir() and (count := len([f for f in folder.glob("*.py") if f.stem != "__init__"])) > 11
+    }
+    assert not {name for name in many if name.split("/")[1] in {each.split(".")[1] for each in UPWARDS}}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from dprec.accounting.ledger import Ledger
 from dprec.auditing import exposure, steps
 from dprec.auditing.canaries import Canaries, Planted
 from dprec.auditing.directions import PREFIX, PUSH, mark
@@ -26,7 +27,6 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Recommender
-from dprec.privacy.ledger import Ledger
 from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.folder import RunFolder, write_json

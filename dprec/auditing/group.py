@@ -9,8 +9,8 @@ from functools import reduce
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dprec.privacy import accounting
-from dprec.privacy.ledger import Ledger
+from dprec.accounting import composition as accounting
+from dprec.accounting.ledger import Ledger
 
 INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the most points, of which each takes a search
 USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10

@@ -20,8 +20,8 @@ from dprec.cli.parser import Settings, parse
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
-from dprec.privacy.strategy import Strategy
 from dprec.run.folder import replace_file
+from dprec.sparsity.rows.strategy import Strategy
 
 NO_PRIVACY = "no privacy"
 NOISE = "0.01,0.001"

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.report import Row
+from dprec.gradients.clipping import Clipping
 from dprec.models.optimizers import SGD
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient
-from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import Strategy
+from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, Dense
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
 
 SIZES, DIM, BATCH, STEPS = (100_000, 1_000_000, 10_000_000), 64, 1024, 100
 DENSE_STEPS = 3

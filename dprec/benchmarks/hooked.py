@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.gradients.clipping import Clipping
+from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
 SLICE = 1 << 22  # numbers of single records' gradients of a layer that exist at once where they are not kept
 Parameters = Mapping[str, nn.Parameter]

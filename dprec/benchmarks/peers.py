@@ -1,6 +1,6 @@
 """What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
 
-Opacus and fastDP clip a tied table wrongly (tests/privacy/test_opacus.py), so they train two tables.
+Opacus and fastDP clip a tied table wrongly (tests/gradients/test_opacus.py), so they train two tables.
 Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
 """
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from dprec.privacy.clipping import Clipping
+from dprec.gradients.clipping import Clipping
 
 STAGES = ("forward_backward", "norms", "tables", "rest")
 Result = TypeVar("Result")

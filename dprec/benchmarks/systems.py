@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from dprec.benchmarks.architectures import ARCHITECTURES, TRANSFORMER
 from dprec.benchmarks.plain import PlainModel
 from dprec.data import SequenceBatch
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
 from dprec.models.gradient import GradientRule, MeanGradient
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.step import PrivateGradient
 
 NOISE = 1.0
 

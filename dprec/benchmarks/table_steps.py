@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
 from dprec.benchmarks.stages import ClippingWithStages, Stages
 from dprec.data.batch import ClickBatch
+from dprec.gradients.parameters import padding_rows
 from dprec.models.clicks import ClickModel
 from dprec.models.optimizers import SGD
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import Strategy
+from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import EANA, Dense, LazyDP
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
 
 SYSTEMS: dict[str, Callable[[], list[Strategy]] | None] = {
     "SGD": None,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dprec.accounting.ledger import Event
 from dprec.errors import UserError
-from dprec.privacy.ledger import Event
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.special import expit
 
+from dprec.accounting.ledger import Ledger
 from dprec.convex.losses import Loss, find_loss
 from dprec.convex.rows import bounded_rows
 from dprec.errors import UserError
-from dprec.privacy.ledger import Ledger
 
 Model = TypeVar("Model", bound="Estimator")
 

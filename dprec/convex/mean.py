@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dprec.accounting.ledger import Ledger
 from dprec.convex.noise import Noise, draws
 from dprec.convex.promise import promise
 from dprec.convex.regimes import choose
 from dprec.convex.rows import bounded_rows
-from dprec.privacy.ledger import Ledger
 
 
 @dataclass(frozen=True)

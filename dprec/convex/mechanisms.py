@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from dprec.accounting.ledger import Event
 from dprec.convex.design import Design, random_design
 from dprec.convex.noise import Noise, on_grid
 from dprec.convex.projection import project_l1
 from dprec.convex.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
 from dprec.convex.rows import mean_of
-from dprec.privacy.ledger import Event
 
 
 @dataclass(frozen=True)

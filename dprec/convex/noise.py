@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dprec.errors import UserError
-from dprec.privacy.noise import ROUNDING, GaussianNoise
+from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
 _DRAWS = 1 << 61  # the key of what is drawn besides noise: never that of a release
 _GRID = 2.0**-20  # of a scale of the noise: too little to matter, and 2^33 of the floats that noise can be

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss
 from dprec.convex.minimum import minimum
@@ -15,7 +16,6 @@ from dprec.convex.projection import project_linf
 from dprec.convex.promise import check_budget, gaussian_multiplier, promise
 from dprec.convex.rows import bounded_rows
 from dprec.errors import UserError
-from dprec.privacy.ledger import Event, Ledger
 
 Model = TypeVar("Model", bound="OutputPerturbation")
 

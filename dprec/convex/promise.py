@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from dprec.accounting.budget import PrivacyBudget, calibrate
+from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
-from dprec.privacy.budget import PrivacyBudget, calibrate
 from dprec.privacy.guarantee import round_up
-from dprec.privacy.ledger import Event, Ledger
 
 REPEATABLE = "not private: the noise follows from a fixed seed, and whoever knows the seed can remove it"
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import sparse
 
+from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.boosting import Boosting
 from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased
 from dprec.convex.estimator import Estimator
@@ -20,7 +21,6 @@ from dprec.convex.regimes import regime
 from dprec.convex.rows import bounded_rows
 from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, steps_within_ledger
 from dprec.errors import UserError
-from dprec.privacy.ledger import Event, Ledger
 
 Model = TypeVar("Model", bound="BiasReducedSGD")
 STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of it

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dprec.accounting.composition import COARSE
+from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.debiasing import TruncatedGeometric, estimate_events
 from dprec.convex.promise import gaussian_multiplier
-from dprec.privacy.accounting import COARSE
-from dprec.privacy.ledger import Event, Ledger
 
 
 def ledger_of(levels: Sequence[int], records: int, multiplier: float) -> Ledger:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dprec.accounting.release import Portion
 from dprec.data.histories import Histories
-from dprec.privacy.release import Portion
 
 PAIRS = 1 << 22  # of one portion: bounds the memory
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dprec.accounting.release import ExactSums, Release
 from dprec.data.histories import Histories
 from dprec.models.cooccurrence import item_presence
 from dprec.models.learner import refuse_unless
 from dprec.models.reattentive import ReAttentiveNetwork
 from dprec.models.transformer import Transformer
-from dprec.privacy.release import ExactSums, Release
 
 
 class DPFormer(Transformer):

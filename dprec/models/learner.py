@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
+from dprec.accounting.release import ExactSums, Release
+from dprec.checks.loading import restart
 from dprec.errors import UserError
+from dprec.gradients.parameters import trained_parameters
 from dprec.models import optimizers
 from dprec.models.gradient import GradientRule, MeanGradient
-from dprec.privacy.gradient import trained_parameters
-from dprec.privacy.loading import restart
-from dprec.privacy.release import ExactSums, Release
 from dprec_kernels.file_tensor import in_file
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.accounting.release import ExactSums, Release
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.models.base import Recommender
 from dprec.models.spectral_items import SpectralItems, spectral_releases
-from dprec.privacy.release import ExactSums, Release
 
 
 class Spectral(Recommender):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dprec.accounting.release import ExactSums, Release
 from dprec.models.causal_network import Activation
 from dprec.models.learner import refuse_unless
 from dprec.models.reattentive import ReAttentiveNetwork
 from dprec.models.spectral import Spectral
-from dprec.privacy.release import ExactSums, Release
 
 
 class SpectralFormer(Spectral):

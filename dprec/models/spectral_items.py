@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dprec.accounting.release import ExactSums, Release
 from dprec.data.histories import Histories
 from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.models.learner import refuse_unless
-from dprec.privacy.release import ExactSums, Release
 
 MIX = 3.0  # scale of the scores before anything is trained
 FADE = 0.85  # by which an item of a history counts less with each that follows, before anything is trained

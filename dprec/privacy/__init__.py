@@ -1,7 +1,7 @@
 """User-level differential privacy: clip every user's gradient, add noise, keep the books."""
 
-from dprec.privacy.budget import PrivacyBudget
-from dprec.privacy.engine import Privacy
-from dprec.privacy.ledger import Event, Ledger
+from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.ledger import Event, Ledger
+from dprec.privacy.callback import Privacy
 
 __all__ = ["Event", "Ledger", "Privacy", "PrivacyBudget"]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.ledger import Ledger
-from dprec.privacy.plan import Plan
+from dprec.accounting.ledger import Ledger
+from dprec.accounting.plan import Plan
+from dprec.gradients.clipping import Clipping
 
 NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal anybody's data"
 

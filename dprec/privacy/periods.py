@@ -6,10 +6,10 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from dprec.privacy.gradient import trained_parameters
-from dprec.privacy.release import ExactSums
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.sampling import Sampling
+from dprec.accounting.release import ExactSums
+from dprec.accounting.sampling import Sampling
+from dprec.gradients.parameters import trained_parameters
+from dprec.sparsity.rows.row_rules import RowRules
 
 
 class Periods:

@@ -16,7 +16,7 @@ from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.privacy.engine import Privacy
+from dprec.privacy.callback import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.checkpoints import SaveRun
 from dprec.run.console import notice_box

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dprec.accounting.release import Release
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.privacy.engine import Privacy
-from dprec.privacy.release import Release
+from dprec.privacy.callback import Privacy
 from dprec.run.console import notice_box
 from dprec.run.experiment import sizes_for
 from dprec.run.tasks import task_of

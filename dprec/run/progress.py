@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dprec.privacy.engine import Privacy
+from dprec.privacy.callback import Privacy
 from dprec.run.tasks import Task
 
 LEAST_SECONDS = 2.0  # between two looks at ε, which costs a composition of the whole ledger

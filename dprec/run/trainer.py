@@ -9,9 +9,9 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
-from dprec.privacy.switches import refuse_switches
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
 

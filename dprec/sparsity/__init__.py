@@ -1,11 +1,11 @@
 """Which rows of embedding tables may change in a private step, where their noise goes and when: one file a strategy."""
 
-from dprec.privacy.strategy import BatchRows, Strategy
 from dprec.sparsity.adafest import AdaFEST
 from dprec.sparsity.dense import Dense
 from dprec.sparsity.eana import EANA
 from dprec.sparsity.exponential import ExponentialSelection
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 
 __all__ = ["EANA", "FEST", "AdaFEST", "BatchRows", "Dense", "ExponentialSelection", "LazyDP", "Strategy"]

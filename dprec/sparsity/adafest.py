@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dprec.privacy.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 from dprec_kernels.contribution_map import contribution_map
 
 

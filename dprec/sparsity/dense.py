@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch.optim import SGD, Optimizer
 
 from dprec.errors import UserError
-from dprec.privacy.strategy import Noised, Strategy
+from dprec.sparsity.rows.strategy import Noised, Strategy
 from dprec_kernels.dense_noise import dense_noise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dprec.privacy.strategy import Noised, Strategy
+from dprec.sparsity.rows.strategy import Noised, Strategy
 
 
 class EANA(Strategy):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-from dprec.privacy.noise import ROUNDING
-from dprec.privacy.strategy import BatchRows, Strategy
+from dprec.noise.gaussian import ROUNDING
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 
 
 class ExponentialSelection(Strategy):

@@ -11,10 +11,10 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.errors import UserError
-from dprec.privacy.release import ExactSums, Portion, Release
-from dprec.privacy.strategy import Strategy
-from dprec.privacy.tables import is_among
+from dprec.sparsity.rows.strategy import Strategy
+from dprec_kernels.ordering import is_among
 
 
 class FEST(Strategy):

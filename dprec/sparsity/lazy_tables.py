@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UserError
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.tables import Table, is_among, picked
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.recursion import Decayed, Rates, WithMomentum
+from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
-from dprec_kernels.ordering import distinct
+from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled

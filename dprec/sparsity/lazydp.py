@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from dprec.errors import UserError
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.strategy import Noised, Strategy
-from dprec.privacy.tables import RowSpace
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy_tables import Aggregated, LazyTable, Replayed
 from dprec.sparsity.recursion import Rates
+from dprec.sparsity.rows.strategy import Noised, Strategy
+from dprec.sparsity.rows.tables import RowSpace
 
 RESTART = 1 << 61  # far from the numbers of steps
 

@@ -59,6 +59,26 @@ def distinct(ids: Tensor) -> Tensor:
     return ascending(ids.flatten()).unique_consecutive()
 
 
+def picked(kept: Tensor, *parallel: Tensor) -> tuple[Tensor, ...]:
+    """Return what is kept of tensors of equal length: themselves, without a copy, where that is all."""
+    return parallel if bool(kept.all()) else tuple(each[kept] for each in parallel)
+
+
+def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
+    """Return which of these rows stand in a list that ascends.
+
+    >>> is_among(torch.tensor([[5, 2], [7, 9]]), torch.tensor([2, 7]))
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    if not len(ascending):
+        return torch.zeros_like(rows, dtype=torch.bool)
+    if len(ascending) == 1:  # a table's padding: a tenth of the time
+        return rows == ascending
+    place = torch.searchsorted(ascending, rows.contiguous()).clamp(max=len(ascending) - 1)
+    return ascending[place] == rows
+
+
 def _reach(ids: Tensor) -> int:
     """Return a number that no id is larger than, nor smaller than its opposite."""
     smallest, largest = torch.aminmax(ids)

@@ -17,10 +17,10 @@ from dprec.auditing.canaries import Canaries
 from dprec.auditing.data import CanariedSequences
 from dprec.auditing.directions import mark
 from dprec.auditing.one_run import LowerBound, lower_bound
-from dprec.privacy import norms
-from dprec.privacy.contribution import Contribution, Rows
-from dprec.privacy.engine import Privacy
-from dprec.privacy.noise import GaussianNoise
+from dprec.gradients import norms
+from dprec.gradients.contribution import Contribution, Rows
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.callback import Privacy
 from dprec_kernels import sample_norms
 from tests.models.zoo import ITEMS, LENGTH, Zoo
 from tests.privacy.support import trainer

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dprec.accounting import composition as accounting
+from dprec.accounting.ledger import Event, Ledger
 from dprec.auditing import steps
 from dprec.auditing.group import group_epsilon, group_epsilons, most_exposed
-from dprec.privacy import accounting
-from dprec.privacy.ledger import Event, Ledger
 
 T, M, RATE = 60, 400, 0.2
 

@@ -8,10 +8,11 @@ import torch
 from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
 from dprec.benchmarks.table_steps import SYSTEMS, Step, invented
 from dprec.data.batch import ClickBatch
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
 from dprec.models import DLRM
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.step import PrivateGradient
 
 
 def model() -> DLRM:

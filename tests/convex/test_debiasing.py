@@ -8,9 +8,9 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
+from dprec.accounting.ledger import Ledger
 from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased, estimate_events
 from dprec.errors import UserError
-from dprec.privacy.ledger import Ledger
 
 
 @pytest.mark.parametrize("most", range(12))

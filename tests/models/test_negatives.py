@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.contribution import Rows, SharedRows
+from dprec.gradients.tape import Tape
 from dprec.models import DualEncoder, Transformer, negatives
 from dprec.models.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
-from dprec.privacy.clipping import Clipping, add_clipped
-from dprec.privacy.contribution import Rows, SharedRows
-from dprec.privacy.engine import Privacy
-from dprec.privacy.tape import Tape
+from dprec.privacy.callback import Privacy
 from dprec_kernels import catalogue_softmax
 from tests.models.zoo import ITEMS, MODELS, batch_of, dual_encoder
 
@@ -114,7 +114,7 @@ def test_a_private_step_on_a_large_catalogue_builds_nothing_of_its_size(monkeypa
     sizes = []
     take = torch.Tensor.new_empty
     monkeypatch.setattr(
-        "dprec.privacy.norms.workspace.take", lambda name, shape, like: _noted(sizes, shape, like, take)
+        "dprec.gradients.norms.workspace.take", lambda name, shape, like: _noted(sizes, shape, like, take)
     )
     large, batch = DualEncoder(100_001, dim=6, negatives=50, max_length=9), batch_of(6)
     sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in large.named_parameters()}

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dprec.accounting.release import ExactSums, unit_sum
 from dprec.data import SequenceBatch, Sequences
 from dprec.data.histories import Histories
 from dprec.errors import UserError
 from dprec.models import DPFormer, reattention
 from dprec.models.cooccurrence import item_presence
-from dprec.privacy.engine import Privacy
-from dprec.privacy.release import ExactSums, unit_sum
+from dprec.privacy.callback import Privacy
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
+from dprec.gradients.tape import Tape
 from dprec.models import GRU, LSTM
-from dprec.privacy.tape import Tape
 from tests.models.zoo import ITEMS, batch_of, recurrent
 
 KINDS = [GRU, LSTM]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from dprec.accounting.release import ExactSums, unit_sum
 from dprec.data import RankingBatch
 from dprec.data.histories import Histories
 from dprec.models import Spectral, SpectralFormer, cooccurrence
 from dprec.models.causal_network import CausalNetwork
 from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.models.spectral_items import spectral_vectors
-from dprec.privacy.release import ExactSums, unit_sum
 from tests.privacy.support import data, trainer
 
 

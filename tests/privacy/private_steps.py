@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.checks.entropy import Streams
 from dprec.data import PoissonBatches
 from dprec.data.module import as_is
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.drawn import Drawn
-from dprec.privacy.entropy import Streams
-from dprec.privacy.gradient import PrivateGradient, padding_rows, trained_parameters
-from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.verify import SelfCheck
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.step import PrivateGradient
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.verify.drawn import Drawn
+from dprec.verify.self_check import SelfCheck
 
 
 class People:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from dprec.checks.probe import probe
 from dprec.data import Sequences
+from dprec.gradients.tape import select_users
 from dprec.models import Transformer
-from dprec.privacy.engine import Privacy
-from dprec.privacy.probe import probe
-from dprec.privacy.tape import select_users
+from dprec.privacy.callback import Privacy
 
 USERS, BATCH = 60, 12
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.data import SequenceBatch
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.engine import Privacy
-from dprec.privacy.gradient import PrivateGradient
-from dprec.privacy.noise import GaussianNoise
+from dprec.gradients.clipping import Clipping
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.callback import Privacy
+from dprec.privacy.step import PrivateGradient
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of
 from tests.privacy import support
 

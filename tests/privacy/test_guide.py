@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UserError
-from dprec.privacy.clipping import squared_norms
-from dprec.privacy.rules import RULES
-from dprec.privacy.tape import Tape
+from dprec.gradients.clipping import squared_norms
+from dprec.gradients.operations import RULES
+from dprec.gradients.tape import Tape
 from tests import truth
 from tests.models.zoo import Zoo, batch_of
 from tests.privacy.support import probe_batch

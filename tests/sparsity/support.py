@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
 from dprec.models.optimizers import SGD
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import Strategy
+from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.step import PrivateGradient
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
 
 ROWS, OTHERS, DIM, EXPECTED = 24, 10, 16, 4
 

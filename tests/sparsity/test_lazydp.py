@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
+from dprec.checks.probe import probe
 from dprec.errors import UserError
+from dprec.gradients.tape import select_users
 from dprec.models.optimizers import Adam
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.probe import probe
-from dprec.privacy.tape import select_users
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy, lazy_tables
 from dprec.sparsity.recursion import Decayed, Rates
 from dprec_kernels import sparse_update

@@ -16,17 +16,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dprec.accounting.release import ExactSums
 from dprec.data.batch import SequenceBatch
-from dprec.privacy.batch_rows import look_ups
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.release import ExactSums
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import BatchRows, Strategy
-from dprec.privacy.tables import is_among
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
+from dprec.sparsity.rows.batch_rows import look_ups
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 from dprec_kernels.contribution_map import pieces
+from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import Together, encoder, sequences, trained
 from tests.sparsity.test_shared_rows import LONGEST, BrokenByPadding, Declared, Relative
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from dprec.data.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
+from dprec.gradients.clipping import record
+from dprec.gradients.tape import select_users
 from dprec.models import DualEncoder
-from dprec.privacy.batch_rows import batch_rows, look_ups
-from dprec.privacy.clipping import record
-from dprec.privacy.strategy import Noised, Strategy
-from dprec.privacy.tables import RowSpace, tables_of
-from dprec.privacy.tape import select_users
 from dprec.sparsity import AdaFEST
+from dprec.sparsity.rows.batch_rows import batch_rows, look_ups
+from dprec.sparsity.rows.strategy import Noised, Strategy
+from dprec.sparsity.rows.tables import RowSpace, tables_of
 from tests.sparsity.support import Run
 
 ITEMS = 30

@@ -13,9 +13,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from dprec.accounting.release import ExactSums, Portion
 from dprec.data import Clicks
 from dprec.models import PCTR
-from dprec.privacy.release import ExactSums, Portion
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP, Strategy
 from tests.sparsity.test_runs import clicks, fit
 

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from dprec.data.batch import SequenceBatch
 from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
+from dprec.gradients.tape import select_users
 from dprec.models import DualEncoder
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise, most_users
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.step_check import StepCheck
-from dprec.privacy.strategy import Strategy
-from dprec.privacy.tape import select_users
+from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
+from dprec.verify.step_check import StepCheck
 from tests.privacy.support import probe_batch
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 

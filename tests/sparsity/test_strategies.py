@@ -16,12 +16,12 @@ from scipy import stats
 from torch import Tensor
 
 from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping, record
 from dprec.models.optimizers import SGD, Adam
-from dprec.privacy.batch_rows import batch_rows
-from dprec.privacy.clipping import Clipping, record
-from dprec.privacy.strategy import Strategy
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.sparsity.exponential import gaussian_cost
+from dprec.sparsity.rows.batch_rows import batch_rows
+from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
 

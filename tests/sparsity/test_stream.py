@@ -14,18 +14,18 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.ledger import Event, Ledger
+from dprec.accounting.plan import Plan
+from dprec.accounting.release import ExactSums, Portion, Release
+from dprec.accounting.sampling import Sampling
 from dprec.data import Clicks
 from dprec.data.poisson import Draw
 from dprec.errors import UserError
 from dprec.models import PCTR
-from dprec.privacy.budget import PrivacyBudget
-from dprec.privacy.ledger import Event, Ledger
-from dprec.privacy.noise import GaussianNoise
-from dprec.privacy.plan import Plan
-from dprec.privacy.release import ExactSums, Portion, Release
-from dprec.privacy.sampling import Sampling
-from dprec.privacy.tables import RowSpace, Table
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import FEST, AdaFEST, Strategy
+from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.sparsity.test_runs import fit, model
 
 PERIODS = [range(0, 400), range(400, 600)]  # of four days and of two

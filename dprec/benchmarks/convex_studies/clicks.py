@@ -14,6 +14,8 @@ import torch
 from scipy import sparse
 from scipy.special import expit
 
+from dprec.accounting.budget import PrivacyBudget, calibrate
+from dprec.accounting.ledger import Event
 from dprec.benchmarks.convex_studies.measured import measured
 from dprec.benchmarks.report import Row
 from dprec.convex import BiasReducedSGD, OutputPerturbation
@@ -25,8 +27,6 @@ from dprec.data.click_log import FEATURES, NUMBERS
 from dprec.data.click_world import synthetic_clicks
 from dprec.data.clicks import VOCABULARIES
 from dprec.metrics.clicks import ClickMetrics
-from dprec.privacy.budget import PrivacyBudget, calibrate
-from dprec.privacy.ledger import Event
 
 SPARSITY = NUMBERS + FEATURES
 DAYS, DELTA = 7, 1e-6

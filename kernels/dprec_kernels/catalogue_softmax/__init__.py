@@ -60,10 +60,8 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
 
     It knows differences of scores alone, and float32 has few digits for those of large scores that are nearly equal.
 
-    >>> centred(torch.tensor([[0.0], [1001.0], [1003.0]]))
-    tensor([[-1002.],
-            [   -1.],
-            [    1.]])
+    >>> centred(torch.tensor([[0.0], [1001.0], [1003.0]])).flatten().tolist()
+    [-1002.0, -1.0, 1.0]
     """
     if len(table) < 3:
         return table

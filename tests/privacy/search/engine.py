@@ -13,13 +13,14 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from dprec.privacy import norms
-from dprec.privacy.clipping import Clipping
-from dprec.privacy.gradient import PrivateGradient, padding_rows
-from dprec.privacy.noise import GaussianNoise, most_users, rounding
-from dprec.privacy.row_rules import RowRules
-from dprec.privacy.strategy import BatchRows, Strategy
+from dprec.gradients import norms
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
+from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 from tests.privacy.search.model import Assembled
 from tests.privacy.search.oracle import Sums, trained
 from tests.privacy.search.plan import Plan

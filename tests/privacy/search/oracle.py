@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from dprec.privacy.gradient import padding_rows
+from dprec.gradients.parameters import padding_rows
 from dprec_kernels.catalogue_softmax import reference
 from tests import truth
 from tests.privacy.search.model import Assembled

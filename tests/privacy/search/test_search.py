@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dprec.privacy import clipping, gradient, norms
+from dprec.gradients import clipping, norms
+from dprec.privacy import step as gradient
 from tests.privacy.search.__main__ import main
 from tests.privacy.search.case import Finding, run
 from tests.privacy.search.plan import ALIKE, Plan, plan_of
@@ -77,7 +78,7 @@ def _norms_of_the_mean_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _rows_that_show_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that the batch touches are added to the chosen ones."""
-    from dprec.privacy import row_rules
+    from dprec.sparsity.rows import row_rules
 
     counted = row_rules.batch_rows
 

@@ -1,0 +1,125 @@
+"""A promise of (ε, δ), the noise that keeps it and the step that would break it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dprec.accounting.composition import COARSE
+from dprec.accounting.ledger import Event, Ledger
+from dprec.errors import UserError
+
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # noise multipliers outside this protect nobody, or teach nothing
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """What may be spent at most on whatever privacy protects as a whole."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise UserError(f"privacy.epsilon is {self.epsilon}: give a finite number above 0, usually 1 to 10")
+        if not 0 < self.delta < 1:
+            raise UserError(f"privacy.delta is {self.delta}: give a number between 0 and 1, 1/users is usual")
+
+    def allows(self, ledger: Ledger) -> bool:
+        """Whether everything in the ledger fits, by the figure that is reported."""
+        return ledger.epsilon(self.delta) <= self.epsilon
+
+
+def calibrate(
+    budget: PrivacyBudget, event_of: Callable[[float], Event], steps: int, already: Ledger | None = None
+) -> float:
+    """The smallest noise multiplier σ such that `steps` uses of `event_of(σ)` after `already` fit the budget.
+
+    The result always fits by the ε that `Ledger.epsilon` reports. At most 2e-4 of it stays unspent, unless ε
+    jumps there (extreme rates) or σ is 0.01, the least given. Raises UserError if no σ up to 1e5 fits.
+
+    >>> budget = PrivacyBudget(epsilon=8, delta=1 / 6040)
+    >>> round(calibrate(budget, lambda sigma: Event("poisson_gaussian", sigma, 1024 / 6040), steps=590), 2)
+    2.31
+    """
+    already = already or Ledger()
+    return least_noise(budget, lambda sigma: already.after(event_of(sigma), steps), steps, already)
+
+
+def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: int, already: Ledger) -> float:
+    """The same for a run whose ledger is `spent(σ)`, `steps` steps after what is recorded `already`."""
+    if not budget.allows(already):
+        passed = already.epsilon(budget.delta)
+        raise UserError(f"epsilon={budget.epsilon:g} is already passed by other releases ({passed:.3g}): raise it")
+    if not budget.allows(spent(MOST_NOISE)):
+        raise UserError(
+            f"epsilon={budget.epsilon:g} is out of reach of {steps} steps even with a noise multiplier of "
+            f"{MOST_NOISE:g}: raise epsilon or delta, or train fewer steps"
+        )
+    # Each bound is slower and tighter than the one before, which only says where to look.
+    sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
+    sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE), budget.epsilon, 0.93 * sigma, slack=1e-4)
+    return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
+
+
+def steps_allowed(budget: PrivacyBudget, ledger: Ledger, event: Event, at_most: int = 10**6) -> int:
+    """How many more uses of `event` fit in the budget after what is recorded: 0 to `at_most`.
+
+    >>> steps_allowed(PrivacyBudget(5, 1e-5), Ledger(), Event("gaussian", 4.0))
+    20
+    """
+    if at_most <= 0 or event.noise_multiplier == 0 or not budget.allows(ledger):
+        return 0
+    return most_steps(budget, lambda count: ledger.after(event, count), at_most)
+
+
+def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: int) -> int:
+    """The largest number of steps up to `at_most` after which the ledger, `spent(steps)`, fits; 0 if it never does."""
+    if at_most <= 0 or not budget.allows(spent(0)):
+        return 0
+    if budget.allows(spent(at_most)):
+        return at_most
+    count = _most(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, 0, at_most)
+    count = _most(lambda n: spent(n).epsilon(budget.delta, COARSE) <= budget.epsilon, count, at_most)
+    return _most(lambda n: budget.allows(spent(n)), count, at_most)
+
+
+def _meet(epsilon: Callable[[float], float], target: float, guess: float, slack: float) -> float:
+    """A noise multiplier whose ε is at most the target and, unless it jumps, at least (1 - slack) target.
+
+    Secant steps in log-log, where ε is almost straight, kept inside a bracket whose upper end always fits.
+    """
+    low, high, sigma = LEAST_NOISE, MOST_NOISE, guess
+    slope, last = -1.3, None
+    for attempt in range(60):
+        spent = epsilon(sigma)
+        if target * (1 - slack) <= spent <= target:
+            return sigma
+        low, high = (sigma, high) if spent > target else (low, sigma)
+        if high <= low * (1 + 1e-4):  # ε jumps here: another grid
+            break
+        x, y = math.log(sigma), math.log(min(max(spent, 1e-9), 1e9) / (target * (1 - slack / 2)))
+        if last is not None and x != last[0]:
+            slope = min((y - last[1]) / (x - last[0]), -0.1)
+        last = x, y
+        sigma = math.exp(min(max(x - y / slope, -50.0), 50.0))
+        if not low < sigma < high or attempt % 4 == 3:
+            sigma = math.sqrt(low * high)
+    return high
+
+
+def _most(fits: Callable[[int], bool], start: int, limit: int) -> int:
+    """The largest count that fits, by strides from `start`, then halving; 0 fits and `limit` does not."""
+    low, high, climbing = 0, limit, True
+    if start:
+        climbing = fits(start)
+        low, high = (start, limit) if climbing else (0, start)
+    stride = 1
+    while high - low > 1:
+        probe = low + stride if climbing else high - stride
+        if not low < probe < high:
+            probe = (low + high) // 2
+        low, high = (probe, high) if fits(probe) else (low, probe)
+        stride *= 2
+    return low

@@ -1,0 +1,93 @@
+"""What a run will spend, fixed before its first step: δ, the noise, and what is released before training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dprec.accounting.budget import PrivacyBudget, least_noise, most_steps
+from dprec.accounting.ledger import Event, Ledger
+from dprec.accounting.release import Release, release_events
+from dprec.accounting.sampling import Sampling
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The noise of a run whose batches are drawn by one law.
+
+    >>> sampling = Sampling("poisson", users=6040, expected_batch=1024, rate=1024 / 6040, seeded=False)
+    >>> plan = Plan.of(sampling, steps=590, epsilon=8)
+    >>> round(plan.sigma, 2), plan.epsilon_after(590) <= 8
+    (2.31, True)
+    """
+
+    sampling: Sampling
+    epsilon: float | None  # the budget; None: ε is only reported
+    delta: float
+    sigma: float  # noise per clipping norm in each step
+    releases: Mapping[Release, Event]  # before training or a period of it, each once
+
+    @classmethod
+    def of(
+        cls,
+        sampling: Sampling,
+        steps: int,
+        epsilon: float | None,
+        delta: float | None = None,
+        sigma: float | None = None,
+        releases: Sequence[Release] = (),
+    ) -> Plan:
+        """Fix what is not given: δ is 1 / users, σ the least with which releases and steps keep the budget."""
+        delta = 1 / max(2, sampling.users) if delta is None else delta
+        if epsilon is None:
+            if releases:
+                raise UserError(f"{releases[0].what}: released for a share of privacy.epsilon, so give privacy.epsilon")
+            if sigma is None:
+                raise ValueError("a plan needs an ε or a noise multiplier")
+            return cls(sampling, epsilon, delta, sigma, {})
+        budget = PrivacyBudget(epsilon, delta)
+        events = release_events(budget, releases)
+        if sigma is None:
+            already = Ledger(Counter(events.values()))
+            sigma = least_noise(budget, lambda s: already.after_all(sampling.spending(s, steps)), steps, already)
+        return cls(sampling, epsilon, delta, sigma, events)
+
+    def with_releases(self, ledger: Ledger) -> Ledger:
+        """The ledger as it is once every release is on record, drawn anew."""
+        return ledger.after_all(Counter(self.releases.values()))
+
+    def epsilon_after(self, steps: int) -> float:
+        """ε of a whole run of this many steps, its releases included."""
+        ledger = self.with_releases(Ledger()).after_all(self.sampling.spending(self.sigma, steps))
+        return ledger.epsilon(self.delta)
+
+    def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
+        """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""
+        if self.epsilon is None or wanted <= 0:
+            return max(0, wanted)
+        if self.sigma == 0:
+            return 0
+        # Releases come before the first step, or that of their period; anew, too, where a run is resumed before it
+        # took one.
+        coming = [event for event in self.releases.values() if not done or event not in ledger.events]
+        ledger, sampling = ledger.after_all(Counter(coming)), self.sampling
+        return most_steps(
+            PrivacyBudget(self.epsilon, self.delta),
+            lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)),
+            wanted,
+        )
+
+    def too_dear(self) -> UserError:
+        """Return what to say where the budget does not pay for a single step."""
+        return UserError(
+            f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
+            "raise epsilon or noise_multiplier"
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """JSON-able: what must not change while a ledger goes on."""
+        named = [[r.what, r.share] if r.period is None else [r.what, r.share, r.period] for r in self.releases]
+        return {"releases": named, **self.sampling.settings()}

@@ -1,0 +1,98 @@
+"""The random generators that models, data sets and collate functions draw from.
+
+A mask that somebody can redraw tells where a user stood in the batch. So in a private run every generator that can be
+found starts from the operating system's entropy: before the first batch is made, and again at every step.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from dprec.checks.reachable import GENERATORS, reachable
+
+LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
+
+
+class Streams:
+    """The global generators of torch, Python and NumPy, and those that some objects hold.
+
+    >>> own = np.random.default_rng(1)
+    >>> streams = Streams([{"rng": own}])
+    >>> streams.reseed()
+    >>> bool(own.integers(2**60) == np.random.default_rng(1).integers(2**60))
+    False
+    """
+
+    def __init__(self, holders: Iterable[Any] = ()) -> None:
+        found = [value for _, value in reachable({"": list(holders)}) if isinstance(value, GENERATORS)]
+        self._each: list[Any] = [random, LEGACY, *found]
+
+    def reseed(self) -> None:
+        """Start every one from entropy of its own."""
+        torch.manual_seed(secrets.randbits(63))  # on every device
+        for each in self._each:
+            _start(each, secrets.randbits(63))
+
+    def fix(self, seed: int) -> None:
+        """Start all but torch's global ones from a seed."""
+        for each in self._each:
+            _start(each, seed)
+
+    def states(self) -> bytes:
+        """Return where all but torch's global ones are."""
+        return pickle.dumps([_state(each) for each in self._each])
+
+    def restore(self, states: bytes) -> None:
+        for each, state in zip(self._each, pickle.loads(states), strict=True):
+            _restore(each, state)
+
+
+def _start(each: Any, seed: int) -> None:
+    if isinstance(each, torch.Generator):
+        each.manual_seed(seed)
+    elif isinstance(each, np.random.RandomState):
+        each.seed([seed >> 32, seed & 0xFFFFFFFF])
+    elif isinstance(each, np.random.Generator):
+        each.bit_generator.state = type(each.bit_generator)(seed).state
+    else:
+        each.seed(seed)
+
+
+def _state(each: Any) -> Any:
+    if isinstance(each, torch.Generator):
+        return each.get_state().numpy().tobytes()
+    if isinstance(each, np.random.RandomState):
+        return each.get_state()
+    return each.bit_generator.state if isinstance(each, np.random.Generator) else each.getstate()
+
+
+def _restore(each: Any, state: Any) -> None:
+    if isinstance(each, torch.Generator):
+        each.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif isinstance(each, np.random.RandomState):
+        each.set_state(state)
+    elif isinstance(each, np.random.Generator):
+        each.bit_generator.state = state
+    else:
+        each.setstate(state)
+
+
+class FreshWorkers:
+    """A loader's `worker_init_fn` after which its process draws from entropy of its own."""
+
+    def __init__(self, first: Callable[[int], None] | None, holders: Sequence[Any]) -> None:
+        self._first, self._holders = first, holders
+
+    def __call__(self, worker: int) -> None:
+        if self._first is not None:
+            self._first(worker)
+        told = get_worker_info()
+        Streams([*self._holders, *([] if told is None else [told.dataset])]).reseed()

@@ -1,0 +1,159 @@
+"""What a loader makes of users: those that a step has drawn, and any few of them by themselves.
+
+Accounting counts the sampler's draws, clipping bounds rows. That these are the same is checked here: each batch has a
+row for each user that the sampler drew for this very step, and a user alone makes one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dprec.checks.entropy import FreshWorkers, Streams
+from dprec.errors import UserError
+from dprec.gradients.tape import batch_tensors
+
+
+def restart(trainer: pl.Trainer, step: int) -> None:
+    """Let the training loader draw from this step on: a loader with workers may have drawn ahead before it was known.
+
+    Workers start anew, too, so that they see what the loader's `worker_init_fn` is now.
+    """
+    loader, fetcher = trainer.train_dataloader, trainer.fit_loop._data_fetcher
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if hasattr(sampler, "step"):
+        sampler.step = step
+    if isinstance(loader, DataLoader) and loader.num_workers and fetcher is not None:
+        loader._iterator = None  # workers that persist
+        iter(fetcher)
+
+
+class Loading:
+    """The users of a run as its loader and its model's transfer hooks make batches of them."""
+
+    def __init__(self, trainer: pl.Trainer, unit: str = "user") -> None:
+        loader: Any = trainer.train_dataloader
+        _refuse_loader(loader, unit)
+        self.dataset = loader.dataset
+        self.unit = unit
+        self._collate: Callable[[Any], Any] = loader.collate_fn
+        self._sampler = loader.batch_sampler
+        self._sampler.telling = True
+        self._loader, self._trainer = loader, trainer
+        self.streams = Streams([trainer.lightning_module, self.dataset, self._collate])
+        self._held: tuple[Any, list[tuple[int, int]]] | None = None
+
+    def forget_seeds(self) -> None:
+        """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.
+
+        One that can be redrawn is no secret, and where it falls depends on who is in the batch.
+        """
+        self.streams.reseed()
+        first = self._loader.worker_init_fn
+        if not isinstance(first, FreshWorkers):
+            self._loader.worker_init_fn = FreshWorkers(first, [self._collate])
+
+    def drawn(self, step: int) -> Sequence[int]:
+        """Return the users that were drawn for the batch of this step, in the sampler's order; to be called once."""
+        draw = self._sampler.served()
+        if draw is None or draw[0] != step:
+            raise UserError(
+                f"batches do not come in the order they were drawn in, so a step may use another's {self.unit}s: give "
+                "the trainer a plain DataLoader, and do not read from it or its batch sampler elsewhere"
+            )
+        users: Sequence[int] = draw[1]
+        return users
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        """Return the micro-batches of these users alone, as training would get them, less empty ones."""
+        whole: Any = getattr(self.dataset, "__getitems__", None)
+        try:
+            batch = self._collate(whole(list(users)) if whole else [self.dataset[user] for user in users])
+        except UserError:
+            raise
+        except Exception as error:
+            if users:
+                raise
+            raise UserError(
+                f"the loader cannot make a batch of nobody, which a step may draw ({type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else 'no message'}): let collate_fn return [] for no rows"
+            ) from error
+        module: Any = self._trainer.lightning_module
+        batch = self._trainer.precision_plugin.convert_input(batch)
+        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
+        batch = self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        self.check(batch, users)
+        return [part for part in batch if len(part)]
+
+    def check(self, batch: Any, users: Sequence[int]) -> None:
+        """Refuse a batch that does not have one row for each of these users."""
+        if not isinstance(batch, list):
+            raise UserError(
+                f"a step's batch is a {type(batch).__name__}: let collate_fn return a list of micro-batches, such as "
+                "[torch.stack(rows)]"
+            )
+        rows = sum(_rows(part) for part in batch)
+        if rows != len(users):
+            raise UserError(
+                f"{len(users)} {self.unit}s were drawn, and their micro-batches have {rows} rows: one {self.unit} is "
+                f"one row; let the data set give a {self.unit} as one item, whatever it holds (windows padded into "
+                "one more dimension), and collate_fn stack the items, not concatenate, drop or repeat them"
+            )
+
+    def hold(self, batch: list[Any]) -> None:
+        """Remember this batch, which was checked: nobody may change it before its gradient is taken."""
+        self._held = batch, _versions(batch)
+
+    def refuse_other(self, batch: Any) -> None:
+        """Refuse a batch that is not the one held, or was changed since."""
+        if self._held is None or self._held[0] is not batch or self._held[1] != _versions(batch):
+            raise UserError(
+                "the gradient is asked for another batch than was drawn: change rows in the data set, in collate_fn or "
+                "in losses(batch), and do not override training_step"
+            )
+
+    def release(self) -> None:
+        """Empty the batch whose gradient is taken: what hooks make of it afterwards would get no noise."""
+        if self._held is not None:
+            self._held[0].clear()
+            self._held = None
+
+
+def _rows(part: Any) -> int:
+    if isinstance(part, (dict, list, tuple)) or not hasattr(part, "__len__"):
+        raise UserError(
+            f"a micro-batch is a {type(part).__name__}, whose length is no number of rows: make it a tensor, or a "
+            "dataclass with a __len__ that says how many rows it holds"
+        )
+    if isinstance(part, Tensor) and part.dim() == 0:
+        raise UserError("a micro-batch is a single number: let collate_fn return a list of tensors with a row for each")
+    return len(part)
+
+
+def _versions(batch: Sequence[Any]) -> list[tuple[int, int]]:
+    return [(id(tensor), tensor._version) for part in batch for tensor in batch_tensors(part)]
+
+
+def _refuse_loader(loader: Any, unit: str) -> None:
+    """Refuse a loader of which nobody knows how it makes batches of draws."""
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        raise UserError(
+            f"training batches come from {type(loader).__name__}, which may change them: give the trainer a plain "
+            "torch.utils.data.DataLoader and do what it does in the data set or in collate_fn"
+        )
+    if not getattr(loader, "in_order", True):
+        raise UserError("the loader has in_order=False, so a batch could be another step's: leave it out")
+    sampler: Any = loader.batch_sampler
+    if not hasattr(sampler, "served"):
+        raise UserError(
+            f"{type(sampler).__name__} does not say whom it drew: give it served(), as dprec.data.PoissonBatches has it"
+        )
+    if hasattr(loader.dataset, "__len__") and len(loader.dataset) != sampler.users:
+        raise UserError(
+            f"the data set has {len(loader.dataset)} items and the sampler draws from {sampler.users} {unit}s: one "
+            f"{unit} is one item; give {type(sampler).__name__} as many"
+        )

@@ -1,0 +1,72 @@
+"""One user's gradient, by plain autograd and out of a tape, in memory that grows with the rows the user reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dprec.gradients.contribution import Contribution, Rows, SharedRows
+
+
+class SparseLookUps(TorchFunctionMode):
+    """Look-ups in these tables get sparse gradients from autograd; any other use of a table has a dense one.
+
+    >>> table = torch.nn.Embedding(1000, 2)
+    >>> with SparseLookUps([table.weight]):
+    ...     read = table(torch.tensor([7])) + table.weight[torch.tensor([9])]
+    >>> read.sum().backward()
+    >>> table.weight.grad.coalesce().indices()
+    tensor([[7, 9]])
+    """
+
+    def __init__(self, tables: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._tables = {id(table) for table in tables}
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (F.embedding, F.embedding_bag):
+            table = args[1] if len(args) > 1 else kwargs["weight"]
+            if id(table) in self._tables and len(args) < 7:  # as the modules call them
+                kwargs["sparse"] = True
+        elif func in (Tensor.__getitem__, torch.index_select, Tensor.index_select) and not kwargs:
+            table, ids = args[0], args[-1]
+            rows = isinstance(ids, Tensor) and ids.dtype == torch.int64 and (len(args) == 2 or args[1] == 0)
+            if rows and id(table) in self._tables:
+                return F.embedding(ids % len(table), table, sparse=True)
+        return func(*args, **kwargs)
+
+
+def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exact: Tensor | None) -> Tensor:
+    """Return what a tape found for the user at this place, less the exact gradient: where both may be other than 0."""
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    own, rest = slice(place, place + 1), parameter.shape[1:]
+    look_ups = [use for use in uses if isinstance(use, (Rows, SharedRows))]
+    if len(look_ups) < len(uses) or not (exact is None or exact.is_sparse):
+        whole = torch.zeros(1, *parameter.shape, dtype=dtype, device=parameter.device)
+        for use in uses:
+            use.materialise(whole, own)
+        return whole[0] if exact is None else whole[0].sub_(exact.to_dense() if exact.is_sparse else exact)
+    read = [(use.ids[own] if isinstance(use, Rows) else use.ids).flatten() for use in look_ups]
+    if exact is not None:
+        exact = exact.coalesce()
+        read.append(exact.indices()[0])
+    rows = torch.cat(read).unique() if read else torch.zeros(0, dtype=torch.int64)
+    found = torch.zeros(1, len(rows), *rest, dtype=dtype, device=parameter.device)
+    for use in look_ups:
+        if isinstance(use, Rows):
+            Rows(torch.searchsorted(rows, use.ids[own]), use.values[own]).materialise(found, slice(0, 1))
+        else:
+            SharedRows(torch.searchsorted(rows, use.ids), use.left, use.right).materialise(found, own)
+    if exact is not None:
+        found[0].index_add_(0, torch.searchsorted(rows, exact.indices()[0]), exact.values().to(dtype), alpha=-1)
+    return found[0]
+
+
+def norm_of(gradient: Tensor) -> Tensor:
+    return (gradient.coalesce().values() if gradient.is_sparse else gradient).norm()

@@ -1,0 +1,209 @@
+"""Before training: do users who are processed together get the gradients that each gets alone?
+
+Clipping bounds a user's influence only if no other row of the batch influences that user's gradient. The tape
+refuses what it can see; this looks at data and model as a whole, on a few real users. Plain autograd on the batch that
+the loader makes of one user alone, without anybody's padding, is the truth. Of those that it makes of the same user
+and others, whose histories are longer or shorter, one row must have that gradient by the tape: at the weights as they
+are, and at perturbed ones, since much is silent at initialisation. It catches batch
+normalisation, in-batch negatives, a transposed batch, losses averaged over padding, rows made of several users, and
+state that learns from users. Of tables it looks at the rows that are read, also where they are read only once others
+have moved, and at no others, so that it takes no memory of a table's size. A table that the module also holds as
+another tensor is looked at as a whole.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from dprec.checks.entropy import Streams
+from dprec.checks.one_user import SparseLookUps, difference, norm_of
+from dprec.checks.perturbed import Shaken
+from dprec.checks.same_draws import SameDraws
+from dprec.checks.state import refuse_changed, refuse_frozen, state_of
+from dprec.errors import MixedUsers
+from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.tape import Read, Tape, batch_tensors, refuse_checkpoints
+from dprec.sparsity.rows.tables import tables_of
+
+SMALLEST = 1e-4  # norm below which a gradient is rounding
+TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
+PERTURBATION = 0.1
+ROUNDS = 5  # of perturbed weights at most, while rows are read that were not before
+NUDGE = 1e-3  # enough to leave a kink, where rounding decides between two gradients
+
+
+Made: TypeAlias = Callable[[Sequence[int]], list[Any]]  # of users, their micro-batches
+SPREAD = 8  # drawn users among whom the probe chooses whom it looks at
+
+
+class Probe:
+    """Probes users who meet, as soon as some do, and once more as soon as some of them are padded.
+
+    It looks for them in the first steps, and then ever more rarely.
+    """
+
+    def __init__(self, streams: Streams | None = None) -> None:
+        self._streams = streams or Streams()
+        self._done = (False, False)
+        self._steps = 0
+
+    def __call__(self, module: Any, made: Made, drawn: Sequence[int], owing: Collection[int] = ()) -> None:
+        """Look at a few of the users that a step has drawn, if they tell more than those before."""
+        self._steps += 1
+        rare = self._steps > SPREAD and self._steps & (self._steps - 1)
+        if all(self._done) or (self._done[0] and rare) or len(drawn) < 2:
+            return
+        company, told = _company(made, drawn, self._streams)
+        if told > self._done:
+            probe(module, trained_parameters(module), module.losses, made, company, self._streams, owing)
+            self._done = told
+
+
+def probe(
+    module: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    losses: Callable[[Any], Tensor],
+    made: Made,
+    users: Sequence[int],
+    streams: Streams | None = None,
+    owing: Collection[int] = (),
+) -> None:
+    """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone.
+
+    `owing` are the ids of tables that pay noise as they are read, so that reading changes them.
+    """
+    tables = {table.name for table in tables_of(module, parameters)}
+    seed = secrets.randbits(32)
+    before = state_of(module, owing, seed)
+    with SameDraws(streams=streams):
+        for part in made(users):
+            with Tape(parameters, len(part)) as tape:
+                tape.watch(part)
+                losses(part)
+    refuse_changed(before, state_of(module, owing, seed))
+    shaken = Shaken(parameters, tables, padding_rows(module))
+    compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
+    try:
+        for name in _held_twice(module, parameters, tables):
+            shaken.read(name, None)
+        for perturbed in range(1 + ROUNDS):
+            if perturbed > 1 and not shaken.new:
+                break
+            if perturbed:
+                shaken.by(PERTURBATION)
+                shaken.new = False
+            own_draws = False
+            for user in users:
+                together = list(users)
+                if own_draws:  # only who comes first draws the same alone
+                    together = [user, *(other for other in users if other != user)]
+                try:
+                    own_draws = compare(together, user)
+                except MixedUsers:  # whoever mixes users does so beside this point too; a ReLU at 0 does not
+                    for _ in range(2):
+                        shaken.by(NUDGE)
+                        own_draws = compare(together, user)
+    finally:
+        shaken.restore()
+    refuse_changed(before, state_of(module, owing, seed))
+
+
+def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:
+    """Return a few users, and whether any of them meet in a micro-batch and are padded there."""
+    count = min(len(drawn), SPREAD)
+    some = [drawn[len(drawn) * number // count] for number in range(count)]
+    with SameDraws(streams=streams):
+        shapes = {user: tuple(t.shape for part in made([user]) for t in batch_tensors(part)) for user in some}
+    ordered = sorted(shapes, key=lambda user: sum(shape.numel() for shape in shapes[user]), reverse=True)
+    longest, middle, shortest = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+    companies = [list(dict.fromkeys([longest, middle, shortest])), *map(list, pairwise(ordered))]
+    told = []
+    for company in companies:
+        with SameDraws(streams=streams):
+            meet = max(len(part) for part in made(company)) == len(company) > 1
+        told.append((meet, meet and len({shapes[user] for user in company}) > 1))
+        if all(told[-1]):
+            break
+    best = max(range(len(told)), key=told.__getitem__)
+    return companies[best], told[best]
+
+
+def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Collection[str]) -> list[str]:
+    """Return the tables whose memory the module reads under another name, too: nobody is told of which rows."""
+    others = {leaf.untyped_storage().data_ptr() for leaf in _held(module).values()}
+    return [name for name in tables if parameters[name].untyped_storage().data_ptr() in others]
+
+
+def _compare_one(
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    losses: Callable[[Any], Tensor],
+    read: Read,
+    made: Made,
+    streams: Streams | None,
+    together: Sequence[int],
+    user: int,
+) -> bool:
+    """Find the gradient of this user alone among those of some together; return whether each draws anything."""
+    exactly = torch.autocast(next(iter(parameters.values())).device.type, enabled=False)
+    with SameDraws(streams=streams):
+        (alone,) = made([user])
+    with exactly, SameDraws(streams=streams), SparseLookUps([parameters[name] for name in tables]):
+        own = losses(alone).sum()
+        refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
+        refuse_checkpoints(own)
+        truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
+    size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
+    with SameDraws(streams=streams) as draws:
+        parts = made(together)
+    own_draws, found = draws.by_user, []
+    for part in parts:
+        with exactly, SameDraws(len(part), streams) as draws, Tape(parameters, len(part), read=read) as tape:
+            tape.watch(part)
+            loss = losses(part)
+        tape.backward(loss)
+        own_draws |= draws.by_user
+        for place in range(len(part)):
+            uses = {name: tape.contributions.get(name, ()) for name in parameters}
+            off = {
+                name: float(difference(uses[name], place, parameter, exact).norm()) / max(size, SMALLEST)
+                for (name, parameter), exact in zip(parameters.items(), truth, strict=True)
+            }
+            wrong = {name: off[name] for name, p in parameters.items() if off[name] > _tolerance(p)}
+            if not wrong:
+                return own_draws
+            found.append(wrong)
+    nearest = min(found, key=lambda wrong: max(wrong.values()))
+    name = next(iter(nearest))
+    raise MixedUsers(
+        f"parameter '{name}': a user's gradient depends on who else is in the batch, or on their padding "
+        f"(it moves by {nearest[name]:.2g} of its norm): compute entry u of losses(batch) from user u's own items "
+        "only, and let collate_fn make row u of them alone"
+    )
+
+
+def _tolerance(parameter: Tensor) -> float:
+    return max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
+    """Every tensor a module holds that no optimizer step writes, whether or not a checkpoint would hold it."""
+    trained = {id(p) for p in module.parameters() if p.requires_grad}
+    held: dict[str, Any] = dict(module.state_dict(keep_vars=True))
+    for prefix, part in module.named_modules():
+        own = {name: value for name, value in vars(part).items() if name not in ("_parameters", "_modules")}
+        held |= {f"{prefix}.{name}".strip("."): value for name, value in (own | own.pop("_buffers")).items()}
+    return {
+        f"{name}[{place}]" if place else name: leaf
+        for name, value in held.items()
+        for place, leaf in enumerate(tree_leaves(value))
+        if isinstance(leaf, Tensor) and id(leaf) not in trained
+    }

@@ -1,0 +1,72 @@
+"""Random numbers that are the same whoever else is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from dprec.checks.entropy import Streams
+from dprec.gradients.layout import RANDOM, operation_name, tensors_in
+
+
+class SameDraws(TorchFunctionMode):
+    """Random numbers that depend on nothing but how many random operations came before; no dropout.
+
+    The first user of a batch so meets the same negatives and the same noise whoever else is there. `by_user` says
+    whether anything was drawn for each of `users` users, by size, or by other generators than torch's global ones:
+    `streams`, which by default are Python's and NumPy's.
+    """
+
+    def __init__(self, users: int = 1, streams: Streams | None = None) -> None:
+        super().__init__()
+        self.users = users
+        self.by_user = False
+        self._streams = streams or Streams()
+
+    def __enter__(self) -> Any:
+        self._kept = torch.random.fork_rng()
+        self._kept.__enter__()
+        self._others = self._streams.states()
+        self._streams.fix(0)
+        self._started = self._streams.states()
+        self._operations = 0
+        self._restart()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.by_user |= self._streams.states() != self._started
+        self._streams.restore(self._others)
+        self._kept.__exit__(*error)
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        if func in _RECURRENT:
+            args = tuple(0.0 if isinstance(value, float) else value for value in args)  # dropout between layers
+        if operation_name(func) not in RANDOM:
+            return func(*args, **kwargs)
+        self._restart()
+        drawn = func(*args, **kwargs)
+        self.by_user |= any(t.dim() > 0 and t.shape[0] % self.users == 0 for t in tensors_in(drawn))
+        return drawn
+
+    def _restart(self) -> None:
+        self._operations += 1
+        torch.default_generator.manual_seed(self._operations)  # a tenth of the time of torch.manual_seed
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(self._operations)
+
+
+_DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+_RECURRENT = (torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu)

@@ -1,0 +1,1 @@
+"""What each user adds to the gradient of every parameter: recorded, measured, clipped and summed."""

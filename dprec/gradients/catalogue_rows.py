@@ -1,0 +1,77 @@
+"""What a catalogue softmax adds to each user's gradient of its table: every row, and yet no matrix of that size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contribution import Users, zeroed
+from dprec_kernels.catalogue_softmax import overlaps, pieces
+from dprec_kernels.catalogue_softmax.pieces import Group
+
+
+@dataclass
+class CatalogueRows:
+    """A contribution: Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
+
+    hidden: Tensor  # (B, T, d)
+    table: Tensor  # (items, d)
+    target: Tensor  # (B, T)
+    log_total: Tensor  # (B, T)
+    weight: Tensor  # (B, T)
+    padding: int
+    groups: list[Group]  # all users
+
+    def materialise(self, out: Tensor, users: Users) -> None:
+        chosen = torch.arange(len(self.hidden))[users].tolist()
+        again = []
+        for place, user in enumerate(chosen):
+            group, row = self._homes[user]
+            if group.kept is None:
+                again.append(place)
+            else:
+                own = (self.hidden[user], self.target[user], self.log_total[user], self.weight[user])
+                pieces.add_user_gradient(out[place], group, row, *own, self.padding)
+        if again:
+            rows = [chosen[place] for place in again]
+            part = out if len(again) == len(out) else out[again]
+            pieces.add_users_gradients(
+                part, self.hidden[rows], self.table, self.target[rows], self.log_total[rows], self.weight[rows],
+                self.padding,
+            )  # fmt: skip
+            if part is not out:
+                out[again] = part
+
+    @cached_property
+    def _homes(self) -> dict[int, tuple[Group, int]]:
+        """Every user's group and place in it."""
+        return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
+
+    def norms_with(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
+        """Return the squared norms of the group's users, rows (B, N) read from the same table included."""
+        return overlaps.squared_norms(
+            group, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
+        )
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        each = self.weight * weight.unsqueeze(1)
+        for group in self.groups:
+            if bool(weight[group.users].any()):
+                pieces.add_group_gradient(
+                    out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
+                )
+
+    def terms(self) -> Tensor:
+        each = self.weight.abs() * self.hidden.norm(dim=2)
+        return 2**0.5 * each.masked_fill(self.target == self.padding, 0.0).sum(1)
+
+    def forget(self, users: Tensor) -> None:
+        for group in self.groups:
+            if bool(users[group.users].any()):
+                group.kept = None
+        self.hidden = zeroed(self.hidden, users)
+        self.log_total = zeroed(self.log_total, users)
+        self.weight = zeroed(self.weight, users)

@@ -1,0 +1,208 @@
+"""Each user's gradient is scaled to a bounded norm and added to the sum: the one place that touches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dprec.errors import UserError
+from dprec.gradients import norms
+from dprec.gradients.contribution import Contribution, Dense
+from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import Read, Tape, select_users
+from dprec.gradients.wide_sum import add_weighted
+
+Mode = Literal["auto-v", "auto-s", "flat"]
+
+# Sums are rounded to float32. Clipping this much lower keeps a user's share within the bound all the same.
+HEADROOM = 1e-6
+# Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
+SMALLEST = 1e-6
+# And what rounding may have put into a share is at most one in so many of the bound, in every mode.
+ROUNDINGS = 1e4
+# From this norm on a float32 factor would lose its digits, so such a user counts as not finite.
+LARGEST = 1e30
+# The stabiliser of "auto-s".
+STABILITY = 1e-2
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How a user's gradient g is scaled so that its norm is at most `max_norm`.
+
+    - `flat`: g · min(1, C / ‖g‖)
+    - `auto-v`: g · C / ‖g‖, every user counts the same and C needs no tuning
+    - `auto-s`: g · C / (‖g‖ + 0.01)
+
+    >>> Clipping("flat", 1.0).scale(torch.tensor([0.5, 4.0]))
+    tensor([1.0000, 0.2500])
+    """
+
+    mode: Mode = "auto-v"
+    max_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto-v", "auto-s", "flat"):
+            raise UserError(f"privacy.clipping is '{self.mode}'; use auto-v, auto-s or flat")
+        if not 0 < self.max_norm < float("inf"):
+            raise UserError(f"privacy.max_norm is {self.max_norm}; use a positive number")
+
+    def scale(self, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
+        """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.
+
+        `rounding` is what rounding may have put into the gradient: where little else is left, no mode may let it
+        count, since it depends on the shapes of the batch and so on others.
+        """
+        bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
+        if self.mode == "flat":
+            factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
+        elif self.mode == "auto-v":
+            factor = bound / norm.clamp(min=SMALLEST)
+        else:
+            factor = bound / (norm + STABILITY)
+        factor = torch.minimum(factor, bound / (ROUNDINGS * rounding).clamp(min=torch.finfo(norm.dtype).tiny))
+        return torch.where((norm < LARGEST) & (rounding < LARGEST), factor, 0.0)  # also where one is not a number
+
+
+@dataclass(frozen=True)
+class ClippedUsers:
+    """What was measured while a micro-batch was added. None of it is private."""
+
+    losses: Tensor  # (B,)
+    norms: Tensor  # (B,) before clipping
+    scales: Tensor  # (B,)
+
+
+@dataclass
+class Recorded:
+    """What the users of one micro-batch add to each gradient, before anything is clipped."""
+
+    losses: Tensor  # (B,)
+    contributions: dict[str, list[Contribution]]
+
+    @property
+    def users(self) -> int:
+        return len(self.losses)
+
+
+def record(
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    read: Read | None = None,
+    kept: bool = False,
+) -> Recorded:
+    """Run one forward and one backward pass over a micro-batch.
+
+    `read` hears of rows before they are looked up. What is `kept` beyond the next call may take more memory.
+    """
+    users = len(batch)
+    complete = {} if kept else {"complete": partial(norms.settled, users=users)}
+    with Tape(parameters, users, read=read, **complete) as tape:
+        tape.watch(batch)
+        losses = losses_of(batch)
+    with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
+        tape.backward(losses)
+    return Recorded(losses.detach(), tape.contributions)
+
+
+def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clipping: Clipping) -> ClippedUsers:
+    """Add Σ_u scale_u · g_u to `sums`."""
+    losses = recorded.losses
+    with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
+        norm, scale = _clip(sums, recorded.contributions, recorded.users, clipping, losses.device)
+    return ClippedUsers(losses, norm, scale)
+
+
+def add_clipped(
+    sums: Mapping[str, Tensor | RowSum],
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    clipping: Clipping,
+) -> ClippedUsers:
+    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
+
+    def add(part: Any) -> ClippedUsers:
+        return add_recorded(sums, record(parameters, losses_of, part), clipping)
+
+    return add_rest_alone(add(batch), batch, add)
+
+
+def add_rest_alone(users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers]) -> ClippedUsers:
+    """Add those users of a micro-batch one by one who were left out of it, since a gradient was not finite.
+
+    Padding is as long as the longest history asks for, and 0 · ∞ there is nobody's own. Whether a user is left out must
+    not depend on others: it is decided where nobody else is.
+    """
+    left_out = (users.scales == 0).nonzero().flatten().tolist()
+    if not left_out or len(batch) == 1:
+        return users
+    norms, scales = users.norms.clone(), users.scales.clone()
+    for user in left_out:
+        alone = add(select_users(batch, [user]))
+        norms[user], scales[user] = alone.norms[0], alone.scales[0]
+    return ClippedUsers(users.losses, norms, scales)
+
+
+def squared_norms(
+    contributions: Mapping[str, list[Contribution]], shapes: Mapping[str, torch.Size], users: int
+) -> dict[str, Tensor]:
+    """Return every parameter's (B,) squared gradient norms, in float64."""
+    return {name: norms.squared_norms(uses, users, shapes[name]) for name, uses in contributions.items()}
+
+
+def _clip(
+    sums: Mapping[str, Tensor | RowSum],
+    contributions: Mapping[str, list[Contribution]],
+    users: int,
+    clipping: Clipping,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    swept = _largest_built(contributions, sums)
+    squared = torch.zeros(users, dtype=torch.float64, device=device)
+    shapes = {name: out.shape for name, out in sums.items()}
+    rest, room = {}, norms.KEPT
+    for name, uses in contributions.items():
+        if name != swept:
+            rest[name] = uses
+            if not norms.can_skip_building(uses):
+                rest[name] = norms.built_once(uses, users, shapes[name], room)
+                room -= users * shapes[name].numel() if isinstance(rest[name][0], Dense) else 0
+    known = squared_norms(rest, shapes, users)
+    rounding = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
+    noise = torch.zeros_like(squared)
+    for share in rounding.values():
+        noise += share**2
+    noise = noise.sqrt()
+    for name, norm in known.items():
+        squared += (norm.sqrt() + rounding[name]).square()
+    if swept is not None:
+        whole = sums[swept]
+        assert isinstance(whole, Tensor)
+        norms.sweep(contributions[swept], whole, squared, noise, clipping.scale)
+    norm = squared.sqrt()
+    scale = clipping.scale(norm, noise)
+    broken = ~(norm < LARGEST)
+    some_broken = bool(broken.any())
+    for name, uses in rest.items():
+        out, dtype = sums[name], norms.form(uses)["dtype"]
+        for use in uses:
+            if some_broken:
+                use.forget(broken)
+            if isinstance(out, RowSum):
+                out.add(use, scale.to(out.dtype))
+            else:
+                add_weighted(out, use, scale, dtype)
+    return norm, scale
+
+
+def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> str | None:
+    """Return the parameter whose users' gradients are dearest to build: it is built once, after all others."""
+    built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
+    return max(built, key=lambda name: sums[name].shape.numel(), default=None)

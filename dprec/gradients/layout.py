@@ -1,0 +1,200 @@
+"""Which user does each row of a tensor belong to?
+
+A tensor computed from the batch carries a `Layout`: how many consecutive rows of its first dimension belong
+to each user, in the batch's order, or the operation that lost that order. A parameter may only meet tensors
+whose order is known: attributing a row to the wrong user would clip the wrong gradient, silently.
+The rules are conservative. What they cannot follow is refused, and what they let through is checked once
+more on real users by `dprec.checks.probe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_ATTRIBUTE = "_dprec_layout"
+_SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
+
+
+@dataclass(frozen=True)
+class Layout:
+    rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
+    lost_at: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.rows > 0
+
+
+def layout_of(tensor: Tensor) -> Layout | None:
+    """Return the tensor's layout; None means that it does not depend on the batch."""
+    return getattr(tensor, _ATTRIBUTE, None)
+
+
+def mark(tensor: Tensor, layout: Layout) -> None:
+    setattr(tensor, _ATTRIBUTE, layout)
+
+
+def follow(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, users: int
+) -> None:
+    """Give the tensors in `result` the layout that `function` leaves them with."""
+    name = operation_name(function)
+    operands = args[:1] if name in METADATA else (args, kwargs)
+    inputs = [t for t in tensors_in(operands) if layout_of(t) is not None]
+    if not inputs:
+        if name in RANDOM and isinstance(result, Tensor) and result.dim() > 1 and result.shape[0] == users:
+            mark(result, Layout(1))  # each user's own draws, such as negatives
+        return
+    in_place = next(iter((*args, *kwargs.values()))) if writes_first_argument(name) else None
+    for tensor in tensors_in((result, in_place)):
+        mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
+
+
+def _after(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor], out: Tensor, users: int
+) -> Layout:
+    lost = Layout(0, name)
+    for tensor in inputs:
+        layout = layout_of(tensor)
+        if layout is not None and not layout.known:
+            return layout
+    if out.dim() == 0 or out.shape[0] == 0:
+        return lost if users != 1 or out.dim() == 0 else Layout(1)
+    lead = max(inputs, key=lambda t: t.dim())
+    layout = layout_of(lead)
+    assert layout is not None
+    if name in _RESHAPES:
+        return Layout(out.shape[0] // users) if out.shape[0] % users == 0 and out.shape[0] >= users else lost
+    if out.shape[0] != lead.shape[0] or _touches_first_dimension(name, args, kwargs, lead):
+        return lost
+    if out.dim() > lead.dim() and name not in _GROWS:
+        return lost
+    return layout
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors among the arguments of a function, in order; quicker than a general tree is walked.
+
+    >>> tensors_in(([torch.ones(1)], {"a": (torch.ones(2), 3)}))
+    [tensor([1.]), tensor([1., 1.])]
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for inner in value if not isinstance(inner, _SCALARS) for tensor in tensors_in(inner)]
+    if isinstance(value, dict):
+        return tensors_in(list(value.values()))
+    return [] if isinstance(value, _SCALARS) else [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def writes_first_argument(name: str) -> bool:
+    return name in ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__") or (
+        name.endswith("_") and not name.endswith("__")
+    )
+
+
+def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    """Whether the operation mixes, chooses or reorders rows of dimension 0, as far as its name tells."""
+    name = name.rstrip("_") if writes_first_argument(name) and name not in _INDEXES else name
+    if name == "__getitem__" and layout_of(args[0]) is None:  # a look-up in something that is nobody's
+        return not isinstance(args[1], Tensor) or args[1].dtype == torch.bool
+    if name in _INDEXES:
+        return _index_moves_rows(args[1], lead)
+    if name == "linear":  # a batch tensor as the weight compares every user with every other
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        return isinstance(weight, Tensor) and layout_of(weight) is not None
+    if name == "einsum":
+        return _einsum_mixes_users(args[0], args[1:])
+    if name in _ALWAYS_MOVE:
+        return True
+    dims = _dims(name, args, kwargs)
+    return any(isinstance(d, int) and not isinstance(d, bool) and d in (0, -lead.dim()) for d in dims)
+
+
+def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the dimensions an operation acts on."""
+    named = tree_leaves([kwargs[key] for key in _DIM_NAMES if key in kwargs])
+    if name == "permute":
+        order = tree_leaves(named or args[1:])
+        return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
+    placed = tree_leaves([args[place] for place in _DIM_PLACES.get(name, ()) if place < len(args)])
+    default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
+    return [*named, *placed] or default
+
+
+def _einsum_mixes_users(equation: Any, operands: tuple[Any, ...]) -> bool:
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        return True
+    inputs, output = equation.replace(" ", "").split("->")
+    flat = tensors_in(operands)
+    firsts = [text[:1] for text, t in zip(inputs.split(","), flat, strict=True) if layout_of(t) is not None]
+    return any(first != output[:1] for first in firsts)
+
+
+def _index_moves_rows(index: Any, lead: Tensor) -> bool:
+    first = index[0] if isinstance(index, tuple) else index
+    if first is Ellipsis:
+        return False
+    if isinstance(first, slice):
+        return first != slice(None)
+    if isinstance(first, Tensor) and first.dtype != torch.bool:
+        if first.dim() == 0 or first.shape[0] != lead.shape[0]:
+            return True
+        own = torch.arange(lead.shape[0], device=first.device)
+        return not bool((own == first.reshape(len(own), -1).T).all())
+    return True  # an integer, a mask, None: the rows are chosen or shifted
+
+
+def operation_name(function: Callable[..., Any]) -> str:
+    """Return the name a reader knows the operation by.
+
+    >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__)
+    ('__getitem__', 'T')
+    """
+    owner = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") == "__get__" and owner is not None:
+        return str(getattr(owner, "__name__", "attribute"))
+    return str(getattr(function, "__name__", function))
+
+
+RANDOM = {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial",
+    "normal", "poisson", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "log_normal_", "geometric_",
+}  # fmt: skip
+METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values
+_RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+_INDEXES = {"__getitem__", "__setitem__"}
+_GROWS = {"unsqueeze", "__getitem__", "__setitem__", "embedding", "one_hot", "stack", "diag_embed"}
+_ALWAYS_MOVE = {
+    "T", "t", "H", "flip", "flipud", "roll", "rot90", "nonzero", "masked_select", "take", "unique", "outer", "cdist",
+    "cov", "corrcoef", "qr", "svd", "as_strided", "batch_norm", "instance_norm", "renorm", "kron", "tensordot",
+    "gru", "lstm", "rnn_tanh", "rnn_relu",  # time may come first, and the last states have layers first
+}  # fmt: skip
+_DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "axis0", "axis1", "source", "destination")
+_DIM_PLACES = {
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
+    **dict.fromkeys(("split", "chunk", "tensor_split", "norm"), (2,)),
+    **dict.fromkeys(
+        (
+            "sum", "mean", "prod", "std", "var", "amax", "amin", "max", "min", "argmax", "argmin", "median", "any",
+            "all", "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+            "sort", "argsort", "unsqueeze", "select", "narrow", "index_select", "gather", "scatter", "scatter_add",
+            "scatter_reduce", "index_add", "index_copy", "index_fill", "cat", "concat", "stack", "unbind", "diff",
+        ),
+        (1,),
+    ),
+    "topk": (2,),
+    "normalize": (2,),
+}  # fmt: skip
+_DIM_DEFAULTS = {
+    **dict.fromkeys(("cat", "concat", "stack", "unbind", "split", "chunk", "tensor_split"), 0),
+    **dict.fromkeys(("sort", "argsort", "topk", "diff"), -1),
+    "normalize": 1,
+    "mT": -2,
+}

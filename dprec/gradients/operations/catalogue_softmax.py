@@ -1,0 +1,42 @@
+"""The output layer of a recommender: the softmax over all items, with the table tied or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from dprec.gradients.catalogue_rows import CatalogueRows
+from dprec.gradients.contribution import Contribution, zeroed
+from dprec.gradients.layout import layout_of
+from dprec.gradients.operations.rule import Rules, at_least_float32, by_user, marked, named
+from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
+from dprec_kernels.catalogue_softmax import centred, for_users
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+
+def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = {"padding": 0} | named(("hidden", "table", "target", "padding"), args, kwargs)
+    hidden, table, target, padding = (given[name] for name in ("hidden", "table", "target", "padding"))
+    if not tape.trainable(table) or layout_of(hidden) is None:
+        return NotImplemented
+    rows = tape.rows(hidden, "catalogue_softmax", table)
+    if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
+        return NotImplemented
+    inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
+    weights = centred(at_least_float32(table.detach()), padding)
+    loss, log_total, groups = for_users(inputs, weights, wanted, padding)
+    # What stands at positions without a target has no part in a gradient, and need not be a number.
+    kept = zeroed(by_user(inputs, tape.users).to(log_total.dtype), wanted == padding)
+
+    def for_table(gradient: Tensor) -> Contribution:
+        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, groups)
+
+    tapped = tape.record(loss, rows, [(table, for_table)], kept=[wanted])
+    return marked(tapped.view(target.shape), rows)
+
+
+RULES: Rules = {operation: catalogue_softmax}

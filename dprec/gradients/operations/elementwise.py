@@ -1,0 +1,81 @@
+"""Functions applied element by element with broadcasting: x + p, scale * x, where(mask, x, p), …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+from dprec.gradients import layout
+from dprec.gradients.contribution import Aligned, Contribution, Dense
+from dprec.gradients.operations.rule import Operation, Rules, at_least_float32
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+
+def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
+    operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    data = [a for a in operands if not tape.trainable(a) and layout.layout_of(a) is not None]
+    if not data or (tape.trainable(operands[0]) and layout.writes_first_argument(function.__name__)):
+        return NotImplemented
+    shape = torch.broadcast_shapes(*(a.shape for a in operands))
+    used = next(a for a in operands if tape.trainable(a))
+    lead = max(data, key=lambda a: a.dim())
+    rows = tape.rows(lead, function.__name__, used)
+    if lead.dim() < len(shape) or lead.shape[0] != shape[0]:
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(used)}' is broadcast over the users' dimension by {function.__name__}: "
+            "keep users first in the other operand"
+        )
+
+    def copied(operand: Any) -> Any:
+        if not tape.trainable(operand):
+            return operand
+        if operand.dim() == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand):
+            raise UncoveredUse(
+                f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
+                f"{function.__name__}: index it by the user's own data or by position"
+            )
+        copies = operand.detach().expand(shape)
+        return tape.record(copies, rows, [(operand, lambda g: _summed(g, operand, tape.users, rows))])
+
+    args, kwargs = tuple(map(copied, args)), {name: copied(a) for name, a in kwargs.items()}
+    result = function(*args, **kwargs)
+    layout.follow(function, args, kwargs, result, tape.users)
+    return result
+
+
+def _same_for_all_users(tape: Tape, operand: Tensor) -> bool:
+    ids = tape.ids_of(operand)
+    if ids is None:
+        return operand.stride(0) == 0
+    own = ids.reshape(tape.users, -1)
+    return bool((own == own[:1]).all())
+
+
+def _summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
+    """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied."""
+    gradient = at_least_float32(gradient.detach())
+    shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
+    copied = [d for d, size in enumerate(shape) if d > 0 and size == 1 and gradient.shape[d] != 1]
+    if copied:
+        gradient = gradient.sum(copied, keepdim=True)
+    if shape[0] > 1:
+        return Aligned(gradient.reshape(parameter.shape), rows)
+    return Dense(gradient.reshape(users, rows, *shape[1:]).sum(1).reshape(users, *parameter.shape))
+
+
+_FUNCTIONS: list[Operation] = [
+    *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
+    *(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__rsub__, Tensor.__isub__, torch.rsub),
+    *(torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__, torch.multiply),
+    *(torch.div, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__rtruediv__, Tensor.__itruediv__),
+    *(torch.where, Tensor.where, torch.lerp, Tensor.lerp, torch.addcmul, Tensor.addcmul),
+    *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum, torch.pow, Tensor.pow, Tensor.__pow__),
+]
+RULES: Rules = dict.fromkeys(_FUNCTIONS, elementwise)

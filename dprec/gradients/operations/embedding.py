@@ -1,0 +1,143 @@
+"""Tables read by id: embeddings, bags of them, and `weight[ids]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+from dprec.gradients.contribution import Contribution, Rows
+from dprec.gradients.expression import Expression, express
+from dprec.gradients.layout import layout_of, mark
+from dprec.gradients.operations.rule import Rules, at_least_float32, named
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+
+def embedding(
+    tape: Tape,
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = named(names, args, kwargs)
+    ids, weight = given["input"], given["weight"]
+    padding = _padding_of(tape, given)
+    return _look_up(tape, weight, ids, padding)
+
+
+def embedding_bag(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    names = (
+        *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
+        *("per_sample_weights", "include_last_offset", "padding_idx"),
+    )
+    given = named(names, args, kwargs)
+    ids, weight, mode = given["input"], given["weight"], given.get("mode", "mean")
+    padding = _padding_of(tape, given)
+    if given.get("offsets") is not None or ids.dim() != 2:
+        instead = "give ids (B, P), short bags filled up with padding_idx, and no offsets"
+    elif mode not in ("sum", "mean"):
+        instead = f"pool with mode sum or mean, not {mode}"
+    elif given.get("per_sample_weights") is not None:
+        instead = "multiply what torch.nn.functional.embedding reads by the weights, and sum"
+    else:
+        return NotImplemented if layout_of(ids) is None else _pool(tape, weight, ids, mode, padding)
+    raise UncoveredUse(
+        f"parameter '{tape.name_of(weight if tape.trainable(weight) else given['per_sample_weights'])}' "
+        f"is read in a form of embedding_bag that has no per-user gradient rule: {instead}"
+    )
+
+
+def _padding_of(tape: Tape, given: dict[str, Any]) -> int | None:
+    """Return the row that means nothing, once the ways of reading that change a table or mix users are refused."""
+    weight, padding = given["weight"], given.get("padding_idx")
+    if given.get("max_norm") is not None:
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(weight)}' is renormalised in place by max_norm; leave max_norm out"
+        )
+    if given.get("scale_grad_by_freq"):
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(weight)}' is scaled by the batch's frequencies, which mixes users: "
+            "leave scale_grad_by_freq out"
+        )
+    return padding + weight.shape[0] if padding is not None and padding < 0 else padding
+
+
+def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    weight, ids = args
+    if isinstance(ids, tuple) and ids and all(isinstance(rest, slice) and rest == slice(None) for rest in ids[1:]):
+        ids = ids[0]
+    if not tape.trainable(weight):
+        return NotImplemented
+    if isinstance(ids, (slice, int)):
+        ids = torch.arange(weight.shape[0], device=weight.device)[ids]
+    integers = isinstance(ids, Tensor) and not ids.dtype.is_floating_point and ids.dtype != torch.bool
+    if not integers:
+        return NotImplemented
+    known, ids = layout_of(ids), ids % weight.shape[0]  # negative ids count from the end
+    if known is not None:
+        mark(ids, known)
+    return _look_up(tape, weight, ids, None)
+
+
+def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = named(("input", "dim", "index"), args, kwargs)
+    weight, dim, ids = given["input"], given["dim"], given["index"]
+    rows = tape.trainable(weight) and dim in (0, -weight.dim())
+    return _look_up(tape, weight, ids, None) if rows else NotImplemented
+
+
+def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
+    tape.reads(weight, ids)
+    if layout_of(ids) is None:
+        if not isinstance(weight, torch.nn.Parameter):
+            return NotImplemented
+        rows_read = F.embedding(ids, weight, padding) if weight.dim() == 2 else weight[ids]
+        # Padding gets no gradient, which only the computation itself knows.
+        simple = padding is None or not bool((ids == padding).any())
+        return express(rows_read, Expression((weight,), ids=ids if simple else None))
+    rows = tape.rows(ids, "embedding", weight)
+    own = ids.reshape(tape.users, -1)
+
+    def for_table(gradient: Tensor) -> Contribution:
+        values = at_least_float32(gradient.detach()).reshape(*own.shape, *weight.shape[1:])
+        if padding is not None:
+            values = values.masked_fill((own == padding).view(*own.shape, *[1] * (weight.dim() - 1)), 0.0)
+        return Rows(own, values)
+
+    return tape.record(weight.detach()[ids], rows, [(weight, for_table)], kept=[own])
+
+
+def _pool(tape: Tape, weight: Tensor, ids: Tensor, mode: str, padding: int | None) -> Any:
+    tape.reads(weight, ids)
+    rows = tape.rows(ids, "embedding_bag", weight)
+    own = ids.reshape(tape.users, -1)
+    real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding  # (bags, P)
+
+    def for_table(gradient: Tensor) -> Contribution:
+        share = at_least_float32(gradient.detach())  # (bags, d)
+        if mode == "mean":
+            share = share / real.sum(1, keepdim=True).clamp(min=1)
+        if padding is None or bool(real.all()):
+            values = share.unsqueeze(1).expand(*ids.shape, -1)
+        else:
+            values = share.unsqueeze(1) * real.unsqueeze(2)
+        return Rows(own, values.reshape(*own.shape, -1))
+
+    output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
+    return tape.record(output, rows, [(weight, for_table)], kept=[own])
+
+
+RULES: Rules = {
+    F.embedding: embedding,
+    F.embedding_bag: embedding_bag,
+    Tensor.__getitem__: index,
+    torch.index_select: index_select,
+    Tensor.index_select: index_select,
+}

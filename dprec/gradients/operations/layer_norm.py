@@ -1,0 +1,59 @@
+"""Normalisation over a user's own features: layer norm and RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+from dprec.gradients.contribution import Contribution, Dense
+from dprec.gradients.operations.rule import Rules, at_least_float32, named
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+
+def layer_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
+    return _normalise(tape, F.layer_norm, given, ("weight", "bias"))
+
+
+def rms_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    names = ("input", "normalized_shape", "weight", "eps")
+    given = {"weight": None, "eps": None} | named(names, args, kwargs)
+    return _normalise(tape, F.rms_norm, given, ("weight",))
+
+
+def _normalise(tape: Tape, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:
+    x, shape = given["input"], tuple(given["normalized_shape"])
+    used = next((given[name] for name in affine if tape.trainable(given[name])), None)
+    if used is None or tape.trainable(x):
+        return NotImplemented
+    rows = tape.rows(x, function.__name__, used)
+    if len(shape) >= x.dim():
+        raise UncoveredUse(
+            f"parameter '{tape.name_of(used)}' normalises over the users' dimension; leave it out of normalized_shape"
+        )
+    plain = {name: None if value is None else value.detach() for name, value in given.items() if name in affine}
+    output = function(x, shape, **plain, eps=given["eps"])
+
+    def for_scale(gradient: Tensor) -> Contribution:
+        centred = function(x.detach(), shape, **dict.fromkeys(affine), eps=given["eps"])
+        return Dense(_per_user(gradient * centred, tape.users, shape))
+
+    def for_shift(gradient: Tensor) -> Contribution:
+        return Dense(_per_user(gradient, tape.users, shape))
+
+    uses = [(given["weight"], for_scale), (given.get("bias"), for_shift)]
+    return tape.record(output, rows, uses, kept=[x])
+
+
+def _per_user(gradient: Tensor, users: int, shape: tuple[int, ...]) -> Tensor:
+    return at_least_float32(gradient.detach()).reshape(users, -1, *shape).sum(1)
+
+
+RULES: Rules = {F.layer_norm: layer_norm, F.rms_norm: rms_norm}

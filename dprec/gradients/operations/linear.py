@@ -1,0 +1,97 @@
+"""Linear maps: y = x Wᵀ + b under any of torch's names for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.gradients.contribution import Contribution, Dense, Outer
+from dprec.gradients.layout import layout_of
+from dprec.gradients.operations.rule import Rules, by_user, marked, named
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+
+def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = {"bias": None} | named(("input", "weight", "bias"), args, kwargs)
+    x, weight, bias = given["input"], given["weight"], given["bias"]
+    if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
+        return NotImplemented
+    if layout_of(weight) is not None:
+        return NotImplemented  # a batch tensor as the weight compares every user with every other
+    rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
+    # In two dimensions, where the result owns its memory and may be changed in place.
+    output = F.linear(
+        x.reshape(-1, x.shape[-1]),
+        weight.detach() if tape.trainable(weight) else weight,
+        None if bias is None else bias.detach() if tape.trainable(bias) else bias,
+    )
+    inputs = by_user(x, tape.users)
+
+    def for_weight(gradient: Tensor) -> Contribution:
+        return Outer(by_user(gradient, tape.users), inputs)
+
+    def for_bias(gradient: Tensor) -> Contribution:
+        return Dense(by_user(gradient, tape.users).sum(1))
+
+    output = tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])
+    return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)
+
+
+def matmul(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = named(("input", "other"), args, kwargs)
+    left, right = given["input"], given["other"]
+    if tape.trainable(left) and tape.trainable(right):
+        return NotImplemented
+    if tape.trainable(right) and not _constant(left) and right.dim() == 2 and left.dim() > 1:
+        rows = tape.rows(left, "matmul", right)
+        inputs = by_user(left, tape.users)
+        return tape.record(
+            left @ right.detach(),
+            rows,
+            [(right, lambda g: Outer(inputs, by_user(g, tape.users)))],
+            kept=[inputs],
+        )
+    if tape.trainable(left) and not _constant(right) and left.dim() == 2 and right.dim() > 2:
+        rows = tape.rows(right, "matmul", left)
+        columns = by_user(right.mT, tape.users)
+        return tape.record(
+            left.detach() @ right,
+            rows,
+            [(left, lambda g: Outer(by_user(g.mT, tape.users), columns))],
+            kept=[columns],
+        )
+    if tape.trainable(right) and not _constant(left) and right.dim() == 1 and left.dim() > 1:
+        rows = tape.rows(left, "matmul", right)
+        inputs = by_user(left, tape.users)
+
+        def for_vector(gradient: Tensor) -> Contribution:
+            return Dense((inputs * by_user(gradient.unsqueeze(-1), tape.users)).sum(1))
+
+        return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
+    return NotImplemented
+
+
+def _constant(tensor: Tensor) -> bool:
+    return layout_of(tensor) is None and not tensor.requires_grad
+
+
+def reflected(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = named(("input", "other"), args, kwargs)
+    return matmul(tape, function, (given["other"], given["input"]), {})
+
+
+RULES: Rules = {
+    F.linear: linear,
+    torch.matmul: matmul,
+    torch.mm: matmul,
+    Tensor.matmul: matmul,
+    Tensor.mm: matmul,
+    Tensor.__matmul__: matmul,
+    Tensor.__rmatmul__: reflected,
+}

@@ -1,0 +1,176 @@
+"""Recurrent layers and cells: `nn.GRU`, `nn.LSTM`, `nn.GRUCell`, `nn.LSTMCell`.
+
+A layer's weights meet one product per step. With the gradient at the gates of all steps at hand, a user's gradient is
+that of a linear map whose positions are the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from dprec.errors import UncoveredUse
+from dprec.gradients.contribution import Contribution, Dense, Outer
+from dprec.gradients.layout import Layout, layout_of, mark, operation_name
+from dprec.gradients.operations.linear import linear
+from dprec.gradients.operations.rule import Rules, by_user, marked, named
+from dprec_kernels import recurrent
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+LAYER = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
+
+
+class Weights(NamedTuple):
+    """One layer's parameters, of which the biases may be missing."""
+
+    outer: Tensor  # (gates * h, inputs)
+    inner: Tensor  # (gates * h, h)
+    outer_bias: Tensor | None = None  # (gates * h,)
+    inner_bias: Tensor | None = None
+
+
+def layers(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run the layers one after the other, time first, and return what torch does: the output and the last states."""
+    given = named(LAYER, args, kwargs)
+    if tape.trainable(given.get("input")):
+        return NotImplemented
+    name = operation_name(function)
+    rows = _checked(tape, name, given, args)
+    each = 4 if given["has_biases"] else 2
+    weights = [Weights(*given["params"][at : at + each]) for at in range(0, len(given["params"]), each)]
+    dtype = given["params"][0].dtype
+    last_states = []
+    with torch.autocast(given["input"].device.type, enabled=False):
+        hidden = given["input"].to(torch.promote_types(dtype, torch.float32)).transpose(0, 1)  # (T, N, i)
+        for number, own in enumerate(weights):
+            if number:
+                hidden = F.dropout(hidden, given["dropout"], given["train"])
+            hidden, *rest = (_gru if name == "gru" else _lstm)(Layer(tape, hidden.contiguous(), own))
+            last_states.append([states[-1] for states in (hidden, *rest)])
+        # A copy, so that nobody changes in place what the backward pass reads.
+        output = hidden.transpose(0, 1).to(dtype, copy=True, memory_format=torch.contiguous_format)
+    last = [torch.stack(states).to(dtype) for states in zip(*last_states, strict=True)]  # (layers, N, h) each
+    for states in last:
+        mark(states, Layout(0, f"the last state of {name}, which has layers first; take the output's last position"))
+    return marked(output, rows), *last
+
+
+class Layer:
+    """One run of one layer, and what its gradient at the gates (T, N, gates * h) adds to each weight."""
+
+    def __init__(self, tape: Tape, x: Tensor, weights: Weights) -> None:
+        self.tape, self.x, self.weights = tape, x, weights  # x (T, N, inputs)
+        self.outer, self.inner = weights.outer.detach().to(x), weights.inner.detach().to(x)
+        self.hidden: Tensor  # (T, N, h), once it is known
+
+    def shift(
+        self, biases: Sequence[Tensor | None], uses: Sequence[tuple[Tensor | None, Callable[[Tensor], Contribution]]]
+    ) -> Tensor:
+        """Return the sum of the biases for every step, whose gradient goes to `uses`."""
+        total = self.x.new_zeros(self.outer.shape[0])
+        for bias in biases:
+            if bias is not None:
+                total += bias.detach()
+        steps = total.expand(*self.x.shape[:2], -1)
+        there = [(weight, make) for weight, make in uses if self.tape.trainable(weight) and weight is not None]
+        return self.tape.record(steps, 0, there, kept=[self.x]) if there else steps
+
+    def for_outer(self, gradient: Tensor) -> Contribution:
+        return Outer(self._by_user(gradient), self._by_user(self.x))
+
+    def for_inner(self, gradient: Tensor) -> Contribution:
+        # Step t meets the hidden state of step t - 1; the first meets zeros.
+        return Outer(self._by_user(gradient[1:]), self._by_user(self.hidden[:-1]))
+
+    def for_bias(self, gradient: Tensor) -> Contribution:
+        return Dense(self._by_user(gradient).sum(1))
+
+    def _by_user(self, steps: Tensor) -> Tensor:
+        return by_user(steps.transpose(0, 1), self.tape.users)
+
+
+def _gru(layer: Layer) -> list[Tensor]:
+    outer, inner, outer_bias, inner_bias = layer.weights
+    shift = layer.shift([outer_bias], [(outer, layer.for_outer), (outer_bias, layer.for_bias)])
+    # The reset gate stands between the candidate and this part of it, so that it has a gradient of its own.
+    inner_shift = layer.shift([inner_bias], [(inner, layer.for_inner), (inner_bias, layer.for_bias)])
+    hidden = recurrent.gru(layer.x, layer.outer, layer.inner, shift, inner_shift)
+    layer.hidden = hidden.detach()
+    return [hidden]
+
+
+def _lstm(layer: Layer) -> list[Tensor]:
+    outer, inner, *biases = layer.weights
+    uses = [(outer, layer.for_outer), (inner, layer.for_inner), *((bias, layer.for_bias) for bias in biases)]
+    hidden, cells = recurrent.lstm(layer.x, layer.outer, layer.inner, layer.shift(biases, uses))
+    layer.hidden = hidden.detach()
+    return [hidden, cells]
+
+
+def _checked(tape: Tape, name: str, given: dict[str, Any], args: Any) -> int:
+    """Return the rows of each user, or say in one line why these layers have no per-user gradient."""
+    used = next(leaf for leaf in tree_leaves((given, args)) if tape.trainable(leaf))
+    wrong = None
+    if "batch_sizes" in given or isinstance(given["params"], Tensor):  # another signature
+        wrong = "takes packed sequences, whose rows are not in the users' order: pad them on the right"
+    elif given["bidirectional"]:
+        wrong = "runs in both directions, which has no per-user gradient rule: run it in one"
+    elif len(given["params"]) != given["num_layers"] * (4 if given["has_biases"] else 2):
+        wrong = "has a proj_size, which has no per-user gradient rule: put a linear layer behind it"
+    elif not given["batch_first"]:
+        wrong = "takes time first, so that users follow each other: give batch_first=True"
+    elif not all(_starts_at_zero(state) for state in tree_leaves(given["hx"])):
+        wrong = "starts from a state that is not constant zeros: leave the state out"
+    if wrong is not None:
+        raise UncoveredUse(f"parameter '{tape.name_of(used)}' is used by {name}, which {wrong}")
+    return tape.rows(given["input"], name, used)
+
+
+def _starts_at_zero(state: Tensor) -> bool:
+    return layout_of(state) is None and not state.requires_grad and not bool(state.any())
+
+
+def cell(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """One step: two linear maps, and the gates that follow from them by autograd."""
+    given: dict[str, Any] = dict.fromkeys(CELL) | named(CELL, args, kwargs)
+    x, states = given["input"], tree_leaves(given["hx"])
+    if tape.trainable(x):
+        return NotImplemented
+    name = operation_name(function)
+    used = next(leaf for leaf in tree_leaves(given) if tape.trainable(leaf))
+    rows = tape.rows(x, name, used)
+    for place, state in enumerate(states):
+        if _starts_at_zero(state):
+            states[place] = marked(torch.zeros_like(state), rows)
+        elif tape.trainable(state) or tape.rows(state, name, used) != rows:
+            raise UncoveredUse(
+                f"parameter '{tape.name_of(used)}' is used by {name} from a state that is neither constant zeros nor "
+                "each user's own: start from zeros"
+            )
+    outer = _linear(tape, x, given["w_ih"], given["b_ih"])
+    inner = _linear(tape, states[0], given["w_hh"], given["b_hh"])
+    if name == "gru_cell":
+        (reset, update, candidate), (to_reset, to_update, to_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
+        reset, update = torch.sigmoid(reset + to_reset), torch.sigmoid(update + to_update)
+        candidate = torch.tanh(candidate + reset * to_candidate)
+        return marked(torch.lerp(candidate, states[0].to(candidate), update), rows)  # autocast: states may be float32
+    add, keep, candidate, show = (outer + inner).chunk(4, 1)
+    kept = torch.sigmoid(keep) * states[1] + torch.sigmoid(add) * torch.tanh(candidate)
+    return marked(torch.sigmoid(show) * torch.tanh(kept), rows), marked(kept, rows)
+
+
+def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result = linear(tape, F.linear, (x, weight, bias), {})
+    frozen: Tensor = F.linear(x, weight, bias) if result is NotImplemented else result
+    return frozen
+
+
+RULES: Rules = {torch.gru: layers, torch.lstm: layers, torch.gru_cell: cell, torch.lstm_cell: cell}

@@ -1,0 +1,48 @@
+"""What a rule is, and what rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+from dprec.gradients.layout import Layout, mark
+
+if TYPE_CHECKING:
+    from dprec.gradients.tape import Tape
+
+Operation: TypeAlias = Callable[..., Any]
+Rule: TypeAlias = "Callable[[Tape, Operation, Any, Any], Any]"  # (tape, operation, args, kwargs) -> result
+Rules: TypeAlias = dict[Operation, Rule]
+
+# What torch's own functions also take for an argument's name.
+ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}
+
+
+def named(names: Sequence[str], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, whichever of them were given by place; `self` counts as the first name.
+
+    >>> named(("input", "dim", "index"), ("weight",), {"axis": 0, "index": "ids"})
+    {'input': 'weight', 'dim': 0, 'index': 'ids'}
+    """
+    known = {name if name in names else ALIASES.get(name, name): value for name, value in kwargs.items()}
+    return dict(zip(names, args, strict=False)) | known
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Return the values in a precision that sums may be taken in."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def by_user(tensor: Tensor, users: int) -> Tensor:
+    """Return (users, positions, features) of a tensor whose rows are in the users' order."""
+    tensor = at_least_float32(tensor.detach())
+    positions = tensor.numel() // max(1, users * tensor.shape[-1])
+    return tensor.reshape(users, positions, tensor.shape[-1])
+
+
+def marked(tensor: Tensor, rows: int) -> Tensor:
+    """Return the tensor, declared to have `rows` rows of each user in the batch's order."""
+    mark(tensor, Layout(rows))
+    return tensor

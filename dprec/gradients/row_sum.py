@@ -1,0 +1,51 @@
+"""A sum of users' gradients of a table, kept as the rows that occur in it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contribution import Contribution, Rows, SharedRows
+from dprec_kernels.sparse_update import summed
+
+
+class RowSum:
+    """Adds up rows of a table of this shape, in float32 at least; nothing it does grows with the table.
+
+    >>> total = RowSum(torch.Size([9, 2]), torch.float32)
+    >>> total.add(Rows(torch.tensor([[4, 7], [4, 0]]), torch.ones(2, 2, 2)), torch.tensor([1.0, 0.5]))
+    >>> total.merged()
+    (tensor([0, 4, 7]), tensor([[0.5000, 0.5000],
+            [1.5000, 1.5000],
+            [1.0000, 1.0000]]))
+    """
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = torch.promote_types(dtype, torch.float32)
+        self._parts: list[Reads] = []
+
+    def zero_(self) -> None:
+        self._parts.clear()
+
+    def add(self, use: Contribution, weight: Tensor) -> None:
+        """Add Σ_u weight[u] · gradient_u of one use."""
+        assert isinstance(use, (Rows, SharedRows))
+        self._parts.append(use.reads(weight))
+
+    def merged(self) -> tuple[Tensor, Tensor]:
+        """Return the rows that were added to, ascending, and their sums (n, d)."""
+        if not self._parts:
+            return torch.zeros(0, dtype=torch.int64), torch.zeros(0, *self.shape[1:], dtype=self.dtype)
+        ids, values, scales = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
+        rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
+        return rows, sums.view(len(rows), *self.shape[1:])
+
+
+Reads = tuple[Tensor, Tensor, Tensor]  # ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,)
+
+
+def _joined(parts: list[Reads]) -> Reads:
+    each = [scales.view(-1, *[1] * (ids.dim() - 1)).expand(ids.shape).flatten() for ids, _, scales in parts]
+    values = [values.reshape(-1, values.shape[-1]) for _, values, _ in parts]
+    return torch.cat([ids.flatten() for ids, _, _ in parts]), torch.cat(values), torch.cat(each)

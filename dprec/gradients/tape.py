@@ -1,0 +1,273 @@
+"""One forward and one backward pass that leave, for every parameter, what each user adds to its gradient.
+
+The tape watches *uses of parameters*, not modules. Inside `with tape:` every torch function that receives a
+trainable parameter is run on a detached copy by the rule for that function (`dprec.gradients.operations`); the rule
+keeps the use's input, and the backward pass hands it the gradient of the use's output. Autograd never builds
+a parameter gradient. A weight used twice, under whatever name, simply has two contributions.
+
+What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `softplus(scale)`) is an
+*expression* (`dprec.gradients.expression`): it keeps its graph back to the parameters and behaves like one itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import CheckpointError
+
+from dprec.errors import UncoveredUse
+from dprec.gradients import layout
+from dprec.gradients.contribution import Contribution
+from dprec.gradients.expression import Expression, attributed, express, expression_of, sources_of
+from dprec.gradients.intercept import tap
+from dprec.gradients.layout import Layout, layout_of, operation_name
+from dprec.gradients.operations import HINTS, LOOK_UPS, RULES
+
+# What asks for a tensor's form, not for its values.
+FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
+CHECKPOINT = (
+    "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
+    "not seen: leave it out and make micro-batches smaller"
+)
+Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
+
+
+class Tape(TorchFunctionMode):
+    """Records `users` users' contributions to `parameters` during one `losses(batch)` and its backward pass.
+
+    >>> import torch
+    >>> layer = nn.Linear(2, 1)
+    >>> batch = {"x": torch.randn(5, 2)}
+    >>> with Tape(dict(layer.named_parameters()), users=5) as tape:
+    ...     tape.watch(batch)
+    ...     losses = layer(batch["x"]).squeeze(1)
+    >>> tape.backward(losses)
+    >>> sorted(tape.contributions)
+    ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        users: int,
+        complete: Callable[[str, list[Contribution]], list[Contribution]] = lambda name, uses: uses,
+        read: Read | None = None,
+    ) -> None:
+        """`complete` may replace a parameter's contributions by smaller ones as soon as the last has arrived.
+
+        `read` is told what is about to be read, and may still change it.
+        """
+        super().__init__()
+        self.users = users
+        self.parameters = dict(parameters)
+        self.contributions: dict[str, list[Contribution]] = {}
+        self._complete = complete
+        self._read = read
+        self._expected: Counter[str] = Counter()  # contributions still to come
+        self._names = {id(p): name for name, p in parameters.items()}
+
+    def watch(self, batch: Any) -> None:
+        """Declare the tensors that hold the users' data: row u of each belongs to user u."""
+        for tensor in batch_tensors(batch):
+            layout.mark(tensor, Layout(1) if tensor.dim() and tensor.shape[0] == self.users else Layout(0, "batch"))
+
+    def backward(self, losses: Tensor) -> None:
+        """Run the backward pass of one loss per user and close the tape."""
+        if losses.shape != (self.users,):
+            raise UncoveredUse(
+                f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
+            )
+        known = layout_of(losses)
+        if known is None or not known.known:
+            raise UncoveredUse(
+                f"losses(batch) is not one loss per user in the batch's order{_blame(known)}: "
+                "compute row u from user u alone"
+            )
+        if not losses.requires_grad:
+            raise UncoveredUse(
+                "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
+                "let it depend on one, and on no detached copy"
+            )
+        held = {name: p.grad for name, p in self.parameters.items()}
+        for parameter in self.parameters.values():
+            parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
+        try:
+            _backward(losses)
+            unseen = [name for name, p in self.parameters.items() if p.grad is not None]
+        finally:
+            for name, parameter in self.parameters.items():
+                parameter.grad = held[name]
+        if unseen:
+            raise UncoveredUse(
+                f"parameter '{unseen[0]}' got a gradient from a use that the tape did not see: "
+                "use it through torch functions inside losses(batch)"
+            )
+
+    def trainable(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and (id(value) in self._names or expression_of(value) is not None)
+
+    def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
+        """Return how many rows of `tensor` belong to each user, or refuse to guess."""
+        known = layout_of(tensor)
+        if known is None or not known.known:
+            raise UncoveredUse(
+                f"parameter '{self.name_of(used)}' meets in {operation} a tensor whose rows are not in the users' "
+                f"order{_blame(known)}: keep users first"
+            )
+        return known.rows
+
+    def reads(self, parameter: Tensor, ids: Tensor | None) -> None:
+        """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""
+        if self._read is not None and id(parameter) in self._names:
+            self._read(self._names[id(parameter)], ids)
+
+    def name_of(self, value: Tensor) -> str:
+        return self._names[id(sources_of(value)[0])]
+
+    def ids_of(self, value: Tensor) -> Tensor | None:
+        """Return the ids at which an expression reads its parameter, if that is what it does."""
+        expression = expression_of(value)
+        return None if expression is None or expression.transpose else expression.ids
+
+    def record(
+        self,
+        output: Tensor,
+        rows: int,
+        uses: Iterable[tuple[Tensor, Callable[[Tensor], Contribution]]],
+        kept: Iterable[Tensor] = (),
+    ) -> Tensor:
+        """Return `output` such that its gradient becomes a contribution to every (parameter, rule) in `uses`.
+
+        `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
+        """
+        uses = [(used, make) for used, make in uses if self.trainable(used)]
+        versions = [(tensor, tensor._version) for tensor in kept]
+        names = [self._names[id(p)] for used, _ in uses for p in sources_of(used)]
+        self._expected.update(names)
+
+        def receive(gradient: Tensor) -> None:
+            if any(tensor._version != version for tensor, version in versions):
+                raise UncoveredUse(
+                    f"an input of parameter '{self.name_of(uses[0][0])}' is changed in place after its use: "
+                    "write the change out of place"
+                )
+            for used, make in uses:
+                for parameter, contribution in attributed(used, make(gradient), self.users):
+                    self.contributions.setdefault(self._names[id(parameter)], []).append(contribution)
+            self._expected.subtract(names)
+            for name in dict.fromkeys(names):
+                if not self._expected[name]:
+                    self.contributions[name] = self._complete(name, self.contributions[name])
+
+        tapped = tap(output, receive)
+        layout.mark(tapped, Layout(rows))
+        return tapped
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if peek_interpreter_stack() is not None:
+            raise UncoveredUse(
+                f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
+                "row is whose: write it for a batch of users"
+            )
+        tensors = layout.tensors_in((args, kwargs))
+        used = [tensor for tensor in tensors if self.trainable(tensor)]
+        if not used:
+            result = func(*args, **kwargs)
+            layout.follow(func, args, kwargs, result, self.users)
+            return result
+        if self._read is not None and func not in LOOK_UPS and operation_name(func) not in FORM:
+            for value in used:
+                self.reads(value, None)
+        if kwargs.get("out") is not None:
+            raise UncoveredUse(
+                f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
+                "gradient: use what the function returns"
+            )
+        rule = RULES.get(func)
+        if rule is not None:
+            result = rule(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+            for value in used:  # a look-up of another kind, which announced nothing
+                self.reads(value, None)
+        others = [tensor for tensor in tensors if not self.trainable(tensor)]
+        if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
+            return self._of_parameters_alone(func, args, kwargs, used)
+        name = operation_name(func)
+        if name in layout.METADATA and not any(self.trainable(leaf) for leaf in layout.tensors_in(args[:1])):
+            result = func(*args, **kwargs)
+            layout.follow(func, args, kwargs, result, self.users)
+            return result
+        hint = HINTS.get(
+            name, "write it with linear, embedding, layer_norm, + or *, or add a rule in dprec/gradients/operations"
+        )
+        raise UncoveredUse(
+            f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
+        )
+
+    def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
+        result = func(*args, **kwargs)
+        sources = {id(p): p for value in used for p in sources_of(value)}
+        ids = self.ids_of(used[0])
+        transpose = (
+            operation_name(func) in ("T", "mT", "t", "transpose")
+            and used[0].dim() == 2
+            and (id(used[0]) in self._names or ids is not None)
+        )
+        moved = operation_name(func) in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1
+        for leaf in tree_leaves(result):
+            same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
+            express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
+        return result
+
+
+def _backward(losses: Tensor) -> None:
+    try:
+        losses.sum().backward()
+    except CheckpointError as error:
+        raise UncoveredUse(CHECKPOINT) from error
+
+
+def refuse_checkpoints(losses: Tensor) -> None:
+    """Refuse losses of which a part was computed by a reentrant checkpoint, which autograd's graph shows."""
+    waiting, met = [losses.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            if node.name() == "CheckpointFunctionBackward":
+                raise UncoveredUse(CHECKPOINT)
+            waiting += [following for following, _ in node.next_functions]
+    if not losses.requires_grad:
+        raise UncoveredUse(
+            "losses(batch) follows from no parameter that is trained: let it depend on one, by no detached copy and "
+            "outside of torch.no_grad and reentrant checkpoints"
+        )
+
+
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
+    if is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name) for field in fields(batch)]
+    return layout.tensors_in(batch)
+
+
+def select_users(batch: Any, users: Sequence[int]) -> Any:
+    """Return the batch that these users alone would be, in this order."""
+    if hasattr(batch, "select") and not isinstance(batch, Tensor):  # a tensor's `select` is another thing
+        return batch.select(users)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
+    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+
+
+def _blame(known: Layout | None) -> str:
+    return f" (lost at {known.lost_at})" if known is not None and known.lost_at else ""

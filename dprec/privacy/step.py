@@ -1,0 +1,141 @@
+"""The private gradient of one batch of users: clipped per user, summed, noised, divided by what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.errors import UserError
+from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
+from dprec.gradients.parameters import PaddingRow
+from dprec.gradients.row_sum import RowSum
+from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.verify.step_check import StepCheck
+
+
+class PrivateGradient:
+    """(1/B) (Σ_u clip(g_u) + σ C N(0, I)), with B the expected batch, never the drawn one.
+
+    The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
+    model. One noise draw per call, however many micro-batches. Noise is made for `most` users, a public number, and a
+    step of more is refused. `before_release` is called with the batch before noise is drawn, so that what
+    is about to be released is on record first.
+
+    `admit` is called first, and may refuse the batch.
+    """
+
+    def __init__(
+        self,
+        clipping: Clipping,
+        noise_multiplier: float,
+        expected_batch: float,
+        noise: GaussianNoise,
+        padding: Iterable[PaddingRow] = (),
+        before_release: Callable[[], None] = lambda: None,
+        rules: RowRules | None = None,
+        admit: Callable[[Sequence[Any]], None] = lambda batch: None,
+        most: int | None = None,
+        check: StepCheck | None = None,
+    ) -> None:
+        self.clipping = clipping
+        self.noise_multiplier = noise_multiplier
+        self.expected_batch = expected_batch
+        self.noise = noise
+        self.padding = tuple(padding)
+        self.before_release = before_release
+        self.rules = rules or RowRules()
+        self.admit = admit
+        self.most = most_users(expected_batch) if most is None else most
+        self.check = check or StepCheck()
+        self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
+        self._sums: dict[str, Tensor | RowSum] = {}
+        self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
+
+    def __call__(
+        self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
+    ) -> float | None:
+        """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
+        self.admit(batch)
+        users = sum(map(len, batch))
+        if users > self.most:
+            raise UserError(
+                f"a step has {users} users where the noise is made for {self.most} at most: expect a larger batch"
+            )
+        losses = of_somebody(losses)
+        self.before_release()
+        self.check.begin()
+        for parameter in parameters.values():
+            parameter.grad = None
+        sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
+        drawn = parts
+        together = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
+        read = self.rules.read
+        recorded: Iterable[Recorded] = (
+            record(parameters, losses, part, read, kept=together and len(parts) > 1) for part in parts
+        )
+        with self.rules.step():
+            if together:
+                again = partial(record, parameters, losses, read=read, kept=True)
+                parts, recorded = self.rules.broken_alone(parts, list(recorded), again)
+            self.rules.choose(recorded if isinstance(recorded, list) else ())
+            seen = []
+            for part, own in zip(parts, recorded, strict=True):
+                clipped = self._add(sums, own)
+                seen.append(
+                    add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
+                )
+            self.check.sums(parameters, losses, drawn, sums)
+        std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
+        for name, total in sums.items():
+            parameter = parameters[name]
+            self.check.noising(name, total)
+            if isinstance(total, RowSum):
+                gradient = self.rules.released(name, total, std).div_(self.expected_batch)
+            else:
+                self.noise.add_(total, std)
+                for padding in self.padding:
+                    if padding.parameter == name:
+                        total[padding.row] = 0.0
+                gradient = self._gradients[name].copy_(total.div_(self.expected_batch))
+            self.check.noised(name, gradient if isinstance(total, RowSum) else total, self.expected_batch, std)
+            parameter.grad = gradient.to(parameter.dtype)
+        self.check.end()
+        self.filled = frozenset(map(id, parameters.values()))
+        mean = [users.losses.float().nanmean() for users in seen]
+        return float(torch.stack(mean).nanmean()) if mean else None
+
+    def _add(self, sums: Mapping[str, Tensor | RowSum], recorded: Recorded) -> ClippedUsers:
+        return add_recorded(sums, self.rules.restricted(recorded), self.clipping)
+
+    def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
+        # Kept between steps: fresh memory is the most expensive thing on a small machine.
+        if self._sums.keys() != parameters.keys():
+            self._sums = {name: self._empty_sum(name, p) for name, p in parameters.items()}
+            dense = [name for name, total in self._sums.items() if isinstance(total, Tensor)]
+            self._gradients = {name: torch.empty_like(parameters[name]).detach() for name in dense}
+        for total in self._sums.values():
+            total.zero_()
+        return self._sums
+
+    def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:
+        if self.rules.over(name):
+            return RowSum(parameter.shape, parameter.dtype)
+        return torch.zeros_like(parameter, dtype=torch.float64).detach()
+
+
+def of_somebody(losses: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """Return the losses, such that an empty history costs nothing whatever the model makes of it.
+
+    Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.
+    """
+
+    def of(batch: Any) -> Tensor:
+        each, empty = losses(batch), getattr(batch, "empty", None)
+        return each if empty is None or empty.shape != each.shape else each.masked_fill(empty, 0.0)
+
+    return of

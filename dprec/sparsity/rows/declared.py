@@ -1,0 +1,43 @@
+"""Rows of tables that a model declares to change in a step, whoever is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.sparsity.rows.tables import Table
+from dprec_kernels.ordering import distinct
+
+
+def declared_rows(module: Any, tables: Mapping[str, Table]) -> dict[str, Tensor]:
+    """Return the rows, ascending, that the module's `shared_rows` gives of each of these tables, if it has one.
+
+    Asked before the step's first look at a batch, so that what it says cannot follow from one.
+    """
+    given: dict[str, list[Tensor]] = {}
+    for parameter, rows in getattr(module, "shared_rows", tuple)():
+        table = next((table for table in tables.values() if table.parameter is parameter), None)
+        if table is None:
+            continue
+        whole = isinstance(rows, Tensor) and not (rows.is_floating_point() or rows.is_complex())
+        if not whole or rows.dtype == torch.bool or bool(((rows < 0) | (rows >= table.rows)).any()):
+            raise UserError(
+                f"{type(module).__name__}.shared_rows gives rows of '{table.name}' that it does not have: "
+                f"give a tensor of whole numbers from 0 to {table.rows - 1}"
+            )
+        given.setdefault(table.name, []).append(rows.detach().flatten().long().cpu())
+    return {name: distinct(torch.cat(rows)) for name, rows in given.items()}
+
+
+def refuse_changed(module: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    """Refuse a declaration that is another one once the batch was looked at."""
+    for name in {*before, *after}:
+        if name not in before or name not in after or not torch.equal(before[name], after[name]):
+            raise UserError(
+                f"{type(module).__name__}.shared_rows gives other rows of '{name}' before a batch than after it: "
+                "let them follow from the step alone, as dprec.models.negatives.SharedNegatives does"
+            )

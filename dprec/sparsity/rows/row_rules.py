@@ -1,0 +1,300 @@
+"""The sparsity strategies of a run at work: which table follows which, and what its gradient then is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dprec.accounting.release import ExactSums, Release
+from dprec.errors import UserError
+from dprec.gradients.clipping import Recorded
+from dprec.gradients.contribution import Rows, SharedRows
+from dprec.gradients.row_sum import RowSum
+from dprec.noise.gaussian import GaussianNoise, rounding
+from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, look_ups, only
+from dprec.sparsity.rows.declared import declared_rows, refuse_changed
+from dprec.sparsity.rows.pay_first import guard
+from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.tables import RowSpace, Table, named, tables_of
+from dprec.sparsity.rows.tally import Tally
+from dprec_kernels.ordering import distinct, is_among, picked
+
+
+class RowRules:
+    """The strategies in their order; the tables that none of them names get dense noise."""
+
+    def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
+        self.strategies = list(strategies)
+        self.tally = Tally()
+        self._stepping = False
+        self._module: nn.Module | None = None
+        self._declared: dict[str, Tensor] = {}
+        self._guarded: nn.Module | None = None
+        self._over: dict[str, list[Strategy]] = {}
+        self._tables: dict[str, Table] = {}
+        self._chosen: dict[str, Tensor | None] = {}
+
+    @property
+    def look(self) -> bool:
+        return any(strategy.looks for strategy in self.strategies)
+
+    @property
+    def defer(self) -> bool:
+        """Whether noise is owed from step to step, so that what lies in memory between steps is not yet private."""
+        return any(strategy.owes for strategy in self.strategies)
+
+    @property
+    def broken(self) -> str | None:
+        """Why the run is not private, if one of the strategies is not."""
+        return next((strategy.broken for strategy in self.strategies if strategy.broken), None)
+
+    @property
+    def gradient_noise(self) -> float:
+        """The noise multiplier of gradients, per noise multiplier of the whole step, choices included.
+
+        Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
+        """
+        return math.sqrt(1 + sum(strategy.relative_noise**-2 for strategy in self.strategies))
+
+    def releases(self, periods: int = 0) -> tuple[Release, ...]:
+        return tuple(release for strategy in self.strategies for release in strategy.releases(periods))
+
+    def settings(self) -> list[dict[str, Any]]:
+        return [strategy.settings() for strategy in self.strategies]
+
+    def phrase(self, sigma: float) -> str:
+        """What the guarantee's sentence says of the strategies."""
+        if not self.strategies:
+            return ""
+        own = sigma * self.gradient_noise
+        told = "; ".join(strategy.phrase(own * strategy.relative_noise) for strategy in self.strategies)
+        return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
+
+    def begin(
+        self,
+        module: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        sigma: float,
+        unit: float,
+        noise: GaussianNoise,
+        most: float,
+    ) -> None:
+        """Find each strategy's tables, once the noise multiplier of a step is known.
+
+        `unit` is the most that one user can move the step's gradient: clipping norm by expected batch. A step has
+        `most` users at most.
+        """
+        tables, self._module = tables_of(module, trained), module
+        self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
+        for strategy in self.strategies:
+            _refuse_unpaid(strategy)
+            mine = named(tables, strategy.tables, strategy.least_rows)
+            if not mine:
+                raise UserError(
+                    f"privacy.sparsity: {type(strategy).__name__} finds no table called {' or '.join(strategy.tables)} "
+                    f"with at least {strategy.least_rows} rows: "
+                    f"the model has {', '.join(self._tables) or 'no embeddings'}"
+                )
+            for table in mine:
+                self._over.setdefault(table.name, []).append(strategy)
+            own = sigma * self.gradient_noise
+            choice = own * strategy.relative_noise if strategy.looks else 0.0
+            strategy.begin(RowSpace(mine), choice, own * unit * (1 + rounding(most)), noise)
+        for name, over in self._over.items():
+            alone = [type(s).__name__ for s in over if s.noised != "chosen"]
+            if alone and len(over) > 1:
+                raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: let it rule alone")
+
+    def prepare(
+        self, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums, periods: int = 0
+    ) -> None:
+        """Let strategies look at all training data once; `users` gives the micro-batches of a list of users."""
+        for strategy in self.strategies:
+            if any(release.period is None for release in strategy.releases(periods)):
+                portions = partial(look_ups, strategy.space, module, trained, users)
+                strategy.prepare(len(users), portions, sums)
+
+    def enter(self, period: int, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums) -> None:
+        """Let strategies look at the users of a period, before its first step."""
+        for strategy in self.strategies:
+            strategy.enter(period, len(users), partial(look_ups, strategy.space, module, trained, users), sums)
+
+    def over(self, name: str) -> bool:
+        """Whether a strategy rules over this parameter."""
+        return name in self._over
+
+    def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
+        """Have all that is owed paid before the module's tables are looked up or copied outside of a step."""
+        for strategy in self.strategies:
+            strategy.bind(optimizer, step)
+        if not self.defer or self._guarded is module:
+            return
+        self._guarded = module
+        guard(module, [t.parameter for t in self._tables.values()], self.settle, lambda: self._stepping)
+
+    def report(self) -> dict[str, float]:
+        """What the strategies did in a step of this process, on average."""
+        return self.tally.report([self._tables[name] for name in self._over])
+
+    def update(self, optimizer: Optimizer) -> None:
+        for strategy in self.strategies:
+            strategy.update(optimizer)
+
+    def settle(self) -> None:
+        """Pay all noise that is owed."""
+        for strategy in self.strategies:
+            strategy.settle()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [strategy.state_dict() for strategy in self.strategies]
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for strategy, state in zip(self.strategies, states, strict=True):
+            strategy.load_state_dict(state)
+
+    def read(self, name: str, ids: Tensor | None) -> None:
+        """Let strategies settle what they owe to rows that are about to be read."""
+        for strategy in self._over.get(name, ()):
+            strategy.read(name, ids)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Within, look-ups are announced by the tape one batch at a time, and pay for their own rows alone."""
+        self._stepping = True
+        self._declared = declared_rows(self._module, self._tables) if self.look else {}
+        try:
+            yield
+        finally:
+            self._stepping = False
+
+    def broken_alone(
+        self, parts: Sequence[Any], recorded: Sequence[Recorded], again: Callable[[Any], Recorded]
+    ) -> tuple[list[Any], list[Recorded]]:
+        """Have those users recorded alone who have no finite gradient among others, before rows are chosen."""
+        for part in recorded:
+            self._refuse_whole(part)
+        return broken_alone(self._over, parts, recorded, again)
+
+    def choose(self, recorded: Sequence[Recorded]) -> None:
+        """Fix which rows may change in this step."""
+        self._chosen = dict.fromkeys(self._over)
+        self.tally.steps += 1
+        if self.look:
+            refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
+        for strategy in self.strategies:
+            space = strategy.space
+            among = self._among(space)
+            batch = batch_rows(space, recorded, among, self._declared) if strategy.looks else None
+            chosen = strategy.choose(batch, among)
+            if chosen is not None:
+                _refuse_unusable(strategy, chosen)
+                if batch is not None:  # whoever is in the batch, these change
+                    chosen = distinct(torch.cat([chosen, batch.shared]))
+                self._chosen |= space.split(chosen)
+
+    def counted(self, recorded: Recorded) -> list[tuple[Tensor, Tensor]]:
+        """Return what each strategy that looks is told of these users: the rows of each, and those that all have."""
+        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.strategies if s.looks]
+        return [(batch.row, batch.shared) for batch in each]
+
+    def moved(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return, for each strategy that looks, the rows where this gradient of its tables is not zero, but padding."""
+        found = []
+        for strategy in self.strategies:
+            if strategy.looks:
+                space, rows = strategy.space, [torch.zeros(0, dtype=torch.int64)]
+                for name in space.tables:
+                    if name in gradient:
+                        sparse = gradient[name].to_sparse(1) if not gradient[name].is_sparse else gradient[name]
+                        there = (sparse.values() != 0).flatten(1).any(1)
+                        rows.append(space.flat(name, sparse.indices()[0][there].cpu()))
+                every = distinct(torch.cat(rows))
+                found.append(every[~is_among(every, space.padding)])
+        return found
+
+    def chosen(self, name: str) -> Tensor | None:
+        """Return the rows of a table that may change in this step; None stands for all."""
+        return self._chosen.get(name)
+
+    def noised_now(self, name: str) -> bool:
+        """Whether this parameter gets its noise in the gradient, not later."""
+        return name not in self._over or self._over[name][-1].noised != "later"
+
+    def restricted(self, recorded: Recorded) -> Recorded:
+        """Return what the users add to rows that may change."""
+        self._refuse_whole(recorded)
+        for name in self._over:
+            uses = recorded.contributions.get(name, [])
+            if uses:
+                recorded.contributions[name] = only(uses, self._chosen[name])
+        return recorded
+
+    def _refuse_whole(self, recorded: Recorded) -> None:
+        for name in self._over:
+            if not all(isinstance(use, (Rows, SharedRows)) for use in recorded.contributions.get(name, ())):
+                raise UserError(
+                    f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so every row changes in "
+                    f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "
+                    "the model has it, or name other tables"
+                )
+
+    def released(self, name: str, total: RowSum, std: float) -> Tensor:
+        """Return the sum with its noise, as a sparse tensor of the table's shape."""
+        table, strategies = self._tables[name], self._over[name]
+        noised, noise = strategies[-1].noised, strategies[-1].noise
+        touched, values = total.merged()
+        nothing = torch.tensor(table.padding, dtype=touched.dtype, device=touched.device)
+        chosen = self._chosen[name]
+        kept = ~is_among(touched, nothing)
+        if chosen is not None:
+            kept &= is_among(touched, chosen)
+        rows, values = picked(kept, touched, values)
+        if noised == "chosen":
+            touched = rows
+            rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
+            rows = rows[~is_among(rows, nothing)]
+            values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
+                0, torch.searchsorted(rows, touched), values
+            )
+        elif noised == "touched":
+            rows, values = picked((values != 0).flatten(1).any(1), rows, values)
+        if noised != "later":
+            noise.add_(values, std)
+            self.tally.add(len(rows), values.numel(), len(rows) - len(touched) if noised == "chosen" else 0)
+        return torch.sparse_coo_tensor(
+            rows.unsqueeze(0), values, total.shape, is_coalesced=True, check_invariants=False
+        )
+
+    def _among(self, space: RowSpace) -> Tensor | None:
+        """Return the rows of a space that are left so far; None where nothing was chosen yet."""
+        if all(self._chosen[name] is None for name in space.tables):
+            return None
+        every = {name: self._chosen[name] for name in space.tables}
+        left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
+        return torch.cat([space.flat(name, rows) for name, rows in left.items()])
+
+
+def _refuse_unusable(strategy: Strategy, chosen: Any) -> None:
+    """Refuse what `choose` returned if it is no ascending list of rows: later steps would take them for others."""
+    size, name = strategy.space.size, type(strategy).__name__
+    if not isinstance(chosen, Tensor) or chosen.ndim != 1 or chosen.dtype != torch.long:
+        kind = f"{chosen.dtype} {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
+        raise UserError(f"{name}.choose returned {kind}: return row numbers, a one-dimensional tensor of torch.long")
+    if len(chosen) and not (chosen[0] >= 0 and chosen[-1] < size and bool((chosen[1:] > chosen[:-1]).all())):
+        raise UserError(f"{name}.choose must return distinct rows from 0 to {size - 1}, ascending: sort them")
+
+
+def _refuse_unpaid(strategy: Strategy) -> None:
+    """Refuse a strategy that shows what users do and claims that it costs nothing."""
+    name = type(strategy).__name__
+    if strategy.looks and not 0 < strategy.relative_noise < math.inf:
+        raise UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
+    if strategy.noised == "touched" and strategy.broken is None:
+        raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")

@@ -1,0 +1,76 @@
+"""Embedding tables, and the rows of several of them as one space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Table:
+    """A parameter that is read by id, row by row."""
+
+    name: str
+    parameter: nn.Parameter
+    padding: tuple[int, ...] = ()  # rows that stand for nothing and never change
+
+    @property
+    def rows(self) -> int:
+        return self.parameter.shape[0]
+
+
+class RowSpace:
+    """The rows of some tables, numbered one after the other.
+
+    >>> space = RowSpace([Table("a", nn.Parameter(torch.zeros(3, 2))), Table("b", nn.Parameter(torch.zeros(4, 8)))])
+    >>> space.size, space.flat("b", torch.tensor([0, 3])).tolist(), space.split(torch.tensor([1, 3, 6]))
+    (7, [3, 6], {'a': tensor([1]), 'b': tensor([0, 3])})
+    """
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = {table.name: table for table in tables}
+        self._starts = [0, *accumulate(table.rows for table in tables)]
+        self._start = dict(zip(self.tables, self._starts, strict=False))
+
+    @property
+    def size(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def padding(self) -> Tensor:
+        """The rows that stand for nothing, ascending."""
+        return torch.tensor([self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)])
+
+    def start(self, name: str) -> int:
+        """Return the number of a table's first row."""
+        return self._start[name]
+
+    def flat(self, name: str, rows: Tensor) -> Tensor:
+        return rows + self._start[name]
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the rows of each table among these, which ascend."""
+        cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
+        bounds = zip(self.tables, cuts, cuts[1:], strict=False)
+        return {name: flat[first:last] - self._start[name] for name, first, last in bounds}
+
+
+def tables_of(module: nn.Module, trained: Mapping[str, nn.Parameter]) -> list[Table]:
+    """Return the trained tables that the module's embeddings hold, with the padding rows that these declare."""
+    names = {id(parameter): name for name, parameter in trained.items()}
+    padding: dict[str, set[int]] = {}
+    for part in module.modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and id(part.weight) in names:
+            declared = set() if part.padding_idx is None else {part.padding_idx}
+            padding.setdefault(names[id(part.weight)], set()).update(declared)
+    return [Table(name, trained[name], tuple(sorted(rows))) for name, rows in padding.items()]
+
+
+def named(tables: Iterable[Table], patterns: Sequence[str], least_rows: int) -> list[Table]:
+    """Return the tables that are large enough and match one of these patterns, as file names do."""
+    return [t for t in tables if t.rows >= least_rows and any(fnmatchcase(t.name, p) for p in patterns)]

@@ -1,0 +1,1 @@
+"""A run that checks itself while it trains."""

@@ -1,0 +1,42 @@
+"""The users of the step at hand, as the sampler drew them, and the batches that the data makes of some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from dprec.checks.entropy import Streams
+from dprec.gradients.tape import batch_tensors
+from dprec.verify.generators import kept
+
+
+class Drawn:
+    """Knows whom a step draws; `made` gives the micro-batches of any users, `streams` are what it may draw from."""
+
+    def __init__(self, made: Callable[[Sequence[int]], list[Any]], streams: Streams) -> None:
+        self._made, self.streams = made, streams
+        self.random = False  # whether the data is made anew, at random, when it is asked for
+        self.users: Sequence[int] = ()
+
+    def parts(self, users: Sequence[int]) -> list[Any]:
+        """Return the micro-batches that these users alone would be. No generator is moved."""
+        with kept(self.streams):
+            return [part for part in self._made(users) if len(part)] if users else []
+
+    def at_random(self, users: Sequence[int], readings: int = 1) -> bool:
+        """Whether the data of these users is another when it is asked for again: found once, it stays so."""
+        with kept(self.streams):
+            first = [] if self.random else self._made(users)
+            for _ in range(readings):
+                self.streams.reseed()
+                self.random = self.random or not alike(first, self._made(users))
+        return self.random
+
+
+def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of micro-batches hold the same numbers."""
+    own, others = ([t for part in parts for t in tree_leaves(batch_tensors(part))] for parts in (one, other))
+    return len(own) == len(others) and all(torch.equal(a, b) for a, b in zip(own, others, strict=True))

@@ -1,0 +1,157 @@
+"""One user's gradient in float64, by plain autograd: what the engine's share of that user is compared with.
+
+The model stays as it is. Every torch function that it calls gets its arguments in float64, and parameters as copies in
+float64. Of a table that is looked up only the rows that are read are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from dprec.checks.entropy import Streams
+from dprec.checks.same_draws import SameDraws
+from dprec.gradients.layout import RANDOM, operation_name, tensors_in, writes_first_argument
+from dprec.gradients.tape import FORM
+from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
+
+LOW = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class InDouble(TorchFunctionMode):
+    """Runs torch functions in float64, whatever precision their arguments have or ask for.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> with InDouble({"weight": layer.weight}) as exact:
+    ...     out = layer(torch.ones(3, 2)).sum()
+    >>> out.dtype, exact.gradients(out)["weight"]
+    (torch.float64, tensor([[3., 3.]], dtype=torch.float64))
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], tables: Collection[str] = ()) -> None:
+        super().__init__()
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self._tables = frozenset(tables)
+        self._copies: dict[str, Tensor] = {}
+        self._read: dict[str, list[tuple[Tensor, Tensor]]] = {}  # rows of a table, and their copy
+
+    def gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of each parameter that the loss depends on; sparse where a table was only looked up."""
+        rows = [(name, ids, copy) for name, reads in self._read.items() for ids, copy in reads]
+        leaves = [*self._copies.values(), *(copy for _, _, copy in rows)]
+        if not loss.requires_grad or not leaves:
+            return {}
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        whole = zip(self._copies, found, strict=False)
+        gradients = {name: gradient for name, gradient in whole if gradient is not None}
+        for (name, ids, _), values in zip(rows, found[len(self._copies) :], strict=True):
+            if values is not None:
+                read = torch.sparse_coo_tensor(ids.unsqueeze(0), values, self._shapes[name], check_invariants=False)
+                gradients[name] = gradients[name] + read if name in gradients else read
+        return {name: g.coalesce() if g.is_sparse else g for name, g in gradients.items()}
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = dict(kwargs or {}), operation_name(func)
+        if name in FORM:
+            form = func(*args, **kwargs)
+            return torch.float64 if isinstance(form, torch.dtype) and form in LOW else form
+        if func is catalogue_softmax:
+            func = reference.catalogue_softmax
+        if func in (Tensor.float, Tensor.bfloat16, Tensor.half):
+            func = Tensor.double
+        if name in RANDOM:
+            return self._drawn(func, name, args, kwargs)
+        if self._looked_up(func, args, kwargs):
+            return self._look_up(func, args, kwargs)
+        if writes_first_argument(name) and isinstance(args[0], Tensor) and args[0].dtype in LOW:
+            return func(args[0], *tree_map(self._exact, tuple(args[1:])), **tree_map(self._exact, kwargs))
+        created = not tensors_in((args, kwargs))
+        result = func(*tree_map(self._exact, tuple(args)), **tree_map(self._exact, kwargs))
+        return result.double() if created and isinstance(result, Tensor) and result.dtype in LOW else result
+
+    def _exact(self, value: Any) -> Any:
+        """Return an argument as float64 has it."""
+        if isinstance(value, torch.dtype):
+            return torch.float64 if value in LOW else value
+        if not isinstance(value, Tensor):
+            return value
+        name = self._names.get(id(value))
+        if name is None:
+            return value.double() if value.dtype in LOW else value
+        if name not in self._copies:
+            self._copies[name] = value.detach().double().requires_grad_()
+        return self._copies[name]
+
+    def _drawn(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+        """Draw what float32 would draw."""
+
+        def plain(value: Any) -> Any:
+            return value.float() if isinstance(value, Tensor) and value.dtype == torch.float64 else value
+
+        if writes_first_argument(name):
+            args[0].detach().copy_(func(plain(args[0].detach()), *args[1:], **kwargs))
+            return args[0]
+        drawn = func(*tree_map(plain, tuple(args)), **tree_map(plain, kwargs))
+        return drawn.double() if isinstance(drawn, Tensor) and drawn.dtype in LOW else drawn
+
+    def _looked_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+        """Whether this reads whole rows of a table, by their ids."""
+        if func in (F.embedding, F.embedding_bag):
+            table, ids = (args[1] if len(args) > 1 else kwargs["weight"]), (args[0] if args else kwargs["input"])
+        elif func in (torch.index_select, Tensor.index_select):
+            if kwargs or args[1] != 0:
+                return False
+            table, ids = args[0], args[2]
+        elif func is Tensor.__getitem__:
+            table, ids = args
+        else:
+            return False
+        known = self._names.get(id(table)) in self._tables
+        return known and isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32)
+
+    def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if func in (F.embedding, F.embedding_bag):
+            places = _EMBEDDING if func is F.embedding else _BAG
+            given = dict(zip(places, args, strict=False)) | kwargs
+            table, ids = given["weight"], given["input"]
+            rows, place = (ids.long() % len(table)).unique(return_inverse=True)
+            padding = given.get("padding_idx")
+            if padding is not None:
+                there = (rows == padding % len(table)).nonzero().flatten().tolist()
+                given["padding_idx"] = there[0] if there else None
+            return func(**tree_map(self._exact, given | {"input": place, "weight": self._rows(table, rows)}))
+        table, ids = args[0], args[-1]
+        rows, place = (ids.long() % len(table)).unique(return_inverse=True)
+        return self._rows(table, rows)[place]
+
+    def _rows(self, table: Tensor, rows: Tensor) -> Tensor:
+        copy = table.detach()[rows].double().requires_grad_()
+        self._read.setdefault(self._names[id(table)], []).append((rows, copy))
+        return copy
+
+
+_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_BAG = (
+    *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
+    *("per_sample_weights", "include_last_offset", "padding_idx"),
+)
+
+
+def exact_gradient(
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    losses: Callable[[Any], Tensor],
+    alone: Any,
+    streams: Streams | None = None,
+) -> dict[str, Tensor]:
+    """Return the gradient of one user, who is alone in this batch, with draws that `SameDraws` fixes."""
+    device = next(iter(parameters.values())).device.type
+    with torch.autocast(device, enabled=False), SameDraws(streams=streams), InDouble(parameters, tables) as exact:
+        return exact.gradients(losses(alone).sum())

@@ -1,0 +1,88 @@
+"""Is there noise in what is released, and as much as was promised?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dprec.gradients.row_sum import RowSum
+
+ENTRIES = 4096  # of a parameter that are looked at
+LEVEL = 32.0  # a false alarm has a probability of e^-32 in each test
+
+
+class NoiseWatch:
+    """Compares sums before and after their noise, at entries drawn at random.
+
+    The mean of the squares of n standard normals is a or further from 1 on that side with a probability of at most
+    e^(-n (a - 1 - log a) / 2), by Chernoff's bound.
+
+    >>> watch, total = NoiseWatch(), torch.zeros(64, 64)
+    >>> watch.before("weight", total)
+    >>> watch.after("weight", (total + 2 * torch.randn(64, 64)) / 10, batch=10, std=2.0)
+    >>> watch.problem()
+    >>> watch.before("weight", total)
+    >>> watch.after("weight", total / 10, batch=10, std=2.0)
+    >>> watch.problem()
+    "'weight' would be released with noise of standard deviation 0, and 2 is promised"
+    """
+
+    def __init__(self, padding: Mapping[str, Collection[int]] | None = None) -> None:
+        self._padding = padding or {}  # rows that get no noise
+        self._rng = np.random.default_rng()
+        self._held: dict[str, tuple[Tensor, Tensor]] = {}
+        self._squares: dict[
+            str, tuple[int, float, float, float]
+        ] = {}  # entries, mean square, the least, what is promised
+
+    def before(self, name: str, total: Tensor | RowSum) -> None:
+        if isinstance(total, RowSum):
+            self._held[name] = total.merged()
+            return
+        places = self._places(total.numel()).to(total.device)
+        width = max(1, math.prod(total.shape[1:]))
+        for row in self._padding.get(name, ()):
+            places = places[places // width != row]
+        self._held[name] = places, total.reshape(-1)[places].double()
+
+    def after(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
+        held, before = self._held.pop(name)
+        if gradient.is_sparse:
+            rows, values = gradient.indices()[0], gradient.values()
+            sampled = self._places(len(rows), max(1, ENTRIES // max(1, values[0].numel()))) if len(rows) else rows
+            values = values[sampled].double() * batch
+            old = torch.zeros_like(values)
+            if len(held) and len(sampled):
+                place = torch.searchsorted(held, rows[sampled]).clamp(max=len(held) - 1)
+                there = held[place] == rows[sampled]
+                old[there] = before[place[there]].double()
+            before, released = old.flatten(), values.flatten()
+        else:
+            released = gradient.reshape(-1)[held].double() * batch
+        # Below this nothing can be told of noise that is added to numbers so large.
+        rounding = torch.finfo(gradient.dtype).eps * float(torch.cat([released, before.new_zeros(1)]).abs().amax())
+        least = max((rounding / std) ** 2, 1e-12) if std else math.inf
+        if least < 1e-4 and len(released):
+            mean = float((released - before).square().mean()) / std**2
+            self._squares[name] = len(released), mean, least, std
+
+    def problem(self) -> str | None:
+        """Say what noise is wrong, and forget what was seen."""
+        squares, self._squares = self._squares, {}
+        for name, (entries, mean, least, std) in squares.items():
+            ratio = max(mean, least)
+            if entries and entries * (ratio - 1 - math.log(ratio)) / 2 > LEVEL:
+                return (
+                    f"'{name}' would be released with noise of standard deviation {std * math.sqrt(mean):.3g}, "
+                    f"and {std:.3g} is promised"
+                )
+        return None
+
+    def _places(self, count: int, most: int = ENTRIES) -> Tensor:
+        if count <= most:
+            return torch.arange(count)
+        return torch.from_numpy(self._rng.integers(0, count, most))

@@ -1,0 +1,181 @@
+"""What the engine adds up for some users, done once more, in memory that does not grow with tables it looks up in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.checks.entropy import Streams
+from dprec.checks.same_draws import SameDraws
+from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
+from dprec.gradients.contribution import Contribution, Rows, SharedRows
+from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import Read
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec_kernels.ordering import distinct
+
+Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
+
+
+@dataclass
+class Counted:
+    """What strategies that look at batches were told: the rows of all users, and those that change anyway."""
+
+    rows: Tensor  # ascending, each as often as users move it
+    alike: Tensor  # ascending
+
+
+@dataclass
+class Recount:
+    """A sum of clipped gradients, and what there is to say of it."""
+
+    total: Vector = field(default_factory=dict)
+    clipped: list[ClippedUsers] = field(default_factory=list)  # of each micro-batch
+    counted: list[Counted] = field(default_factory=list)
+    by_user: bool = False  # whether anything is drawn at random for each user
+
+
+def recount(
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    losses: Callable[[Any], Tensor],
+    parts: Sequence[Any],
+    clipping: Clipping,
+    rules: RowRules,
+    streams: Streams,
+    read: Read | None = None,
+    same_draws: bool = True,
+) -> Recount:
+    """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie.
+
+    `same_draws` makes random numbers the same for all sums, and leaves dropout out; otherwise they are drawn.
+    """
+    found = Recount()
+    sums: dict[str, Tensor | RowSum] = {}
+
+    def take(part: Any) -> Recorded:
+        with SameDraws(len(part), streams) if same_draws else _AsTheyCome() as draws:
+            recorded = record(parameters, losses, part, read, kept=rules.look)
+        found.by_user |= draws.by_user and len(part) > 1
+        return recorded
+
+    def add(recorded: Recorded) -> ClippedUsers:
+        recorded = rules.restricted(recorded)
+        looked_up = {
+            name: rows for name in tables if not rules.over(name) and (rows := _places(recorded, name)) is not None
+        }
+        own = dict(sums)
+        for name, parameter in parameters.items():
+            if name in looked_up:
+                size = (len(looked_up[name]), *parameter.shape[1:])
+                own[name] = torch.zeros(size, dtype=torch.float64, device=parameter.device)
+            elif name not in sums:
+                own[name] = sums[name] = (
+                    RowSum(parameter.shape, parameter.dtype)
+                    if rules.over(name)
+                    else torch.zeros_like(parameter, dtype=torch.float64).detach()
+                )
+        users = add_recorded(own, recorded, clipping)
+        for name, rows in looked_up.items():
+            values = own[name]
+            assert isinstance(values, Tensor)
+            _add(found.total, name, _sparse(rows, values, parameters[name].shape))
+        return users
+
+    for part in parts:
+        taken = [take(part)]
+        pieces = rules.broken_alone([part], taken, take) if rules.look else ([part], taken)
+        for one, recorded in zip(*pieces, strict=True):
+            _count(found, rules.counted(recorded))
+            found.clipped.append(add_rest_alone(add(recorded), one, lambda alone: add(take(alone))))
+    for name, total in sums.items():
+        if isinstance(total, RowSum):
+            rows, values = total.merged()
+            _add(found.total, name, _sparse(rows, values, total.shape))
+        else:
+            _add(found.total, name, total)
+    return found
+
+
+def less(one: Vector, other: Vector) -> Vector:
+    """Return one - other, in float64.
+
+    >>> less({"a": torch.ones(2)}, {"b": torch.ones(1)})
+    {'a': tensor([1., 1.], dtype=torch.float64), 'b': tensor([-1.], dtype=torch.float64)}
+    """
+    result = {name: value.double() for name, value in one.items()}
+    for name, value in other.items():
+        _add(result, name, -value.double())
+    return result
+
+
+def plus(one: Vector, other: Vector) -> Vector:
+    """Return one + other."""
+    result = dict(one)
+    for name, value in other.items():
+        _add(result, name, value)
+    return result
+
+
+def squares(vector: Vector) -> dict[str, float]:
+    """Return each parameter's squared norm."""
+    each = {n: (v.coalesce().values() if v.is_sparse else v) for n, v in vector.items()}
+    return {
+        n: float(torch.linalg.vector_norm(v, dtype=torch.float64)) ** 2 if v.numel() else 0.0 for n, v in each.items()
+    }
+
+
+def norm(vector: Vector) -> float:
+    return sum(squares(vector).values()) ** 0.5
+
+
+class _AsTheyCome:
+    by_user = True
+
+    def __enter__(self) -> _AsTheyCome:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _places(recorded: Recorded, name: str) -> Tensor | None:
+    """Number the rows of a table that is only looked up; return them, None for another table."""
+    uses = recorded.contributions.get(name, [])
+    if not uses or not all(isinstance(use, (Rows, SharedRows)) for use in uses):
+        return None
+    look_ups = [use for use in uses if isinstance(use, (Rows, SharedRows))]
+    rows = distinct(torch.cat([use.ids.flatten() for use in look_ups]))
+    moved: list[Contribution] = []
+    for use in look_ups:
+        ids = torch.searchsorted(rows, use.ids.contiguous())
+        moved.append(Rows(ids, use.values) if isinstance(use, Rows) else SharedRows(ids, use.left, use.right))
+    recorded.contributions[name] = moved
+    return rows
+
+
+def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for place, (rows, shared) in enumerate(more):
+        if place == len(found.counted):
+            found.counted.append(Counted(rows.sort()[0], shared))
+            continue
+        before = found.counted[place]
+        together = torch.cat([before.rows, rows]).sort()[0]
+        found.counted[place] = Counted(together, distinct(torch.cat([before.alike, shared])))
+
+
+def _sparse(rows: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, is_coalesced=True, check_invariants=False)
+
+
+def _add(vector: Vector, name: str, value: Tensor) -> None:
+    if name not in vector:
+        vector[name] = value
+    elif vector[name].is_sparse and not value.is_sparse:
+        vector[name] = value + vector[name]
+    else:
+        vector[name] = vector[name] + value

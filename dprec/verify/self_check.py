@@ -1,0 +1,238 @@
+"""A run that checks itself: at random steps, is one user's share what it should be, and no more than was promised?
+
+A step is checked before anything of it is released. One drawn user is taken at random, by the operating system's
+entropy. The user's gradient is computed alone, in float64, by plain autograd, from what the data makes of this user
+alone, and clipped: the share. It is compared with what the engine adds for this user alone, and with the difference
+that the user makes to the engine's sum over the batch, or over some of its users. Then the sum is compared with the one
+that is about to be released, and that one with what it is once it has its noise.
+
+Nothing of it moves a generator, a gradient, a parameter or what rows owe: a run with and without checks is the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.checks.perturbed import Shaken
+from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows
+from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import select_users
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.tables import tables_of
+from dprec.verify.drawn import Drawn
+from dprec.verify.fingerprint import fingerprints
+from dprec.verify.generators import Generators, kept
+from dprec.verify.noise_watch import NoiseWatch
+from dprec.verify.one_share import Judge
+from dprec.verify.recount import Vector, less, norm, recount, squares
+from dprec.verify.spare_time import SpareTime
+from dprec.verify.step_check import StepCheck
+
+FEW = 16  # users that are summed with and without one of them, where it is not the whole batch
+FIRST = 4  # users of the first step that are checked; later one
+TRIES = 6  # to find users with a gradient
+WHOLE = 8  # the whole batch is taken in one of so many checks
+AGAIN = 2  # a difference is looked at so many times more, beside the weights as they are: a kink is no error
+READINGS = 8  # of a step's data, before it counts as not random
+NUDGE = 1e-3
+SAME = 1e-4  # of the clipping norm: by so much a sum may differ from itself done again, for each root of a user
+STEADY = 1e-9  # of its norm: by so much a gradient in float64 may differ from itself
+
+
+class BrokenPromise(UserError):
+    """What was about to be released is not what the guarantee says."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"the run stops before the step is released, since it does not keep what its guarantee says: {found}; "
+            "report the model, or leave out what uses that parameter"
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """Micro-batches of one user alone, of some users with that one, and of the same without."""
+
+    alone: list[Any]
+    with_user: list[Any]
+    without: list[Any]
+
+
+class SelfCheck(StepCheck):
+    """Checks a share `share` of a run's time."""
+
+    def __init__(
+        self,
+        share: float,
+        module: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        clipping: Clipping,
+        rules: RowRules,
+        drawn: Drawn,
+    ) -> None:
+        self.time = SpareTime(share)
+        self.checked = 0  # steps
+        self._module, self._clipping, self._rules, self._drawn = module, clipping, rules, drawn
+        self._tables = [table.name for table in tables_of(module, trained)]
+        self._padding = padding_rows(module)
+        padding: dict[str, list[int]] = {}
+        for place in self._padding:
+            padding.setdefault(place.parameter, []).append(place.row)
+        self._watch = NoiseWatch(padding)
+        self._due = False
+
+    def begin(self) -> None:
+        self.time.start()
+        self._due = self.time.due()
+        if self._due:
+            with self.time.check():
+                self._then = Generators.now(self._drawn.streams)
+
+    def sums(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        losses: Callable[[Any], Tensor],
+        parts: Sequence[Any],
+        sums: Mapping[str, Tensor | RowSum],
+    ) -> None:
+        if not self._due:
+            return
+        with self.time.check(), kept(self._drawn.streams):
+            self._refuse_rows(parts)
+            if not parts:
+                return
+            first = not self.checked
+            self.checked += 1
+            whole = first or secrets.randbelow(WHOLE) == 0
+            before = fingerprints(self._module)
+            judge = Judge(parameters, self._tables, losses, self._clipping, self._rules, self._drawn.streams)
+            left, tries = FIRST if first else 1, 0
+            while left and tries < TRIES:
+                case = self._case(parts, whole and not tries and not judge.low)
+                found, exact = judge.problem(case.alone, case.with_user, case.without), judge.exact
+                if found is not None and self._again(judge, parameters, case) and not self._other_data():
+                    raise BrokenPromise(found)
+                left, tries = left - any(squares(exact).values()), tries + 1  # who has no gradient tells little
+            if whole:
+                self._compare_with_released(parameters, losses, parts, sums)
+            self._refuse_state(exact, judge.gradient(case.alone), before)
+
+    def noising(self, name: str, total: Tensor | RowSum) -> None:
+        if self._due and self._rules.noised_now(name):
+            with self.time.check():
+                self._watch.before(name, total)
+
+    def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
+        if self._due and self._rules.noised_now(name):
+            with self.time.check():
+                self._watch.after(name, gradient, batch, std)
+
+    def end(self) -> None:
+        if self._due:
+            with self.time.check():
+                found = self._watch.problem()
+                if found is not None:
+                    raise BrokenPromise(found)
+        self.time.stop()
+
+    def _refuse_rows(self, parts: Sequence[Any]) -> None:
+        """Refuse a batch whose rows are not the users that were drawn, one each."""
+        users = self._drawn.users
+        rows = sum(len(part) for part in parts)
+        if len(set(users)) != len(users):
+            raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
+        if rows != len(users):
+            raise BrokenPromise(f"the sampler drew {len(users)} users and the batch has {rows} rows: give one row each")
+
+    def _case(self, parts: Sequence[Any], whole: bool) -> Case:
+        """Take a drawn user at random, as the data gives it, or as the batch does where the data is random."""
+        users = self._drawn.users
+        if users:
+            user = secrets.choice(users)
+            if not self._drawn.at_random(users):
+                alone = self._drawn.parts([user])
+                if sum(map(len, alone)) != 1:
+                    raise BrokenPromise(f"the data gives {sum(map(len, alone))} rows for a user: give one row each")
+                others = [other for other in users if other != user]
+                if whole:
+                    return Case(alone, list(parts), self._drawn.parts(others))
+                some = secrets.SystemRandom().sample(others, min(FEW - 1, len(others)))
+                return Case(alone, self._drawn.parts([user, *some]), self._drawn.parts(some))
+        number, place = secrets.choice([(n, row) for n, part in enumerate(parts) for row in range(len(part))])
+        part = parts[number]
+        rest = [other for other in range(len(part)) if other != place]
+        alone = [select_users(part, [place])]
+        if whole:
+            left = [select_users(part, rest)] if rest else []
+            return Case(alone, list(parts), [*parts[:number], *left, *parts[number + 1 :]])
+        some = sorted(secrets.SystemRandom().sample(rest, min(FEW - 1, len(rest))))
+        return Case(alone, [select_users(part, [place, *some])], [select_users(part, some)] if some else [])
+
+    def _other_data(self) -> bool:
+        """Whether the data turns out to be random only now, so that other data was compared."""
+        before, users = self._drawn.random, self._drawn.users
+        return bool(users) and not before and self._drawn.at_random(users, READINGS)
+
+    def _again(self, judge: Judge, parameters: Mapping[str, nn.Parameter], case: Case) -> bool:
+        """Whether the difference is there beside the weights as they are, too."""
+        shaken = Shaken(parameters, self._tables, self._padding)
+        try:
+            for _ in range(AGAIN):
+                judge.problem(case.alone, case.with_user, case.without, shaken.read)  # hears which rows are read
+                shaken.by(NUDGE)
+                if judge.problem(case.alone, case.with_user, case.without, shaken.read) is None:
+                    return False
+        finally:
+            shaken.restore()
+        return True
+
+    def _compare_with_released(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        losses: Callable[[Any], Tensor],
+        parts: Sequence[Any],
+        sums: Mapping[str, Tensor | RowSum],
+    ) -> None:
+        """Refuse sums that are not what the engine gives for the same micro-batches and the same draws."""
+        self._then.restore()
+        again = recount(
+            parameters, self._tables, losses, parts, self._clipping, self._rules, self._drawn.streams, same_draws=False
+        ).total
+        users = sum(len(part) for part in parts)
+        off: dict[str, float] = {}
+        for name, total in sums.items():
+            if isinstance(total, RowSum):
+                rows, values = total.merged()
+                found = torch.sparse_coo_tensor(rows.unsqueeze(0), values, total.shape, check_invariants=False)
+                off |= squares(less({name: found}, {name: again[name]} if name in again else {}))
+                continue
+            if name in again and again[name].is_sparse:
+                mine = again[name].coalesce()
+                rows = mine.indices()[0]
+                elsewhere = norm({name: total}) ** 2 - norm({name: total[rows]}) ** 2
+                rounding = 1e-6 * norm({name: total}) ** 2
+                off[name] = norm({name: total[rows].double() - mine.values()}) ** 2 + max(0.0, elsewhere - rounding)
+            else:
+                off |= squares(less({name: total}, {name: again[name]} if name in again else {}))
+        size = sum(off.values()) ** 0.5
+        if not size <= SAME * self._clipping.max_norm * users**0.5:
+            raise BrokenPromise(
+                f"parameter '{max(off, key=off.__getitem__)}': the same batch gives another sum when it is added up "
+                f"again, by {size / self._clipping.max_norm:.2g} clipping norms"
+            )
+
+    def _refuse_state(self, exact: Vector, later: Vector, before: Mapping[str, int]) -> None:
+        """Refuse a model that keeps anything of the users it was given."""
+        for name, value in fingerprints(self._module).items():
+            if before.get(name) != value:
+                raise BrokenPromise(f"'{name}' is written to in losses(batch), without noise")
+        if norm(less(later, exact)) > STEADY * norm(exact):
+            raise BrokenPromise("losses(batch) gave one user another gradient after others: it keeps something of them")

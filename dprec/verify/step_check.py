@@ -1,0 +1,35 @@
+"""What looks on while a private gradient is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from dprec.gradients.row_sum import RowSum
+
+
+class StepCheck:
+    """This one looks away; `dprec.verify.self_check.SelfCheck` does not."""
+
+    def begin(self) -> None:
+        """Hear that a step begins."""
+
+    def sums(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        losses: Callable[[Any], Tensor],
+        parts: Sequence[Any],
+        sums: Mapping[str, Tensor | RowSum],
+    ) -> None:
+        """See the sums of the users' clipped gradients in these micro-batches, before noise is added."""
+
+    def noising(self, name: str, total: Tensor | RowSum) -> None:
+        """See a sum that is about to get its noise."""
+
+    def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
+        """See the same sum with noise of this standard deviation, divided by the expected batch."""
+
+    def end(self) -> None:
+        """Stop the run, if anything was wrong, before the step is released."""

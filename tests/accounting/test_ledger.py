@@ -1,0 +1,186 @@
+"""ε against closed forms, another accountant and the laws every accountant obeys."""
+
+import json
+import math
+
+import mpmath
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from opacus.accountants.prv import PRVAccountant
+
+from dprec.accounting import composition as accounting
+from dprec.accounting.ledger import Event, Ledger
+from dprec.errors import UserError
+
+USERS, RATE = 6040, 1024 / 6040
+
+
+def sampled(sigma: float, rate: float = RATE, what: str = "training") -> Event:
+    return Event("poisson_gaussian", sigma, rate, what)
+
+
+def gaussian_delta(epsilon: float, sigma: float) -> mpmath.mpf:
+    """δ(ε) of one Gaussian release (Balle and Wang 2018), in fifty digits."""
+    with mpmath.workdps(50):
+        e, s = mpmath.mpf(epsilon), mpmath.mpf(sigma)
+        return mpmath.ncdf(1 / (2 * s) - e * s) - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "poisson_gaussian"])
+@pytest.mark.parametrize(("sigma", "count"), [(0.03, 1), (1.0, 1), (20.0, 590), (3000.0, 10**6)])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+def test_without_sampling_it_is_the_closed_form(kind: str, sigma: float, count: int, delta: float) -> None:
+    epsilon = Ledger({Event(kind, sigma): count}).epsilon(delta)
+    whole = sigma / math.sqrt(count)
+    assert gaussian_delta(epsilon, whole) <= delta
+    assert gaussian_delta(epsilon * (1 - 1e-6), whole) > delta
+
+
+@pytest.mark.parametrize("count", [1, 590, 5000, 10**6])
+@pytest.mark.parametrize("delta", [1e-3, 1e-7, 1e-12])
+def test_fft_composition_never_falls_below_the_closed_form(count: int, delta: float) -> None:
+    whole = 2.0
+    # A rate just below 1 takes the numerical path; its ε differs from that of rate 1 by far less than 1e-6.
+    epsilon = Ledger({sampled(whole * math.sqrt(count), 1 - 1e-12): count}).epsilon(delta)
+    assert gaussian_delta(epsilon, whole) <= delta * (1 + 1e-6)
+    looser = 0.05 if delta < accounting.ROUNDING * 100 * (count + 10) else 0.002
+    assert gaussian_delta(epsilon * (1 - looser), whole) > delta
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order", "ignore:divide by zero")
+@pytest.mark.parametrize("sigma", [1.972, 3.293])
+def test_agrees_with_opacus(sigma: float) -> None:
+    peer = PRVAccountant()
+    peer.history = [(sigma, RATE, 590)]
+    theirs = peer.get_epsilon(delta=1 / USERS, eps_error=0.005)  # an upper bound too, by at most 0.005
+    assert Ledger({sampled(sigma): 590}).epsilon(1 / USERS) == pytest.approx(theirs, abs=0.006)
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order", "ignore:divide by zero")
+def test_different_events_compose_as_in_opacus() -> None:
+    peer = PRVAccountant()
+    peer.history = [(3.5, RATE, 400), (1.5, 0.01, 300), (6.0, 1.0, 1)]
+    ledger = Ledger({sampled(3.5): 400, sampled(1.5, 0.01): 300, Event("gaussian", 6.0): 1})
+    assert ledger.epsilon(1e-5) == pytest.approx(peer.get_epsilon(delta=1e-5, eps_error=0.01), abs=0.012)
+
+
+def test_nothing_recorded_costs_nothing_and_no_noise_everything() -> None:
+    ledger = Ledger()
+    assert ledger.epsilon(1e-5) == 0
+    ledger.record(sampled(3.0), 0)
+    assert not ledger.events
+    ledger.record(Event("gaussian", 0.0, what="catalogue"))
+    assert ledger.epsilon(1e-5) == math.inf
+
+
+def test_equal_events_merge_and_names_do_not_change_the_figure() -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.record(sampled(3.0), 10)
+    assert dict(ledger.events) == {sampled(3.0): 30}
+    renamed = Ledger({sampled(3.0): 10, sampled(3.0, what="selection"): 20})
+    assert renamed.epsilon(1e-5) == ledger.epsilon(1e-5)
+
+
+def test_state_survives_json() -> None:
+    ledger = Ledger({sampled(3.293): 590, Event("gaussian", 1 / 3, what="item frequencies"): 1})
+    other = Ledger({sampled(1.0): 5})
+    other.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
+    assert dict(other.events) == dict(ledger.events)
+    assert other.epsilon(1e-5) == ledger.epsilon(1e-5)
+    other.record(sampled(3.293))
+    assert other.epsilon(1e-5) > ledger.epsilon(1e-5)
+
+
+def test_after_leaves_the_ledger_alone() -> None:
+    ledger = Ledger({sampled(3.293): 10})
+    later = ledger.after(sampled(3.293), 580)
+    assert dict(ledger.events) == {sampled(3.293): 10}
+    assert later.epsilon(1 / USERS) == Ledger({sampled(3.293): 590}).epsilon(1 / USERS)
+
+
+def test_the_coarse_figure_is_an_upper_bound_close_to_the_fine_one() -> None:
+    for count in (1, 59, 590):
+        ledger = Ledger({sampled(3.293): count})
+        fine, coarse = ledger.epsilon(1 / USERS), ledger.epsilon(1 / USERS, accounting.COARSE)
+        assert fine <= coarse <= fine + 1e-3
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    sigma=st.floats(0.5, 20),
+    rate=st.floats(1e-4, 1),
+    count=st.integers(1, 3000),
+    delta=st.sampled_from([1e-3, 1e-6]),
+)
+def test_monotone(sigma: float, rate: float, count: int, delta: float) -> None:
+    def epsilon(s: float, q: float, n: int, d: float) -> float:
+        return Ledger({sampled(s, q): n}).epsilon(d, accounting.COARSE)
+
+    here, slack = epsilon(sigma, rate, count, delta), 1e-3
+    assume(here < 100)  # beyond, where nothing is protected, the bounds are loose
+    assert epsilon(sigma, rate, 2 * count, delta) >= here * (1 - slack) - 1e-6
+    assert epsilon(sigma, rate / 2, count, delta) <= here * (1 + slack) + 1e-6
+    assert epsilon(1.5 * sigma, rate, count, delta) <= here * (1 + slack) + 1e-6
+    assert epsilon(sigma, rate, count, delta / 10) >= here * (1 - slack) - 1e-6
+
+
+@pytest.mark.parametrize("rate", [1e-7, 0.5, 0.999])
+@pytest.mark.parametrize("sigma", [0.02, 1.0, 1e5])
+@pytest.mark.parametrize("count", [1, 10**6])
+def test_extremes_stay_near_the_unsampled_figure(rate: float, sigma: float, count: int) -> None:
+    """Sampling can only help, and at a rate of 0.999 it hardly does."""
+    epsilon = Ledger({sampled(sigma, rate): count}).epsilon(1e-5, accounting.COARSE)
+    unsampled = Ledger({Event("gaussian", sigma): count}).epsilon(1e-5)
+    assert not math.isnan(epsilon)
+    assert epsilon <= unsampled * 3 + 0.1  # the Rényi bound may take over where a distribution is hopeless
+    if rate == 0.999:
+        assert epsilon >= unsampled * 0.99 - 1e-6
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "laplace", "noise_multiplier": 1.0},
+        {"kind": "gaussian", "noise_multiplier": -1.0},
+        {"kind": "gaussian", "noise_multiplier": math.nan},
+        {"kind": "gaussian", "noise_multiplier": math.inf},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "rate": 0.5},
+        {"kind": "poisson_gaussian", "noise_multiplier": 1.0, "rate": 0.0},
+        {"kind": "poisson_gaussian", "noise_multiplier": 1.0, "rate": 1.1},
+    ],
+)
+def test_impossible_events_are_refused_in_one_line(fields: dict) -> None:
+    with pytest.raises(UserError) as error:
+        Event(**fields)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("state", [{}, {"events": [{"kind": "gaussian"}]}, {"events": [{"count": 1, "sigma": 2}]}])
+def test_a_damaged_state_is_refused(state: dict) -> None:
+    with pytest.raises(UserError, match="ledger cannot be read"):
+        Ledger().load_state_dict(state)
+
+
+def test_events_cannot_be_taken_back() -> None:
+    with pytest.raises(ValueError, match="taken back"):
+        Ledger().record(sampled(1.0), -1)
+
+
+def test_only_periods_that_may_be_the_worst_are_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ε is the largest of the periods', each with what all share, and a period that is far from it costs little."""
+    shared = Event("gaussian", 30.0, what="frequencies")
+    periods = {sampled(1.0 + 0.2 * number, 0.02): 40 for number in range(5)}
+    events = {Event(e.kind, e.noise_multiplier, e.rate, period=p): c for p, (e, c) in enumerate(periods.items())}
+    alone = [Ledger({event: count, shared: 1}).epsilon(1e-5) for event, count in events.items()]
+    composed = []
+
+    def counted(*given: object, **options: object) -> float:
+        composed.append(given)
+        return unwatched(*given, **options)  # type: ignore[arg-type]
+
+    unwatched = accounting.epsilon
+    monkeypatch.setattr(accounting, "epsilon", counted)
+    assert Ledger({shared: 1, **events}).epsilon(1.0001e-5) == pytest.approx(max(alone), rel=1e-4)
+    assert 1 <= len(composed) < 3  # of five

@@ -1,0 +1,135 @@
+"""Masks and augmentation of a private run follow no seed that somebody else may know."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from dprec import Learner, Privacy
+from dprec.checks.entropy import Streams
+from dprec.checks.same_draws import SameDraws
+from dprec.data import PoissonBatches
+
+USERS = 24
+
+
+class Held:
+    """A generator in an object's slot."""
+
+    __slots__ = ("draws",)
+
+    def __init__(self) -> None:
+        self.draws = torch.Generator().manual_seed(4)
+
+
+class Augmented(Dataset):
+    """Each user's row is six random numbers, of a source each."""
+
+    def __init__(self) -> None:
+        self.numpy = np.random.default_rng(1)
+        self.held = [Held(), {"own": random.Random(2)}]
+
+    def __len__(self) -> int:
+        return USERS
+
+    def __getitem__(self, user: int) -> Tensor:
+        held: Any = self.held
+        own = torch.rand((), generator=held[0].draws).item(), held[1]["own"].random(), self.numpy.random()
+        shared = torch.rand(()).item(), random.random(), np.random.rand()  # noqa: NPY002 what people write
+        return torch.tensor([*own, *shared], dtype=torch.float64)
+
+
+class Mask:
+    """A collate function that adds a number by place, from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.draws = np.random.RandomState(3)
+
+    def __call__(self, rows: list[Tensor]) -> list[Tensor]:
+        if not rows:
+            return []
+        return [torch.cat([torch.stack(rows), torch.from_numpy(self.draws.rand(len(rows), 1))], dim=1)]
+
+
+class Weighs(Learner):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(7, 1, dtype=torch.float64)
+
+    def losses(self, batch: Tensor) -> Tensor:
+        return self.out(batch).squeeze(1)
+
+
+class Watch(pl.Callback):
+    def __init__(self) -> None:
+        self.rows: list[Tensor] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.rows += [part.clone() for part in batch]
+
+
+def seed_by_worker(worker: int) -> None:
+    """What people write to make workers repeatable."""
+    random.seed(worker)
+    np.random.seed(worker)  # noqa: NPY002
+    torch.manual_seed(worker)
+
+
+def rows_of_a_run(privacy: Privacy, workers: int, **options: Any) -> Tensor:
+    pl.seed_everything(7, workers=True, verbose=False)
+    watch, batches = Watch(), PoissonBatches(USERS, 12)
+    options |= {"generator": torch.Generator().manual_seed(0)} if workers else {}
+    loader = DataLoader(Augmented(), batch_sampler=batches, collate_fn=Mask(), num_workers=workers, **options)
+    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = pl.Trainer(
+        max_steps=5, accelerator="cpu", enable_model_summary=False, callbacks=[privacy, watch], **quiet
+    )
+    trainer.fit(Weighs(), loader)
+    return torch.cat(watch.rows)
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [(0, {}), (2, {}), (2, {"persistent_workers": True, "worker_init_fn": seed_by_worker})],
+)
+def test_runs_of_one_seed_share_no_random_number(workers: int, options: Any) -> None:
+    """By place in the batch, in any step, from any of the seven sources."""
+    runs = [rows_of_a_run(Privacy(noise_multiplier=1.0), workers, **options) for _ in range(2)]
+    for source in range(7):
+        one, other = (set(run[:, source].tolist()) for run in runs)
+        assert len(one) > USERS
+        assert not one & other, source
+
+
+def test_a_run_that_is_repeatable_on_purpose_keeps_its_masks() -> None:
+    first, second = (rows_of_a_run(Privacy(noise_multiplier=1.0, noise_seed=1), 0) for _ in range(2))
+    assert set(first[:3].flatten().tolist()) & set(second[:3].flatten().tolist())
+
+
+def test_workers_that_start_together_draw_apart() -> None:
+    rows = rows_of_a_run(Privacy(noise_multiplier=1.0), 2)
+    assert all(len(set(rows[:, source].tolist())) == len(rows) for source in range(7))
+
+
+def test_every_source_is_put_back_and_says_that_it_was_drawn_from() -> None:
+    own = [np.random.default_rng(1), torch.Generator().manual_seed(1), random.Random(1), np.random.RandomState(1)]
+    streams = Streams(own)
+    before = streams.states()
+    for draw in (own[0].random, lambda: torch.rand(1, generator=own[1]), own[2].random, own[3].rand, random.random):
+        seen = []
+        for _ in range(2):
+            with SameDraws(streams=streams) as draws:
+                seen.append(float(draw()))  # type: ignore[operator]
+            assert draws.by_user
+        assert seen[0] == seen[1]
+    assert streams.states() == before
+    with SameDraws(streams=streams) as draws:
+        pass
+    assert not draws.by_user

@@ -1,0 +1,241 @@
+"""An operation is covered however its arguments are given: by place, by name, or some so and some so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from dprec.errors import UncoveredUse
+from dprec.gradients.layout import layout_of
+from dprec.gradients.operations import RULES
+from dprec.gradients.tape import Tape
+from dprec_kernels import catalogue_softmax
+
+USERS, LENGTH, DIM, ITEMS = 4, 5, 3, 7
+T: Any = Tensor
+
+
+class Given:
+    """Parameters and data of every shape that the calls below take."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        named: dict[str, Tensor] = {
+            "w": torch.randn(DIM, DIM), "b": torch.rand(DIM) + 0.5, "table": torch.randn(ITEMS, DIM),
+            "gates": torch.randn(4 * DIM, DIM), "more": torch.randn(4 * DIM, DIM),
+        }  # fmt: skip
+        self.parameters = {name: nn.Parameter(value) for name, value in named.items()}
+        self.x, self.y = torch.rand(2, USERS, LENGTH, DIM) + 0.5
+        self.ids, self.first = torch.randint(1, ITEMS, (USERS, LENGTH)), torch.arange(USERS) % 3
+        self.rows, self.back = self.x[:, 0].clone(), self.x.mT.contiguous()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["parameters"][name]
+
+    @property
+    def data(self) -> list[Tensor]:
+        return [self.x, self.y, self.ids, self.first, self.rows, self.back]
+
+    def only(self, user: int) -> None:
+        for name in ("x", "y", "ids", "first", "rows", "back"):
+            setattr(self, name, getattr(self, name)[user : user + 1])
+
+
+@dataclass(frozen=True)
+class Call:
+    function: Callable[..., Any]
+    names: str  # of the arguments, in their order
+    arguments: Callable[[Given], list[Any]]
+    rest: dict[str, Any] = field(default_factory=dict)  # by name alone
+
+
+def elementwise(function: Callable[..., Any], second: str = "other", **rest: Any) -> Call:
+    method = function in vars(Tensor).values() or getattr(Tensor, function.__name__, None) is function
+    first = "self" if method else "input"
+    return Call(function, f"{first} {second}", lambda g: [g.x, g.b], rest)
+
+
+def recurrent(function: Callable[..., Any], gates: int, states: int) -> Call:
+    names = "input hx params has_biases num_layers dropout train bidirectional batch_first"
+
+    def arguments(g: Given) -> list[Any]:
+        zeros = torch.zeros(1, len(g.x), DIM)
+        weights = [g.gates[: gates * DIM], g.more[: gates * DIM]]
+        return [g.x, zeros if states == 1 else [zeros, zeros], weights, False, 1, 0.0, True, False, True]
+
+    return Call(function, names, arguments)
+
+
+def cell(function: Callable[..., Any], gates: int) -> Call:
+    def arguments(g: Given) -> list[Any]:
+        return [g.rows, g.rows if gates == 3 else [g.rows, g.rows], g.gates[: gates * DIM], g.more[: gates * DIM]]
+
+    return Call(function, "input hx w_ih w_hh", arguments)
+
+
+CALLS = [
+    Call(F.linear, "input weight bias", lambda g: [g.x, g.w, g.b]),
+    Call(torch.matmul, "input other", lambda g: [g.x, g.w]),
+    Call(torch.matmul, "input other", lambda g: [g.w, g.back]),
+    Call(torch.matmul, "input other", lambda g: [g.x, g.b]),
+    Call(torch.matmul, "x1 x2", lambda g: [g.x, g.w]),
+    Call(torch.mm, "input mat2", lambda g: [g.rows, g.w]),
+    Call(T.matmul, "self other", lambda g: [g.x, g.w]),
+    Call(T.matmul, "self other", lambda g: [g.w, g.back]),
+    Call(T.mm, "self mat2", lambda g: [g.rows, g.w]),
+    Call(T.__matmul__, "self other", lambda g: [g.x, g.w]),
+    Call(T.__rmatmul__, "self other", lambda g: [g.w, g.x]),
+    Call(F.embedding, "input weight padding_idx", lambda g: [g.ids, g.table, 2]),
+    Call(F.embedding_bag, "input weight", lambda g: [g.ids, g.table], {"mode": "sum", "padding_idx": 3}),
+    Call(T.__getitem__, "self", lambda g: [g.table], {"": lambda g: g.ids}),
+    Call(torch.index_select, "input dim index", lambda g: [g.table, 0, g.first]),
+    Call(torch.index_select, "a axis index", lambda g: [g.table, 0, g.first]),
+    Call(torch.index_select, "input dim index", lambda g: [g.table, -2, g.first]),
+    Call(T.index_select, "self dim index", lambda g: [g.table, 0, g.first]),
+    Call(F.layer_norm, "input normalized_shape weight bias eps", lambda g: [g.x, (DIM,), g.b, g.b * 2, 1e-3]),
+    Call(F.rms_norm, "input normalized_shape weight eps", lambda g: [g.x, (DIM,), g.b, 1e-3]),
+    Call(catalogue_softmax, "hidden table target padding", lambda g: [g.x, g.table, g.ids, 0]),
+    recurrent(torch.gru, 3, 1),
+    recurrent(torch.lstm, 4, 2),
+    cell(torch.gru_cell, 3),
+    cell(torch.lstm_cell, 4),
+    *map(elementwise, (torch.sub, T.sub, T.sub_, T.__sub__, T.__rsub__, T.__isub__, torch.rsub)),
+    *map(elementwise, (torch.mul, T.mul, T.mul_, T.__mul__, T.__rmul__, T.__imul__, torch.multiply)),
+    *map(elementwise, (torch.div, T.div, T.div_, T.__truediv__, T.__rtruediv__, T.__itruediv__)),
+    *map(elementwise, (T.__add__, T.__radd__, T.__iadd__, torch.maximum, T.maximum, torch.minimum, T.minimum)),
+    *(elementwise(function, alpha=2) for function in (torch.add, T.add, T.add_)),
+    *(elementwise(function, "exponent") for function in (torch.pow, T.pow, T.__pow__)),
+    Call(torch.mul, "x x2", lambda g: [g.x, g.b]),
+    Call(torch.where, "condition input other", lambda g: [g.x > 1, g.x, g.b]),
+    Call(T.where, "self condition other", lambda g: [g.x, g.x > 1, g.b]),
+    Call(torch.lerp, "input end weight", lambda g: [g.x, g.y, g.b]),
+    Call(T.lerp, "self end weight", lambda g: [g.x, g.b, g.y]),
+    Call(torch.addcmul, "input tensor1 tensor2", lambda g: [g.x, g.y, g.b], {"value": 2.0}),
+    Call(T.addcmul, "self tensor1 tensor2", lambda g: [g.x, g.b, g.y], {"value": 2.0}),
+]
+
+
+def forms(call: Call) -> Iterator[Callable[[Given], Any]]:
+    """Every number of arguments by place, the others by name."""
+    names = call.names.split()
+    method, rest = names[0] == "self", dict(call.rest)
+    by_place_alone = rest.pop("", None)
+    for placed in range(int(method), len(names) + 1):
+
+        def form(g: Given, placed: int = placed) -> Any:
+            given = call.arguments(g)
+            given[0] = given[0] * 1 if _in_place(call.function) else given[0]
+            if by_place_alone is not None:
+                return call.function(*given, by_place_alone(g))
+            return call.function(*given[:placed], **dict(zip(names[placed:], given[placed:], strict=True)), **rest)
+
+        yield form
+
+
+def _in_place(function: Callable[..., Any]) -> bool:
+    return function.__name__.startswith("__i") or function.__name__.endswith(("add_", "sub_", "mul_", "div_"))
+
+
+def losses(result: Any, users: int) -> Tensor:
+    leaf = next(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+    return (leaf.reshape(users, -1) * torch.linspace(1, 2, leaf.numel() // users)).sin().sum(1)
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)), ids=lambda n: f"{CALLS[n].function.__name__}-{n}")
+def test_a_call_is_the_same_however_its_arguments_are_given(number: int) -> None:
+    for form in forms(CALLS[number]):
+        g = Given()
+        with Tape(g.parameters, USERS) as tape:
+            tape.watch(g.data)
+            loss = losses(form(g), USERS)
+        tape.backward(loss)
+        assert tape.contributions
+        for user in range(USERS):
+            alone = Given()
+            alone.only(user)
+            wanted = torch.autograd.grad(
+                losses(form(alone), 1).sum(), list(alone.parameters.values()), materialize_grads=True, allow_unused=True
+            )
+            for (name, parameter), exact in zip(g.parameters.items(), wanted, strict=True):
+                found = torch.zeros(1, *parameter.shape)
+                for use in tape.contributions.get(name, ()):
+                    use.materialise(found, slice(user, user + 1))
+                assert torch.allclose(found[0], exact, atol=1e-5), name
+
+
+def test_every_covered_operation_is_called_in_every_way() -> None:
+    assert set(RULES) == {call.function for call in CALLS}
+
+
+@pytest.mark.parametrize("function", [torch.mul, torch.matmul])
+def test_a_result_that_is_written_elsewhere_is_refused(function: Any) -> None:
+    g = Given()
+    with Tape(g.parameters, USERS) as tape, pytest.raises(UncoveredUse, match="'w'.*out=") as caught:
+        function(g.rows, g.w[:1] if function is torch.mul else g.w, out=torch.zeros(USERS, 3))
+    assert not tape.contributions
+    assert "\n" not in str(caught.value)
+
+
+PACKED: list[Callable[[Given], Any]] = [
+    lambda g: torch.gru(g.x[0], torch.tensor([1] * LENGTH), torch.zeros(1, 1, DIM), [g.gates[:9], g.more[:9]],
+                        has_biases=False, num_layers=1, dropout=0.0, train=True, bidirectional=False),
+    lambda g: torch.gru(g.x[0], batch_sizes=torch.tensor([1] * LENGTH), hx=torch.zeros(1, 1, DIM),
+                        params=[g.gates[:9], g.more[:9]], has_biases=False, num_layers=1, dropout=0.0, train=True,
+                        bidirectional=False),
+    lambda g: torch.gru(data=g.x[0], batch_sizes=torch.tensor([1] * LENGTH), hx=torch.zeros(1, 1, DIM),
+                        params=[g.gates[:9], g.more[:9]], has_biases=False, num_layers=1, dropout=0.0, train=True,
+                        bidirectional=False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", PACKED)
+def test_packed_sequences_are_refused_however_they_are_given(call: Callable[[Given], Any]) -> None:
+    g = Given()
+    call(g)
+    with Tape(g.parameters, USERS) as tape:
+        tape.watch(g.data)
+        with pytest.raises(UncoveredUse, match="gru.*packed"):
+            call(g)
+
+
+LOST: dict[str, Callable[[Tensor], Tensor]] = {  # x is (n, n, d), with as many users as positions
+    "transpose by names": lambda x: torch.transpose(input=x, dim0=0, dim1=1),
+    "transpose by both": lambda x: torch.transpose(x, 0, dim1=1),
+    "a method by both": lambda x: x.transpose(1, dim1=0),
+    "movedim by both": lambda x: torch.movedim(x, 0, destination=1),
+    "permute by name": lambda x: torch.permute(input=x, dims=(1, 0, 2)),
+    "softmax by name": lambda x: torch.softmax(input=x, dim=0),
+    "another's name for it": lambda x: x.cumsum(axis=0),
+    "flip by name": lambda x: torch.flip(input=x, dims=[0]),
+    "all against all": lambda x: F.linear(input=x[:, :, 0], weight=x[:, :, 1]),
+    "all against all by both": lambda x: F.linear(x[:, :, 0], weight=x[:, :, 1]),
+    "cat by name": lambda x: torch.cat(tensors=[x, x], axis=0),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_users_that_move_are_followed_however_it_is_said(case: str) -> None:
+    x = torch.rand(USERS, USERS, 2)
+    with Tape({}, USERS) as tape:
+        tape.watch([x])
+        known = layout_of(LOST[case](x))
+    assert known is not None
+    assert not known.known
+
+
+def test_what_is_changed_in_place_is_followed_by_name_too() -> None:
+    x, mine = torch.rand(USERS, 2), torch.rand(USERS, 2)
+    with Tape({}, USERS) as tape:
+        tape.watch([x])
+        kept = torch.dropout_(input=mine, p=0.0, train=True)
+        assert layout_of(kept) is None
+        known = layout_of(torch.relu_(input=x * 2))
+    assert known is not None
+    assert known.known

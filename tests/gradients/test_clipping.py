@@ -1,0 +1,354 @@
+"""Norms and clipped sums against torch.func, and what one user can move at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dprec.data import SequenceBatch
+from dprec.errors import UserError
+from dprec.gradients import norms
+from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
+from dprec.gradients.contribution import Rows
+from dprec.gradients.tape import Tape
+from dprec_kernels import catalogue_softmax
+from tests import truth
+from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
+
+MODES = ("flat", "auto-v", "auto-s")
+
+
+def in_precision(batch: Any, dtype: torch.dtype) -> Any:
+    return type(batch)(*(t.to(dtype) if t.is_floating_point() else t for t in vars(batch).values()))
+
+
+def trainable(model: Any) -> dict[str, Any]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def clipped_sums(model: Any, parts: list[SequenceBatch], clipping: Clipping) -> dict[str, Tensor]:
+    parameters = trainable(model)
+    sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    for part in parts:
+        add_clipped(sums, parameters, model.losses, part, clipping)
+    return sums
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return float(sum((a[name].double() - b[name].double()).square().sum() for name in a) ** 0.5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_every_parameters_norm_is_that_of_torch_func(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    model, batch = MODELS[name]().to(dtype), in_precision(batch_for(name, 6), dtype)
+    parameters = trainable(model)
+    with Tape(parameters, 6) as tape:
+        tape.watch(batch)
+        losses = model.losses(batch)
+    tape.backward(losses)
+    measured = squared_norms(tape.contributions, {n: p.shape for n, p in parameters.items()}, 6)
+    expected = truth.user_gradients(model, batch)
+    whole = truth.norms({n: expected[n] for n in parameters})
+    for parameter in parameters:
+        exact = truth.norms({parameter: expected[parameter]})
+        found = measured[parameter].sqrt() if parameter in measured else torch.zeros(6, dtype=torch.float64)
+        assert ((found - exact).abs() <= tolerance * whole.clamp(min=1e-30)).all(), parameter
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torch.dtype, tolerance: float) -> None:
+    model, batch = MODELS[name]().to(dtype), in_precision(batch_for(name, 7), dtype)
+    clipping = Clipping(mode, 0.3)
+    expected = {n: g for n, g in truth.user_gradients(model, batch).items() if n in trainable(model)}
+    scale = clipping.scale(truth.norms(expected))
+    exact = truth.weighted_sum(expected, scale)
+    size = distance(exact, {n: torch.zeros_like(g) for n, g in exact.items()})
+    for parts in (
+        [slice(0, 7)],
+        [slice(0, 1), slice(1, 3), slice(3, 7)],
+        [slice(i, i + 1) for i in range(7)],
+    ):
+        found = clipped_sums(model, [rows_of(batch, part) for part in parts], clipping)
+        assert distance(found, exact) <= tolerance * size
+
+
+@pytest.mark.parametrize("slice_size", [1, 50, 1 << 20])
+def test_the_sum_does_not_depend_on_how_many_users_are_built_at_once(monkeypatch: Any, slice_size: int) -> None:
+    model, batch = MODELS["transformer"]().double(), batch_of(5)
+    expected = clipped_sums(model, [batch], Clipping())
+    monkeypatch.setattr("dprec.gradients.norms.SLICE", slice_size)
+    assert distance(clipped_sums(model, [batch], Clipping()), expected) < 1e-12
+
+
+def test_no_users_leave_the_sum_at_zero() -> None:
+    sums = clipped_sums(MODELS["transformer"](), [], Clipping())
+    assert all((total == 0).all() for total in sums.values())
+
+
+@pytest.mark.parametrize(
+    "name", ["transformer", "functional-tying", "scales-and-products", "bags", "bare-cells", "spectral"]
+)
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    users=st.integers(1, 6),
+    loud=st.sampled_from([1.0, 30.0, 1e-4]),
+    cut=st.integers(1, 6),
+)
+def test_one_user_moves_the_sum_by_at_most_the_bound(
+    name: str, mode: Any, seed: int, users: int, loud: float, cut: int
+) -> None:
+    torch.manual_seed(seed)
+    model, batch, clipping = MODELS[name]().double(), batch_for(name, users, seed), Clipping(mode, 0.7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(loud)
+    batch = in_precision(batch, torch.float64)
+    everyone = clipped_sums(model, [rows_of(batch, slice(i, i + cut)) for i in range(0, users, cut)], clipping)
+    for user in range(users):
+        rest = [i for i in range(users) if i != user]
+        without = clipped_sums(model, [rows_of(batch, rest)] if rest else [], clipping)
+        assert distance(everyone, without) <= 0.7 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float32_a_users_share_keeps_the_bound(name: str, mode: Any) -> None:
+    for seed in range(5):
+        model, batch = MODELS[name](), batch_for(name, 1, seed)
+        share = clipped_sums(model, [batch], Clipping(mode, 1.0))
+        assert distance(share, {n: torch.zeros_like(g) for n, g in share.items()}) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "name", ["transformer", "functional-tying", "scales-and-products", "broadcast-positions", "gru", "lstm"]
+)
+def test_a_user_whose_gradient_is_not_finite_adds_exactly_nothing(name: str, broken: float) -> None:
+    model, batch = MODELS[name]().double(), batch_of(5)
+    plain = model.losses
+
+    def losses(part: SequenceBatch) -> Tensor:
+        weight = torch.where(part.history[:, 0] == 22, broken, 1.0)
+        return plain(part) * weight
+
+    batch.history[2, 0] = 22
+    model.losses = losses
+    parameters = trainable(model)
+    found = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+    users = add_clipped(found, parameters, model.losses, batch, Clipping())
+    without = clipped_sums(model, [rows_of(batch, [0, 1, 3, 4])], Clipping())
+    assert users.scales[2] == 0
+    assert all(torch.isfinite(total).all() for total in found.values())
+    assert distance(found, without) < 1e-12
+
+
+def test_terms_that_cancel_do_not_pass_the_bound() -> None:
+    """A gradient far smaller than what it is summed from: its norm is rounding, its share must still be bounded."""
+    layer = torch.nn.Linear(300, 300, bias=False)
+    x = 10 * torch.randn(1, 6, 300)
+    x[:, 5] = x[:, 0]
+    x[:, 3:5] = x[:, 1:3]
+    signs = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0]).unsqueeze(1)
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        return (layer(batch[0]) * signs * torch.linspace(10, 11, 300)).sum((1, 2))
+
+    for mode in MODES:
+        sums = {"weight": torch.zeros(300, 300)}
+        add_clipped(sums, {"weight": layer.weight}, losses, [x], Clipping(mode, 1.0))
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+def test_look_ups_that_cancel_do_not_pass_the_bound() -> None:
+    table, ids = torch.nn.Embedding(3, 64), torch.tensor([[1, 1, 1, 1]])
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x = torch.randn(2, 64)
+        pull = torch.cat([x, -x * (1 + 1e-6 * torch.randn(2, 64))]).unsqueeze(0)
+
+        def losses(batch: list[Tensor], pull: Tensor = pull) -> Tensor:
+            return (table(batch[0]) * pull).sum((1, 2))
+
+        sums = {"weight": torch.zeros(3, 64)}
+        add_clipped(sums, {"weight": table.weight}, losses, [ids], Clipping("auto-v", 1.0))
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("loud", [1.0, 5.0, 1e3, 1e7])
+def test_saturated_softmaxes_do_not_pass_the_bound(loud: float) -> None:
+    """Scores so large that the softmax is one-hot: what is left of p - y is rounding, in norm and sum alike."""
+
+    def losses(batch: SequenceBatch) -> Tensor:
+        return catalogue_softmax(table(batch.history) * loud, table.weight, batch.targets).sum(1)
+
+    for seed in range(30):
+        torch.manual_seed(seed)
+        table = torch.nn.Embedding(20, 8)
+        history = torch.randint(1, 20, (1, 1 + seed % 8))
+        batch = SequenceBatch(history, history if seed % 2 else torch.randint(1, 20, history.shape))
+        sums = {"weight": torch.zeros(20, 8)}
+        add_clipped(sums, {"weight": table.weight}, losses, batch, Clipping("auto-v", 1.0))
+        assert sums["weight"].isfinite().all()
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_that_is_mostly_rounding_is_not_scaled_up(mode: Any) -> None:
+    rounding = torch.tensor([1e-9, 1e-3], dtype=torch.float64)
+    scale = Clipping(mode, 1.0).scale(torch.tensor([2.0, 2.0], dtype=torch.float64), rounding)
+    assert scale[0] == pytest.approx(0.5, rel=1e-2)
+    assert scale[1] == pytest.approx(0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e28, 1e31, 1e38])
+def test_enormous_gradients_keep_the_bound(size: float) -> None:
+    weight = torch.nn.Parameter(torch.zeros(7))
+    for mode in MODES:
+        sums = {"weight": torch.zeros(7)}
+        add_clipped(
+            sums, {"weight": weight}, lambda x: (x[0] * weight).sum(1), [torch.full((1, 7), size)], Clipping(mode)
+        )
+        assert sums["weight"].double().norm() <= 1 + 1e-6
+
+
+def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
+    model = MODELS["transformer"](dim=32)
+    with torch.no_grad():
+        model.embedding.weight.mul_(300)  # scores at padded positions overflow
+    batch = batch_of(1, length=4)
+    longer = SequenceBatch(
+        torch.nn.functional.pad(batch.history, (0, 5)), torch.nn.functional.pad(batch.targets, (0, 5))
+    )
+    share, padded = (clipped_sums(model, [part], Clipping()) for part in (batch, longer))
+    nothing = {n: torch.zeros_like(g) for n, g in share.items()}
+    assert distance(share, nothing) > 0.9
+    assert distance(share, padded) < 1e-4
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("apart", [1.0, 1e-1, 1e-2, 1e-3, 1e-4])
+def test_a_longer_history_beside_them_does_not_change_users_shares(apart: float, mode: Any) -> None:
+    """It decides how norms of linear maps are taken, and with factors that follow, one user would move all others."""
+    layer = torch.nn.Linear(64, 64, bias=False)
+    x, pull = torch.randn(4, 10, 64), torch.randn(4, 10, 64)
+    x[:, 5:], pull[:, 5:] = x[:, :5], -pull[:, :5] * (1 + apart)  # terms that cancel but for this part
+    batch = SequenceBatch(x, pull)
+    longer = SequenceBatch(*(torch.nn.functional.pad(part, (0, 0, 0, 30)) for part in (batch.history, batch.targets)))
+
+    def factors(batch: SequenceBatch) -> Tensor:
+        def losses(batch: SequenceBatch) -> Tensor:
+            return (layer(batch.history) * batch.targets).sum((1, 2))
+
+        sums = {"weight": torch.zeros(64, 64)}
+        return add_clipped(sums, {"weight": layer.weight}, losses, batch, Clipping(mode, 1.0)).scales
+
+    assert torch.allclose(factors(longer), factors(batch), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reads", [2, 16, 40_000])
+def test_a_short_bag_beside_them_does_not_change_users_shares(reads: int, mode: Any) -> None:
+    """Full bags are kept as one value; what rounding is allowed for must not depend on whether all of them are."""
+    table = torch.nn.EmbeddingBag(9, 4, mode="sum", padding_idx=0)
+    pull, full = torch.randn(4), torch.randint(1, 9, (5, reads))
+    short = torch.cat([full, torch.zeros_like(full[:1])])
+
+    def factors(ids: Tensor) -> Tensor:
+        sums = {"weight": torch.zeros(9, 4)}
+        users = add_clipped(
+            sums, {"weight": table.weight}, lambda batch: (table(batch.history) * pull).sum(1),
+            SequenceBatch(ids, ids), Clipping(mode, 1.0),
+        )  # fmt: skip
+        return users.scales[:5]
+
+    assert torch.allclose(factors(short), factors(full), rtol=1e-7 * max(1, reads**0.5))
+
+
+@pytest.mark.parametrize("reads", [1, 2, 9])
+def test_rounding_is_allowed_for_alike_in_every_form_of_the_same_reads(reads: int) -> None:
+    ids, value = torch.randint(0, 6, (50, reads)), torch.randn(50, 1, 8)
+    forms = [Rows(ids, value.expand(50, reads, 8)), Rows(ids, value.repeat(1, reads, 1))]
+    forms.append(Rows(torch.cat([ids, ids], 1), torch.cat([forms[1].values, torch.zeros(50, reads, 8)], 1)))
+    told = []
+    for form in forms:
+        squared = norms.squared_norms([form], 50, torch.Size([6, 8]))
+        told += [torch.as_tensor(norms.rounding([form], squared)), torch.as_tensor(norms.rounding([form]))]
+    assert all(torch.allclose(one, told[0], rtol=1e-6) for one in told)
+
+
+def test_much_padding_does_not_pass_for_rounding() -> None:
+    """What a model says at padded positions is no part of anybody's gradient, however much of it there is."""
+
+    def share(width: int) -> Tensor:
+        history, targets = torch.zeros(2, 1, width, dtype=torch.int64)
+        history[0, 0], targets[0, 0] = 3, 5
+        weight = torch.nn.Parameter(0.1 * torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))
+
+        def losses(batch: SequenceBatch) -> Tensor:
+            loud = torch.where(batch.history[..., None] == 0, 50.0, weight[batch.history])
+            return catalogue_softmax(loud, weight, batch.targets).sum(1)
+
+        sums = {"weight": torch.zeros(9, 4)}
+        add_clipped(sums, {"weight": weight}, losses, SequenceBatch(history, targets), Clipping("auto-v"))
+        return sums["weight"]
+
+    assert torch.allclose(share(1), share(2000), atol=1e-6)
+
+
+@pytest.mark.parametrize("nothing", [float("nan"), float("inf")])
+def test_what_stands_at_padding_is_nobodys(nothing: float) -> None:
+    class Broken(Zoo):
+        def encode(self, history: Tensor) -> Tensor:
+            return super().encode(history).masked_fill((history == 0).unsqueeze(-1), nothing)
+
+    items = torch.randint(1, ITEMS, (2, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[3], [LENGTH - 1]]))
+    model, batch = Broken(), SequenceBatch(items, items)
+    parameters = dict(model.named_parameters())
+    for mode in ("auto-v", "auto-s", "flat"):
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        users = add_clipped(sums, parameters, model.losses, batch, Clipping(mode, 1.0))
+        assert users.scales.isfinite().all()
+        assert all(total.isfinite().all() for total in sums.values())
+
+
+def test_the_scale_of_each_mode() -> None:
+    norm = torch.tensor([0.0, 0.5, 2.0, float("inf"), float("nan")], dtype=torch.float64)
+    assert torch.allclose(Clipping("flat", 1.0).scale(norm), torch.tensor([1, 1, 0.5, 0, 0]).double(), atol=2e-6)
+    assert torch.allclose(Clipping("auto-v", 1.0).scale(norm)[1:], torch.tensor([2, 0.5, 0, 0]).double(), atol=3e-6)
+    assert torch.allclose(
+        Clipping("auto-s", 1.0).scale(norm), torch.tensor([100, 1 / 0.51, 1 / 2.01, 0, 0]).double(), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "norm"), [("soft", 1.0), ("flat", 0.0), ("flat", float("inf")), ("flat", float("nan"))]
+)
+def test_a_clipping_that_makes_no_sense_is_refused(mode: Any, norm: float) -> None:
+    with pytest.raises(UserError, match="privacy"):
+        Clipping(mode, norm)
+
+
+def test_bfloat16_is_summed_in_float32() -> None:
+    model, batch = MODELS["transformer"](), batch_of(6)
+    parameters = trainable(model)
+    sums = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        users = add_clipped(sums, parameters, model.losses, batch, Clipping("auto-v", 1.0))
+    share = clipped_sums(model, [batch], Clipping("auto-v", 1.0))
+    assert all(total.dtype == torch.float32 for total in sums.values())
+    assert distance(sums, share) < 0.05 * users.scales.numel()
+    for user in range(6):
+        alone = {n: torch.zeros_like(p, requires_grad=False) for n, p in parameters.items()}
+        with torch.autocast("cpu", torch.bfloat16):
+            add_clipped(alone, parameters, model.losses, rows_of(batch, [user]), Clipping("auto-v", 1.0))
+        assert distance(alone, {n: torch.zeros_like(g) for n, g in alone.items()}) <= 1 + 1e-6

@@ -1,0 +1,92 @@
+"""Side by side with Opacus on a tied model: dprec is exact, and what Opacus does instead is on record."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.gradients.clipping import Clipping, add_clipped
+from tests import truth
+from tests.models.zoo import FunctionalTying, batch_of
+
+opacus = pytest.importorskip("opacus")
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping  # noqa: E402
+
+C = 0.5
+
+
+class Tied(nn.Module):
+    """The same model for Opacus: embedding, linear layer, logits by F.linear with the embedding's weight."""
+
+    def __init__(self, like: FunctionalTying) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding.from_pretrained(like.embedding.weight.detach().clone(), freeze=False)
+        self.mix = nn.Linear(6, 6)
+        self.mix.load_state_dict(like.mix.state_dict())
+
+    def forward(self, history: Tensor) -> Tensor:
+        return F.linear(self.mix(self.embedding(history)), self.embedding.weight)
+
+
+def one_item_repeated(users: int) -> SequenceBatch:
+    """Histories in which what is read is also what is predicted, so that the two uses of a row add up."""
+    items = torch.arange(1, users + 1).unsqueeze(1).expand(users, 4).contiguous()
+    return SequenceBatch(items, items.roll(1, 0).contiguous())
+
+
+def losses_of(model: nn.Module, batch: SequenceBatch) -> Tensor:
+    loss = F.cross_entropy(model(batch.history).flatten(0, 1), batch.targets.flatten(), reduction="none")
+    return loss.view(batch.targets.shape).sum(1)
+
+
+def exact(model: FunctionalTying, batch: SequenceBatch) -> dict[str, Tensor]:
+    return truth.user_gradients(model, batch)
+
+
+@pytest.fixture
+def model() -> FunctionalTying:
+    torch.manual_seed(3)
+    warnings.simplefilter("ignore")
+    return FunctionalTying().double()
+
+
+@pytest.mark.parametrize("batch", [batch_of(6), one_item_repeated(6)], ids=["mixed", "repeated"])
+def test_dprec_clips_the_tied_model_exactly(model: FunctionalTying, batch: SequenceBatch) -> None:
+    gradients = exact(model, batch)
+    expected = truth.weighted_sum(gradients, Clipping("flat", C).scale(truth.norms(gradients)))
+    parameters = dict(model.named_parameters())
+    found = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    users = add_clipped(found, parameters, model.losses, batch, Clipping("flat", C))
+    assert torch.allclose(users.norms, truth.norms(gradients), rtol=1e-10)
+    for name, total in expected.items():
+        assert torch.allclose(found[name], total, atol=1e-10)
+
+
+def test_opacus_hooks_lose_the_tied_output_without_a_word(model: FunctionalTying) -> None:
+    batch = one_item_repeated(6)
+    wrapped = GradSampleModule(Tied(model).double(), loss_reduction="sum")
+    losses_of(wrapped, batch).sum().backward()
+    found = wrapped._module.embedding.weight.grad_sample
+    expected = exact(model, batch)["embedding.weight"]
+    assert not torch.allclose(found, expected, rtol=0.1)
+    # Only rows that were read have a gradient; the softmax touches all of them.
+    assert (found.flatten(1).norm(dim=1) < expected.flatten(1).norm(dim=1) * 0.9).any()
+
+
+def test_opacus_ghost_clipping_lets_a_tied_user_pass_the_bound(model: FunctionalTying) -> None:
+    batch = one_item_repeated(6)
+    wrapped = GradSampleModuleFastGradientClipping(
+        Tied(model).double(), loss_reduction="sum", max_grad_norm=C, use_ghost_clipping=True
+    )
+    losses_of(wrapped, batch).sum().backward()
+    claimed = wrapped.get_norm_sample()
+    real = truth.norms(exact(model, batch))
+    ratio = (real / claimed).max()
+    # A user scaled by C / claimed ends with norm C * ratio: the promise is broken by this much.
+    assert ratio > 1.05
+    print(f"Opacus {opacus.__version__} ghost clipping: a tied user reaches {float(ratio):.2f} C")

@@ -1,0 +1,91 @@
+"""What one user's presence moves all others' shares by: the rounding of sums and shapes, which the noise pays for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.gradients.clipping import Clipping
+from dprec.noise.gaussian import GaussianNoise, rounding
+from dprec.privacy.step import PrivateGradient
+from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
+
+
+def summed(model: Any, parts: list[Any], losses: Callable[[Any], Tensor] | None = None) -> dict[str, Tensor]:
+    """Return the clipped sum as a step without noise releases it."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    PrivateGradient(Clipping(), 0.0, 1.0, GaussianNoise(), most=10**9)(parameters, losses or model.losses, parts)
+    return {name: p.grad.double().clone() for name, p in parameters.items()}  # type: ignore[union-attr]
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    return float(sum((a[name] - b[name]).square().sum() for name in a) ** 0.5)
+
+
+def alike(users: int, extra: bool, kinds: int = 1) -> SequenceBatch:
+    """So many users of three events, of so many kinds, with or without one of eight in front of them."""
+    rows = torch.randint(1, ITEMS, (kinds + 1, 9), generator=torch.Generator().manual_seed(3))
+    history, targets = rows[:, :-1].clone(), rows[:, 1:].clone()
+    history[1:, 3:] = targets[1:, 3:] = 0
+    own = 1 + torch.arange(users) % kinds
+    batch = SequenceBatch(history, targets)
+    return batch.select([0, *own.tolist()] if extra else own.tolist())
+
+
+def left_beside(model: Any, every: Any, rest: Any, one: Any) -> float:
+    """Return what is left of the difference between two sums once the share of the user who makes it is taken off."""
+    more, less, own = (summed(model, [part]) for part in (every, rest, one))
+    assert abs(sum(float(value.square().sum()) for value in own.values()) - 1) < 0.01
+    return distance({name: more[name] - less[name] for name in own}, own)
+
+
+def near_equal(model: Any, apart: float = 1e-3) -> Any:
+    """All items far from the origin and near each other: differences of scores are rounding, unless taken of items."""
+    with torch.no_grad():
+        for table in {id(t): t for t in (model.embedding.weight, model.item_table)}.values():
+            towards = torch.randn(table.shape[1])
+            table[1:] = 100 * towards + apart * torch.randn(len(table) - 1, table.shape[1])
+    return model
+
+
+@pytest.mark.parametrize("users", [100, 1000])
+@pytest.mark.parametrize("apart", [1e-1, 1e-3])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: transformer(negatives=5), dual_encoder, lambda: dual_encoder(tied=True), transformer, MODELS["gru"]],
+)
+def test_items_that_are_nearly_equal_and_large(make: Any, users: int, apart: float) -> None:
+    torch.manual_seed(0)
+    model = near_equal(make(), apart)
+    others = left_beside(model, alike(users, True), alike(users, False), alike(0, True))
+    assert others <= rounding(users)
+
+
+@pytest.mark.parametrize("name", ["transformer", "dpformer", "gru", "lstm", "dual-encoder", "scales-and-products"])
+@pytest.mark.parametrize("kinds", [1, 7])
+def test_a_thousand_users_alike(name: str, kinds: int) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    others = left_beside(model, alike(1000, True, kinds), alike(1000, False, kinds), alike(0, True, kinds))
+    assert others <= rounding(1000)
+
+
+@pytest.mark.parametrize("parts", [1, 16])
+def test_a_coherent_sum_of_many_users(parts: int) -> None:
+    """Everybody's share is the same: float32 holds such a sum to 4 thousandths of one share."""
+    torch.manual_seed(0)
+    users = 65_536
+    layer, x = nn.Linear(24, 8), torch.randn(1, 24).expand(users + 1, 24)
+
+    def losses(batch: SequenceBatch) -> Tensor:
+        return layer(batch.history).tanh().sum(1)
+
+    whole = [SequenceBatch(part, part) for part in x.chunk(parts)]
+    less = [SequenceBatch(part, part) for part in x[1:].chunk(parts)]
+    every, rest = summed(layer, whole, losses), summed(layer, less, losses)
+    assert distance(every, rest) <= 1 + 1e-4

@@ -1,0 +1,50 @@
+"""Negatives at the edges: nobody has a target, somebody's gradient is not finite, nobody says that users mix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dprec.data import SequenceBatch
+from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.models import SequenceRecommender
+from tests.models.zoo import batch_of, dual_encoder, rows_of, transformer
+from tests.privacy.support import probe_batch
+
+
+@pytest.mark.parametrize("negatives", [4, "in-batch"])
+def test_a_batch_without_a_target_costs_nothing(negatives: Any) -> None:
+    model, nothing = dual_encoder(negatives=negatives), torch.zeros(2, 3, dtype=torch.int64)
+    losses = model.losses(SequenceBatch(nothing, nothing))
+    losses.sum().backward()
+    assert (losses == 0).all()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def sums_of(model: Any, batch: SequenceBatch) -> dict[str, Tensor]:
+    parameters = dict(model.named_parameters())
+    sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    add_clipped(sums, parameters, model.losses, batch, Clipping())
+    return sums
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [dual_encoder, lambda: transformer(negatives=5)])
+def test_a_user_whose_gradient_is_not_finite_leaves_no_trace_on_shared_rows(make: Any, broken: float) -> None:
+    model, batch = make().double(), batch_of(5)
+    batch.history[2, 0] = 22
+    plain = model.losses
+    model.losses = lambda part: plain(part) * torch.where(part.history[:, 0] == 22, broken, 1.0)
+    found, without = sums_of(model, batch), sums_of(model, rows_of(batch, [0, 1, 3, 4]))
+    assert all(torch.allclose(found[name], without[name], atol=1e-12) for name in found)
+
+
+def test_in_batch_negatives_are_found_also_where_nobody_declares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SequenceRecommender, "mixes_users", None)
+    model = dual_encoder(negatives="in-batch")
+    with pytest.raises(UserError, match=r"embedding\.weight.*users' order"):
+        probe_batch(model, batch_of(4))

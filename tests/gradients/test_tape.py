@@ -1,0 +1,219 @@
+"""What the tape cannot attribute to one user it refuses, naming the parameter and the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.errors import UncoveredUse
+from dprec.gradients.tape import Tape
+from dprec_kernels import catalogue_softmax
+
+USERS, LENGTH, DIM = 4, 5, 3
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(DIM, DIM)
+        self.table = nn.Embedding(9, DIM)
+        self.normal = nn.BatchNorm1d(DIM)
+        self.cell = nn.GRU(DIM, DIM, batch_first=True)
+        self.time_first = nn.LSTM(DIM, DIM)
+        self.both_ways = nn.GRU(DIM, DIM, batch_first=True, bidirectional=True)
+        self.projected = nn.LSTM(DIM, DIM, batch_first=True, proj_size=2)
+        self.simple = nn.RNN(DIM, DIM, batch_first=True)
+        self.step = nn.LSTMCell(DIM, DIM)
+        self.start = nn.Parameter(torch.zeros(1, USERS, DIM))
+        self.attention = nn.MultiheadAttention(DIM, 1, batch_first=True)
+        self.convolution = nn.Conv1d(DIM, DIM, 1)
+        self.renormalised = nn.Embedding(9, DIM, max_norm=1.0)
+        self.by_frequency = nn.Embedding(9, DIM, scale_grad_by_freq=True)
+        self.bag = nn.EmbeddingBag(9, DIM, mode="sum")
+        self.highest = nn.EmbeddingBag(9, DIM, mode="max")
+        self.bag_by_frequency = nn.EmbeddingBag(9, DIM, scale_grad_by_freq=True)
+
+
+def run(use: Callable[[Parts, Tensor, Tensor], Tensor], users: int = USERS) -> Tape:
+    parts = Parts()
+    x, ids = torch.randn(users, LENGTH, DIM), torch.randint(0, 9, (users, LENGTH))
+    with Tape(dict(parts.named_parameters()), users) as tape:
+        tape.watch([x, ids])
+        losses = use(parts, x, ids)
+    tape.backward(losses)
+    return tape
+
+
+REFUSED = {
+    "no rule": (lambda m, x, ids: torch.einsum("bti,oi->bto", x, m.mix.weight).sum((1, 2)), "mix.weight.*einsum"),
+    "convolution": (lambda m, x, ids: m.convolution(x.mT).sum((1, 2)), "convolution.*conv1d"),
+    "batch norm": (lambda m, x, ids: m.normal(x.mT).sum((1, 2)), "normal.*batch_norm.*LayerNorm"),
+    "simple recurrence": (lambda m, x, ids: m.simple(x)[0].sum((1, 2)), "simple.*rnn_tanh.*GRU"),
+    "time first": (lambda m, x, ids: m.time_first(x)[0].sum((1, 2)), "time_first.*lstm.*batch_first"),
+    "time first, transposed": (lambda m, x, ids: m.time_first(x.transpose(0, 1))[0].sum((0, 2)), "time_first.*lstm"),
+    "both directions": (lambda m, x, ids: m.both_ways(x)[0].sum((1, 2)), "both_ways.*gru.*directions"),
+    "projected states": (lambda m, x, ids: m.projected(x)[0].sum((1, 2)), "projected.*lstm.*proj_size"),
+    "packed sequences": (lambda m, x, ids: m.cell(_packed(x))[0].data.sum().expand(USERS), "cell.*gru.*packed"),
+    "learned start": (lambda m, x, ids: m.cell(x, m.start)[0].sum((1, 2)), "start.*gru.*zeros"),
+    "users' own start": (lambda m, x, ids: m.cell(x, x[None, :, 0])[0].sum((1, 2)), "cell.*gru.*zeros"),
+    "start by place": (lambda m, x, ids: m.cell(x, torch.ones(1, USERS, DIM))[0].sum((1, 2)), "cell.*gru.*zeros"),
+    "a sequence for a batch": (lambda m, x, ids: m.cell(x[:, 0])[0].sum(1), "cell.*gru.*unsqueeze"),
+    "reordered users in a layer": (lambda m, x, ids: m.cell(x.flip(0))[0].sum((1, 2)), "cell.*gru.*flip"),
+    "last states": (lambda m, x, ids: m.mix(m.cell(x)[1][-1]).sum(1), "mix.*last state.*output"),
+    "last states of a frozen layer": (lambda m, x, ids: m.mix(_frozen(m, x)[1][-1]).sum(1), "mix.*gru"),
+    "a cell started by place": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], m.start[0]))[0].sum(1), "start.*lstm_cell"),
+    "a cell started by another": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], x[:, 1].flip(0)))[0].sum(1), "flip"),
+    "fused attention": (lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)), "attention.*multi_head"),
+    "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
+    "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
+    "bags by offsets": (
+        lambda m, x, ids: m.bag(ids.flatten(), torch.arange(0, USERS * LENGTH, LENGTH)).sum(1),
+        r"bag.weight.*embedding_bag.*\(B, P\)",
+    ),
+    "weighted bags": (
+        lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1),
+        "bag.weight.*embedding_bag.*multiply",
+    ),
+    "bags weighted by a parameter": (
+        lambda m, x, ids: F.embedding_bag(
+            ids, torch.ones(9, 1), mode="sum", per_sample_weights=m.table.weight[:USERS, :1].expand(ids.shape)
+        ).sum(1),
+        "table.weight.*embedding_bag.*multiply",
+    ),
+    "largest of a bag": (lambda m, x, ids: m.highest(ids).sum(1), "highest.weight.*embedding_bag.*sum or mean"),
+    "bags scaled by frequency": (lambda m, x, ids: m.bag_by_frequency(ids).sum(1), "bag_by_frequency.*mixes users"),
+    "another's bag": (lambda m, x, ids: m.bag(ids.roll(1, 0)).sum(1), "bag.weight.*embedding_bag.*roll"),
+    "positions first": (lambda m, x, ids: m.mix(x.transpose(0, 1)).sum((0, 2)), "mix.*linear.*transpose"),
+    "permuted": (lambda m, x, ids: m.mix(x.permute(1, 0, 2)).sum((0, 2)), "mix.*permute"),
+    "packed tokens": (lambda m, x, ids: m.mix(x[ids > 3]).sum().expand(USERS), "mix.*__getitem__"),
+    "reordered users": (lambda m, x, ids: m.mix(x[torch.randperm(USERS) - 4]).sum((1, 2)), "mix.*__getitem__"),
+    "users in a sum": (lambda m, x, ids: m.mix(x - x.mean(0)).sum((1, 2)), "mix.*mean"),
+    "users in a softmax": (lambda m, x, ids: m.mix(x.softmax(dim=0)).sum((1, 2)), "mix.*softmax"),
+    "all against all": (lambda m, x, ids: m.mix(F.linear(x[:, 0], x[:, 1]) @ x[:, 2]).sum(1), "mix.*linear"),
+    "rolled": (lambda m, x, ids: m.mix(x.roll(1, 0)).sum((1, 2)), "mix.*roll"),
+    "concatenated": (lambda m, x, ids: m.mix(torch.cat([x, x])).sum((1, 2))[:USERS], "mix.*cat"),
+    "another's targets": (
+        lambda m, x, ids: catalogue_softmax(x, m.table.weight, ids.roll(1, 0)).sum(1),
+        "table.weight.*targets.*roll",
+    ),
+    "mean loss": (lambda m, x, ids: m.mix(x).mean(), "one loss per user"),
+    "users mixed after the parameters": (lambda m, x, ids: m.mix(x).sum((1, 2)).softmax(0), "softmax"),
+    "parameters alone": (lambda m, x, ids: m.mix.weight.sum().expand(USERS), "one loss per user"),
+    "no parameter": (lambda m, x, ids: ids.float().sum(1), "no parameter that is trained"),
+    "a detached parameter": (lambda m, x, ids: (x @ m.mix.weight.detach()).detach().sum((1, 2)), "no parameter that"),
+    "parameter changed in place": (lambda m, x, ids: (m.mix.bias * 2).add_(x).sum((1, 2)), "mix.bias.*add_"),
+}  # fmt: skip
+
+
+def _packed(x: Tensor) -> nn.utils.rnn.PackedSequence:
+    return nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 3, 1]), batch_first=True)
+
+
+def _frozen(m: Parts, x: Tensor) -> tuple[Tensor, Tensor]:
+    states: tuple[Tensor, Tensor] = m.cell.requires_grad_(False)(x)
+    return states
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_use_that_cannot_be_attributed_is_refused(case: str) -> None:
+    use, message = REFUSED[case]
+    with pytest.raises(UncoveredUse, match=message) as caught:
+        run(use)
+    assert "\n" not in str(caught.value)
+
+
+ALLOWED: dict[str, Callable[[Parts, Tensor, Tensor], Tensor]] = {
+    "flattened": lambda m, x, ids: m.mix(x.flatten(0, 1)).view(USERS, LENGTH, DIM).sum((1, 2)),
+    "heads": lambda m, x, ids: m.mix(x.view(USERS, LENGTH, 1, DIM).transpose(1, 2).flatten(1, 2)).sum((1, 2)),
+    "last position": lambda m, x, ids: m.mix(x[torch.arange(USERS), ids[:, 0] % LENGTH]).sum(1),
+    "a slice": lambda m, x, ids: m.mix(x[:, 1:]).sum((1, 2)),
+    "form of a parameter": lambda m, x, ids: (m.mix(x) + torch.zeros_like(m.mix.weight).type_as(x)[0]).sum((1, 2)),
+    "written in place": lambda m, x, ids: m.mix(_written(x)).sum((1, 2)),
+    "augmented": lambda m, x, ids: _augmented(m, x).sum((1, 2)),
+    "recurrent": lambda m, x, ids: m.cell(x, torch.zeros(1, USERS, DIM))[0].sum((1, 2)),
+    "sessions": lambda m, x, ids: m.cell(x.repeat(1, 2, 1).view(2 * USERS, LENGTH, DIM))[0].view(USERS, -1).sum(1),
+    "one step": lambda m, x, ids: m.cell(x[:, :1])[0].sum((1, 2)),
+}
+
+
+def _written(x: Tensor) -> Tensor:
+    out = torch.zeros(USERS, LENGTH, DIM)
+    out[:, 0] = x[:, 1]
+    return out
+
+
+def _augmented(m: Parts, x: Tensor) -> Tensor:
+    y = x * 2
+    y += m.mix.bias
+    return y
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_the_layouts_that_models_use_are_followed(case: str) -> None:
+    assert run(ALLOWED[case]).contributions
+
+
+def test_a_use_the_tape_did_not_see_is_found_afterwards() -> None:
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM)
+    hidden_use = layer.weight.sum()  # before the tape was on
+    with Tape(dict(layer.named_parameters()), USERS) as tape:
+        tape.watch([x])
+        losses = layer(x).squeeze(1) + hidden_use
+    with pytest.raises(UncoveredUse, match="weight.*did not see"):
+        tape.backward(losses)
+    assert layer.weight.grad is None
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM, requires_grad=True)
+    with Tape(dict(layer.named_parameters()), USERS) as tape:
+        tape.watch([x])
+        losses = layer(x).squeeze(1)
+    tape.backward(losses)
+    with pytest.raises(UncoveredUse, match="closed"):
+        losses.sum().backward()
+
+
+def test_an_input_changed_after_its_use_is_found() -> None:
+    def use(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+        hidden = x * 2
+        first = m.mix(hidden)
+        hidden.add_(1.0)
+        return (first + hidden).sum((1, 2))
+
+    with pytest.raises(UncoveredUse, match="mix.weight.*in place"):
+        run(use)
+
+
+def test_detached_and_metadata_uses_are_no_uses() -> None:
+    def use(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            size = m.mix.weight.norm()
+        return m.mix(x / (1 + size) * m.mix.weight.shape[0] + m.mix.bias.detach()).sum((1, 2))
+
+    assert len(run(use).contributions["mix.weight"]) == 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda w: w[:, :2],
+        lambda w: w[None],
+        lambda w: w[3, 1],
+        lambda w: w[torch.ones(6, dtype=torch.bool)],
+        lambda w: torch.nn.functional.embedding_bag(torch.tensor([[1, 5]]), w),
+        lambda w: w.detach()[2],
+        lambda w: w.index_select(1, torch.tensor([0])),
+    ],
+)
+def test_every_form_of_reading_a_table_is_announced(form: Any) -> None:
+    """Rows may wait for noise until somebody reads them."""
+    table, heard = nn.Embedding(6, 3), []
+    with torch.no_grad(), Tape({"w": table.weight}, users=1, read=lambda name, ids: heard.append((name, ids))):
+        form(table.weight)
+    assert ("w", None) in heard

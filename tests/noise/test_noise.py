@@ -1,0 +1,231 @@
+"""The noise is Gaussian to its tails, independent, and nobody's to predict unless asked for."""
+
+import copy
+import itertools
+import math
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dprec.errors import UserError
+from dprec.noise.gaussian import CHUNK, GaussianNoise
+
+
+def drawn(count: int, seed: int | None = 1, std: float = 1.0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    tensor = torch.zeros(count, dtype=dtype)
+    GaussianNoise(seed).add_(tensor, std)
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_law_and_moments(dtype: torch.dtype) -> None:
+    n, std = 10**6, 2.5
+    z = (drawn(n, std=std, dtype=dtype).double() / std).numpy()
+    assert stats.kstest(z, "norm").pvalue > 1e-3
+    for order, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs((z**order).mean() - moment) < 4 * np.sqrt(variance / n)
+
+
+@pytest.mark.parametrize("beyond", [3.0, 4.0, 4.5])
+def test_tail_counts(beyond: float) -> None:
+    n = 4 * 10**6
+    expected = 2 * n * stats.norm.sf(beyond)
+    count = int((drawn(n).abs() > beyond).sum())
+    assert abs(count - expected) < 4 * np.sqrt(expected)
+
+
+@pytest.mark.slow
+def test_tails_where_generators_of_24_and_31_bits_have_none() -> None:
+    """|z| > 5.78 has probability 7.5e-9: 2e9 draws give 15, a float32 Box-Muller none."""
+    noise, buffer, count = GaussianNoise(1), torch.empty(1 << 22, dtype=torch.float64), 0
+    for _ in range(480):
+        noise.add_(buffer.zero_(), 1.0)
+        count += int((buffer.abs() > 5.78).sum())
+    assert 4 <= count <= 32
+
+
+def test_law_of_the_tail() -> None:
+    """What lies beyond 4 follows the conditional law and is not a grid of a few values."""
+    z = drawn(1 << 23, seed=3).abs().numpy()
+    tail = z[z > 4.0]
+    assert len(tail) > 400
+    assert len(np.unique(tail)) == len(tail)
+    assert stats.kstest(stats.norm.sf(tail) / stats.norm.sf(4.0), "uniform").pvalue > 1e-3
+
+
+def test_float32_noise_is_rounded_once() -> None:
+    base = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    noisy = base.clone()
+    GaussianNoise(5).add_(noisy, 0.1)
+    exact = base.double() + 0.1 * drawn(1000, seed=5)
+    assert torch.equal(noisy, exact.float())
+
+
+def test_successive_draws_and_rows_are_uncorrelated() -> None:
+    noise, rows = GaussianNoise(1), torch.zeros(64, 10_000)
+    for row in rows:
+        noise.add_(row, 1.0)
+    off_diagonal = torch.corrcoef(rows)[~torch.eye(64, dtype=torch.bool)]
+    assert off_diagonal.abs().max() < 5.5 / 100  # sd of a correlation is 1/√10000
+    flat = rows.flatten()
+    for lag in (1, 2, 64, CHUNK):
+        assert abs(float((flat[lag:] * flat[:-lag]).mean())) < 5 / np.sqrt(len(flat) - lag)
+
+
+def test_two_instances_without_seed_never_agree() -> None:
+    streams = [drawn(100, seed=None) for _ in range(8)]
+    assert not any((a == b).any() for a, b in itertools.combinations(streams, 2))
+    assert not GaussianNoise().seeded
+    assert GaussianNoise(0).seeded
+
+
+def test_neither_reads_nor_moves_the_global_generators() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global generator is the point
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first = drawn(100, seed=None)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    assert not (drawn(100, seed=None) == first).any()
+
+
+def test_a_seed_fixes_the_stream() -> None:
+    assert torch.equal(drawn(CHUNK + 7, seed=11), drawn(CHUNK + 7, seed=11))
+    assert not (drawn(100, seed=11) == drawn(100, seed=12)).any()
+
+
+def test_a_step_has_its_own_stream_whatever_came_before() -> None:
+    straight, resumed = GaussianNoise(7), GaussianNoise(7)
+    history = torch.zeros(5, 100)
+    for step, row in enumerate(history):
+        straight.at(step).add_(row, 1.0)
+    late = torch.zeros(100)
+    resumed.at(3).add_(late, 1.0)
+    assert torch.equal(late, history[3])
+    assert not any((a == b).any() for a, b in itertools.combinations(history, 2))
+
+
+def test_at_without_a_seed_never_repeats() -> None:
+    noise, a, b = GaussianNoise(), torch.zeros(100), torch.zeros(100)
+    noise.at(3).add_(a, 1.0)
+    noise.at(3).add_(b, 1.0)
+    assert not (a == b).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_layout_is_covered_once(dtype: torch.dtype) -> None:
+    whole = torch.zeros(6, 10, 8, dtype=dtype)
+    views = {
+        "transposed": whole.transpose(0, 2),
+        "strided": whole[:, ::2],
+        "column": whole[:, :, 3],
+        "scalar": whole[0, 0, 0],
+        "vector": whole[0, :, 1],
+        "none": whole[:0],
+    }
+    for view in views.values():
+        whole.zero_()
+        GaussianNoise(2).add_(view, 1.0)
+        assert int((whole != 0).sum()) == view.numel()
+        assert len(torch.unique(view.flatten())) == view.numel()
+
+
+def test_large_tensors_do_not_repeat_from_chunk_to_chunk() -> None:
+    z = drawn(3 * CHUNK + 5)
+    assert len(torch.unique(z)) == len(z)
+
+
+def test_parameters_that_require_gradients() -> None:
+    weight = torch.nn.Parameter(torch.zeros(10))
+    GaussianNoise(1).add_(weight, 1.0)
+    assert weight.grad_fn is None
+    assert (weight != 0).all()
+
+
+def test_no_noise_is_no_change() -> None:
+    assert not drawn(10, std=0.0).any()
+
+
+def test_what_it_refuses() -> None:
+    with pytest.raises(UserError, match="noise_seed"):
+        GaussianNoise(-1)
+    with pytest.raises(TypeError, match="float32 or float64"):
+        GaussianNoise(1).add_(torch.zeros(3, dtype=torch.bfloat16), 1.0)
+    for std in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="standard deviation"):
+            GaussianNoise(1).add_(torch.zeros(3), std)
+
+
+@pytest.mark.gpu
+def test_cuda() -> None:
+    a, b = torch.zeros(10**6, device="cuda"), torch.zeros(10**6, device="cuda")
+    GaussianNoise().add_(a, 2.0)
+    GaussianNoise().add_(b, 2.0)
+    assert stats.kstest(a.cpu().numpy() / 2, "norm").pvalue > 1e-3
+    assert not (a == b).all()
+    GaussianNoise(4).at(2).add_(a.zero_(), 1.0)
+    GaussianNoise(4).at(2).add_(b.zero_(), 1.0)
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda noise: pickle.loads(pickle.dumps(noise))])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_draws_noise_and_never_the_same(copied: Any, used: bool) -> None:
+    noise = GaussianNoise()
+    if used:
+        noise.add_(torch.zeros(10), 1.0)
+    other = copied(noise)
+    mine, its = torch.zeros(1000), torch.zeros(1000)
+    noise.at(1).add_(mine, 2.0)
+    other.at(1).add_(its, 2.0)
+    assert mine.std() == pytest.approx(2.0, rel=0.2)
+    assert its.std() == pytest.approx(2.0, rel=0.2)
+    assert not (mine == its).any()
+
+
+def test_a_forked_process_does_not_repeat_its_parents_noise() -> None:
+    noise, mine = GaussianNoise(), torch.zeros(4)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        noise.at(1).add_(mine, 1.0)
+        os.write(writing, mine.numpy().tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    noise.at(1).add_(mine, 1.0)
+    assert os.read(reading, 16) != mine.numpy().tobytes()
+
+
+def test_float32_normals_are_normal_to_the_tails() -> None:
+    noise = GaussianNoise(seed=5)
+    drawn = noise(torch.empty(4001, 501), torch.arange(4001)).flatten()  # an odd number
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-3
+    for bound in (3.0, 4.5):
+        expected = 2 * stats.norm.sf(bound) * len(drawn)
+        assert 1e-3 < stats.poisson.cdf(int((drawn.abs() > bound).sum()), expected) < 1 - 1e-3
+    halves = drawn[: len(drawn) // 2 * 2].view(-1, 2)
+    assert abs(float(np.corrcoef(halves.T.numpy())[0, 1])) < 4 / len(halves) ** 0.5
+
+
+@pytest.mark.parametrize(("uniform", "radius"), [(1 - 2.0**-53, (2 * 53 * math.log(2)) ** 0.5), (0.0, 0.0)])
+def test_float32_normals_reach_as_far_as_their_uniforms(uniform: float, radius: float) -> None:
+    class Always:
+        def random(self, out: np.ndarray, dtype: type = np.float64) -> None:
+            out[:] = uniform if dtype is np.float64 else 0.0
+
+    noise = GaussianNoise(seed=5)
+    noise._philox = Always()  # type: ignore[assignment]
+    assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=1e-6)
+
+
+def test_float64_rows_get_float64_normals() -> None:
+    drawn = GaussianNoise(seed=5)(torch.empty(300, 7, dtype=torch.float64), torch.arange(300))
+    assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
+    assert (drawn.float().double() != drawn).any()

@@ -1,0 +1,290 @@
+"""A whole private run: what it accounts is what it did, and it stops in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dp_accounting
+import pytest
+import pytorch_lightning as pl
+import torch
+from dp_accounting import pld
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+from dprec.data import SequenceBatch
+from dprec.errors import UserError
+from dprec.models import Transformer
+from dprec.privacy.callback import Privacy
+from tests.models.zoo import Zoo
+from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
+
+
+def test_the_ledger_is_what_dp_accounting_says_of_what_was_done() -> None:
+    privacy = Privacy(noise_multiplier=1.3, delta=1e-3)
+    fit(privacy)
+    step = dp_accounting.PoissonSampledDpEvent(BATCH / USERS, dp_accounting.GaussianDpEvent(1.3))
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(step, 6))
+    assert privacy.steps == 6
+    assert privacy.spent == pytest.approx(accountant.get_epsilon(1e-3), abs=2e-3)
+    assert privacy.spent <= privacy.spent_at_most
+
+
+def test_noise_is_calibrated_to_the_whole_run_and_never_beyond() -> None:
+    privacy = Privacy(epsilon=3.0)
+    fit(privacy)
+    assert privacy.delta == 1 / USERS
+    assert 2.9 < privacy.spent <= 3.0
+
+
+def test_training_stops_before_the_step_that_would_pass_the_budget() -> None:
+    privacy = Privacy(epsilon=2.0, noise_multiplier=1.0, delta=1e-2)
+    run = fit(privacy, max_steps=500)
+    assert 0 < run.global_step == privacy.steps < 500
+    assert privacy.spent <= 2.0
+    privacy.ledger.record(privacy.sampling.event(1.0))
+    assert privacy.spent > 2.0
+
+
+def test_a_budget_without_room_for_a_step_is_refused_before_training() -> None:
+    with pytest.raises(UserError, match="does not pay for one step"):
+        fit(Privacy(epsilon=0.01, noise_multiplier=0.5))
+
+
+def test_epochs_become_steps_by_the_expected_batch() -> None:
+    privacy = Privacy(epsilon=3.0)
+    run = fit(privacy, data(batch_size=13), max_steps=-1, max_epochs=3)
+    assert run.global_step == privacy.steps == round(3 * USERS / 13)
+
+
+def test_shuffled_batches_are_accounted_without_amplification() -> None:
+    privacy = Privacy(noise_multiplier=2.0)
+    fit(privacy, data(sampling="shuffle"), max_steps=11)
+    ((event, count),) = privacy.ledger.events.items()
+    assert (event.kind, count) == ("gaussian", 3)  # five steps a pass
+    assert "replacing one user" in privacy.guarantee()
+
+
+def leave_out(batches: Any, user: int) -> None:
+    draw = batches.draw
+    batches.draw = lambda step: draw(step)[draw(step) != user]
+
+
+def test_after_the_step_a_user_has_moved_the_parameters_by_at_most_the_bound() -> None:
+    """Sensitivity where it counts: plain SGD, no noise, all users but one against all users."""
+    released = []
+    for left_out in (None, 3):
+        torch.manual_seed(1)
+        module = data(batch_size=USERS, sampling_seed=1)
+        recommender = model(module, optimizer="sgd", learning_rate=1.0, warmup=0.0, weight_decay=0.0, dropout=0.0)
+        privacy = Privacy(noise_multiplier=0.0, max_norm=0.5)
+        loader = module.train_dataloader()
+        if left_out is not None:
+            leave_out(module.batches, left_out)
+        run = trainer(privacy, max_steps=1)
+        run.fit(recommender, loader)
+        released.append(torch.cat([p.detach().double().flatten() for p in recommender.parameters()]))
+    moved = (released[0] - released[1]).norm() * USERS
+    assert 0.4 < moved <= 0.5 * (1 + 1e-3)  # the parameters themselves are rounded to float32
+
+
+def test_noise_differs_between_runs_whatever_the_seed_of_torch() -> None:
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        module = data(sampling_seed=3)
+        recommender = model(module, dropout=0.0)
+        fit(Privacy(epsilon=3.0), module, recommender)
+        ends.append(recommender.embedding.weight.detach().clone())
+    assert not torch.equal(*ends)
+
+
+def test_dropout_cannot_be_redrawn_from_the_seed_of_torch() -> None:
+    masks = []
+
+    class Watching(Transformer):
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            masks.append(torch.rand(8))
+            return super().losses(batch)
+
+    for _ in range(2):
+        torch.manual_seed(7)
+        module = data()
+        fit(Privacy(epsilon=3.0, verify=0), module, Watching(module.items, dim=8, max_length=9, blocks=1), max_steps=1)
+    assert len({tuple(mask.tolist()) for mask in masks[-1:] + masks[: len(masks) // 2][-1:]}) == 2
+
+
+class LateCheckpoint(Zoo):
+    """Reaches a parameter from where the tape cannot see it, and only once training is under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = torch.nn.Linear(6, 6)
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = super().encode(history)
+        return x + checkpoint(self.late, x, use_reentrant=True) if self.global_step >= 2 else x
+
+
+def test_an_unseen_use_is_found_whenever_it_starts() -> None:
+    with pytest.raises(UserError, match="late.*did not see"):
+        fit(Privacy(epsilon=3.0), recommender=LateCheckpoint())
+
+
+def test_a_seeded_run_repeats_itself_and_says_that_it_is_not_private() -> None:
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        module = data(sampling_seed=3)
+        recommender = model(module, dropout=0.0)
+        privacy = Privacy(epsilon=3.0, noise_seed=11)
+        fit(privacy, module, recommender)
+        ends.append(recommender.embedding.weight.detach().clone())
+    assert torch.equal(*ends)
+    assert privacy.guarantee().startswith("not private")
+    seeded_draws = Privacy(epsilon=3.0)
+    fit(seeded_draws, data(sampling_seed=3))
+    assert seeded_draws.guarantee().startswith("not private")
+
+
+def test_the_guarantee_names_everything_it_rests_on() -> None:
+    privacy, module = Privacy(epsilon=3.0), data()
+    fit(privacy, module)
+    sentence = privacy.guarantee(module.assumptions)
+    for part in (
+        "per user",
+        "adding or removing",
+        "Poisson",
+        "assumed public",
+        "number of users",
+        "catalogue",
+        "not covered",
+        "6 steps",
+    ):
+        assert part in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(("times", "said"), [(1.0, False), (2.0, True)])
+def test_a_delta_that_gives_users_away_is_named(times: float, said: bool) -> None:
+    module = data()
+    module.setup("fit")
+    privacy = Privacy(epsilon=3.0, delta=times / module.train_dataloader().batch_sampler.users)
+    fit(privacy, module)
+    assert ("δ above 1 / users allows that some are published outright" in privacy.guarantee()) is said
+
+
+def test_no_noise_is_not_private() -> None:
+    privacy = Privacy(noise_multiplier=0.0)
+    fit(privacy)
+    assert privacy.spent == float("inf")
+    assert privacy.guarantee().startswith("not private")
+
+
+class OwnStep(Zoo):
+    """Overrides the step and so never asks for the private gradient."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        for part in batch:
+            self.losses(part).mean().backward()
+        optimizer.step()  # type: ignore[union-attr]
+
+
+class Unregistered(Zoo):
+    """A parameter that the model does not own, but its optimizer moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = [torch.nn.Parameter(torch.zeros(6))]
+
+    def encode(self, history: Tensor) -> Tensor:
+        return super().encode(history) + self.extra[0]
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([*self.parameters(), *self.extra], lr=0.1)
+
+
+def test_an_optimizer_with_parameters_of_its_own_is_refused() -> None:
+    recommender = Unregistered()
+    with pytest.raises(UserError, match="a parameter whose gradient is not private"):
+        fit(Privacy(noise_multiplier=1.0, delta=1e-3), recommender=recommender)
+    assert not recommender.extra[0].any()
+
+
+def test_a_step_behind_the_accountings_back_is_found() -> None:
+    with pytest.raises(UserError, match="OwnStep.training_step"):
+        fit(Privacy(epsilon=3.0), recommender=OwnStep())
+
+
+def test_a_model_that_mixes_users_is_refused_before_its_first_step() -> None:
+    class Mixing(Zoo):
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            loss = super().losses(batch)
+            return loss * loss.detach().mean()
+
+    with pytest.raises(UserError, match="losses|parameter"):
+        fit(Privacy(epsilon=3.0), recommender=Mixing())
+
+
+def test_a_model_that_only_the_probe_sees_through_is_refused_before_its_first_step() -> None:
+    class OverPadding(Zoo):
+        """Divides by the longest history of the batch: every operation keeps users apart, their shapes do not."""
+
+        def losses(self, batch: SequenceBatch) -> Tensor:
+            return super().losses(batch) / batch.history.shape[1]
+
+    privacy = Privacy(epsilon=3.0)
+    with pytest.raises(UserError, match="padding"):
+        fit(privacy, recommender=OverPadding())
+    assert privacy.steps == 0
+
+
+def test_a_loader_whose_sampling_is_unknown_is_refused() -> None:
+    module = data()
+    loader = DataLoader(module.train_dataloader().dataset, batch_size=4, shuffle=True, collate_fn=lambda batch: batch)
+    with pytest.raises(UserError, match="cannot be accounted"):
+        trainer(Privacy(epsilon=3.0)).fit(model(module), loader)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"accumulate_grad_batches": 2},
+        {"limit_train_batches": 2},
+        {"overfit_batches": 1},
+        {"gradient_clip_val": 1.0},
+    ],
+)
+def test_trainer_options_that_break_the_accounting_are_refused(option: Any) -> None:
+    with pytest.raises((UserError, pl.utilities.exceptions.MisconfigurationException)):
+        fit(Privacy(epsilon=3.0), **option)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_other_precisions_train(precision: Any) -> None:
+    privacy = Privacy(epsilon=3.0)
+    assert fit(privacy, precision=precision, limit_val_batches=1).global_step == 6
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"epsilon": float("inf")},
+        {"epsilon": 1.0, "delta": 1.0},
+        {"epsilon": 1.0, "delta": 0.0},
+        {"noise_multiplier": -1.0},
+        {"epsilon": 1.0, "clipping": "none"},
+        {"epsilon": 1.0, "max_norm": 0.0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_in_one_line(wrong: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        Privacy(**wrong)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,112 @@
+"""A run that is interrupted goes on as the same run, with the same books, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+
+from dprec.errors import UserError
+from dprec.privacy.callback import Privacy
+from tests.privacy.support import data, fit, model, trainer
+
+
+class Stopping(pl.Callback):
+    def __init__(self, at: int, folder: Path) -> None:
+        self.at, self.folder = at, folder
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == self.at:
+            trainer.save_checkpoint(self.folder / "half.ckpt")
+
+
+def interrupted(tmp_path: Path, **options: Any) -> Path:
+    privacy = Privacy(epsilon=3.0, **options)
+    module = data()
+    run = trainer(privacy)
+    run.callbacks.append(Stopping(3, tmp_path))
+    run.fit(model(module), module)
+    return tmp_path / "half.ckpt"
+
+
+def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = Privacy(epsilon=3.0)
+    fit(whole)
+    resumed = Privacy(epsilon=3.0)
+    run = fit(resumed, ckpt=interrupted(tmp_path))
+    assert run.global_step == 6
+    assert resumed.ledger.events.values() == whole.ledger.events.values() or list(resumed.ledger.events.values()) == [6]
+    assert resumed.spent == pytest.approx(whole.spent, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "change", "name"),
+    [
+        ({"epsilon": 4.0}, {}, "epsilon"),
+        ({"epsilon": 3.0, "max_norm": 2.0}, {}, "max_norm"),
+        ({"epsilon": 3.0, "clipping": "flat"}, {}, "mode"),
+        ({"epsilon": 3.0, "delta": 1e-3}, {}, "delta"),
+        ({"epsilon": 3.0, "noise_multiplier": 5.0}, {}, "noise_multiplier"),
+        ({"epsilon": 3.0}, {"batch_size": 20}, "batch_size"),
+        ({"epsilon": 3.0}, {"sampling": "shuffle"}, "sampling"),
+        ({"epsilon": 3.0}, {"synthetic_users": 61}, "users|delta"),
+    ],
+)
+def test_resuming_with_other_privacy_is_refused(tmp_path: Path, privacy: Any, change: Any, name: str) -> None:
+    with pytest.raises(UserError, match=f"cannot resume: ({name}) was"):
+        fit(Privacy(**privacy), data(**change), ckpt=interrupted(tmp_path))
+
+
+def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
+    """Lightning has nothing left to train and never starts: what was spent stays spent."""
+    whole, module = Privacy(epsilon=3.0), data()
+    run = trainer(whole)
+    run.callbacks.append(Stopping(6, tmp_path))
+    run.fit(model(module), module)
+    again = Privacy(epsilon=3.0)
+    fit(again, ckpt=tmp_path / "half.ckpt")
+    assert (again.steps, again.spent) == (6, whole.spent)
+    assert again.guarantee() == whole.guarantee()
+    with pytest.raises(UserError, match="cannot resume: epsilon"):
+        fit(Privacy(epsilon=9.0), ckpt=tmp_path / "half.ckpt")
+
+
+@pytest.mark.parametrize("half", [2, 3])
+def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, half: int) -> None:
+    first, module = Privacy(epsilon=3.0), data(sampling="shuffle")
+    run = trainer(first, max_steps=10)
+    run.callbacks.append(Stopping(half, tmp_path))
+    run.fit(model(module), module)
+    resumed = Privacy(epsilon=3.0)
+    fit(resumed, data(sampling="shuffle"), ckpt=tmp_path / "half.ckpt", max_steps=10)
+    assert resumed.steps < 10
+    assert resumed.spent <= 3.0
+
+
+@pytest.mark.parametrize("lost", ["settings", "ledger", "steps", "events"])
+def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path, lost: str) -> None:
+    privacy = Privacy(epsilon=3.0)
+    fit(privacy)
+    state = privacy.state_dict()
+    if lost == "events":
+        state["ledger"] = {"events": []}
+    else:
+        del state[lost]
+    with pytest.raises(UserError, match="not whole"):
+        Privacy(epsilon=3.0).load_state_dict(state)
+
+
+def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot resume: noise_seeded was True"):
+        fit(Privacy(epsilon=3.0), ckpt=interrupted(tmp_path, noise_seed=7))
+
+
+def test_a_checkpoint_of_a_run_without_privacy_cannot_become_private(tmp_path: Path) -> None:
+    module = data()
+    run = trainer(None)
+    run.callbacks.append(Stopping(3, tmp_path))
+    run.fit(model(module), module)
+    with pytest.raises(UserError, match="were not private"):
+        fit(Privacy(epsilon=3.0), module, ckpt=tmp_path / "half.ckpt")

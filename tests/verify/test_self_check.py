@@ -1,0 +1,267 @@
+"""A run that checks itself: it finds broken engines, and leaves honest runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from dprec.data import SequenceBatch
+from dprec.data.module import as_is
+from dprec.errors import UserError
+from dprec.gradients import clipping, norms
+from dprec.gradients.clipping import Clipping
+from dprec.models import DualEncoder
+from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy import step
+from dprec.privacy.callback import Privacy
+from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP
+from dprec.sparsity.rows import row_rules
+from dprec.verify import recount
+from dprec.verify.self_check import BrokenPromise
+from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder
+from tests.privacy import support
+from tests.privacy.private_steps import People, Steps
+
+STEPS = 50
+FEW = {"people": 30, "steps": 3}
+
+
+def steps_of(name: str, seed: int = 0, **options: Any) -> Steps:
+    torch.manual_seed(seed)
+    model = MODELS[name]() if name in MODELS else dual_encoder(tied=name == "tied", negatives=18)
+    return Steps(model, People(batch_for(name, FEW["people"], seed=seed)), **options)
+
+
+@contextmanager
+def lost_cross_term() -> Iterator[None]:
+    """Norms of a parameter's uses are added as if they were orthogonal."""
+    right = norms.squared_norms
+
+    def wrong(uses: Any, users: int, shape: torch.Size) -> Tensor:
+        return torch.stack([right([use], users, shape) for use in uses]).sum(0)
+
+    with mock.patch.object(norms, "squared_norms", wrong):
+        yield
+
+
+@contextmanager
+def norm_from_padding() -> Iterator[None]:
+    """Norms are means over positions, of which padding has more in the company of a long history."""
+    record, scale, share = clipping.record, Clipping.scale, [torch.ones(1)]
+
+    def recorded(parameters: Any, losses: Any, batch: Any, *rest: Any, **options: Any) -> Any:
+        share[0] = (batch.history != 0).sum(1).clamp(min=1).double() / batch.history.shape[1]
+        return record(parameters, losses, batch, *rest, **options)
+
+    def wrong(self: Clipping, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
+        return scale(self, norm * share[0] if norm.shape == share[0].shape else norm, rounding)
+
+    with ExitStack() as patches:
+        for module in (step, recount):
+            patches.enter_context(mock.patch.object(module, "record", recorded))
+        patches.enter_context(mock.patch.object(Clipping, "scale", wrong))
+        yield
+
+
+@contextmanager
+def sum_in_bfloat16() -> Iterator[None]:
+    right = clipping.add_recorded
+
+    def wrong(sums: Any, *rest: Any) -> Any:
+        found = right(sums, *rest)
+        for total in sums.values():
+            total.copy_(total.bfloat16())
+        return found
+
+    with ExitStack() as patches:
+        for module in (step, recount):
+            patches.enter_context(mock.patch.object(module, "add_recorded", wrong))
+        yield
+
+
+@contextmanager
+def last_user_dropped() -> Iterator[None]:
+    """The last user of a micro-batch of several does not count."""
+    right = clipping._clip
+
+    def wrong(sums: Any, contributions: Any, users: int, *rest: Any) -> Any:
+        if users > 1:
+            for uses in contributions.values():
+                for use in uses:
+                    use.forget(torch.arange(users) == users - 1)
+        return right(sums, contributions, users, *rest)
+
+    with mock.patch.object(clipping, "_clip", wrong):
+        yield
+
+
+@contextmanager
+def table_without_noise() -> Iterator[None]:
+    right = GaussianNoise.add_
+
+    def wrong(self: GaussianNoise, tensor: Tensor, std: float) -> None:
+        right(self, tensor, 0.0 if tensor.shape[0] == ITEMS else std)
+
+    with mock.patch.object(GaussianNoise, "add_", wrong):
+        yield
+
+
+@contextmanager
+def rows_not_counted() -> Iterator[None]:
+    """Of the rows that users move only the even ones are counted."""
+    right = row_rules.batch_rows
+
+    def wrong(*given: Any) -> Any:
+        batch = right(*given)
+        even = batch.row % 2 == 0
+        return replace(batch, user=batch.user[even], row=batch.row[even])
+
+    with mock.patch.object(row_rules, "batch_rows", wrong):
+        yield
+
+
+@contextmanager
+def nothing_wrong() -> Iterator[None]:
+    yield
+
+
+def twice(parts: list[Any]) -> list[Any]:
+    return [*parts, parts[0].select([0])]
+
+
+def in_place_of_another(parts: list[Any]) -> list[Any]:
+    return [parts[0].select([0, *range(len(parts[0]) - 1)]), *parts[1:]]
+
+
+def mixed(parts: list[Any]) -> list[Any]:
+    return [SequenceBatch(part.history, part.targets.flip(0)) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("broken", "change", "model", "said"),
+    [
+        (lost_cross_term, None, "tied", "clipping norms|has norm"),
+        (norm_from_padding, None, "transformer", "with one user more"),
+        (sum_in_bfloat16, None, "transformer", "bfloat16|clipping norms"),
+        (nothing_wrong, twice, "transformer", "rows: give one row each"),
+        (nothing_wrong, in_place_of_another, "transformer", "with one user more"),
+        (last_user_dropped, None, "transformer", "autograd gives|with one user more"),
+        (table_without_noise, None, "transformer", "'embedding.weight' would be released with noise"),
+        (rows_not_counted, None, "adafest", "are not counted"),
+        (nothing_wrong, mixed, "transformer", "with one user more"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "-"),
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broken_engine_is_found(
+    broken: Callable[[], Any], change: Callable[[list[Any]], list[Any]] | None, model: str, said: str, seed: int
+) -> None:
+    """Within 50 steps, although checks take two hundredths of the time."""
+    sparsity = [AdaFEST(threshold=2.0)] if model == "adafest" else []
+    steps = steps_of(model, seed, sparsity=sparsity, verify=0.02)
+    with broken(), pytest.raises(BrokenPromise, match=said):
+        steps.go_on(STEPS, change)
+
+
+ALL = sorted(MODELS)
+LOOKED_UP = ("dual-encoder", "dual-encoder-tied", "dlrm", "pctr", "low-rank", "logistic")
+STRATEGIES: list[Callable[[], list[Any]]] = [
+    lambda: [AdaFEST(threshold=2.0)],
+    lambda: [ExponentialSelection(keep=6)],
+    lambda: [LazyDP()],
+    lambda: [Dense()],
+]
+
+
+def honest_run(number: int) -> Steps:
+    """A run of its own model, clipping, precision, strategy and size of micro-batches; every step is checked."""
+    torch.manual_seed(number)
+    name = ALL[number % len(ALL)]
+    model = MODELS[name]().train()
+    ways = STRATEGIES[number % len(STRATEGIES)]() if name in LOOKED_UP else []
+    clip = Clipping(("auto-v", "auto-s", "flat")[number % 3], (0.1, 1.0, 7.0)[number // 3 % 3])
+    people = People(batch_for(name, 30, seed=number), most=(2, 6, 30)[number // 2 % 3])
+    low = number % 5 == 4 and name not in ("lstm", "lstm-two-layers", "bare-cells")
+    steps = Steps(model, people, clipping=clip, sparsity=ways, bfloat16=low, rate=(0.05, 1.0)[number % 2])
+    for _ in range(3):
+        steps.step()
+    assert steps.check.checked or not steps.drawn.users
+    return steps
+
+
+@pytest.mark.parametrize("number", range(0, 200, 17))
+def test_an_honest_run_goes_on(number: int) -> None:
+    honest_run(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [n for n in range(200) if n % 17])
+def test_two_hundred_honest_runs_go_on(number: int) -> None:
+    honest_run(number)
+
+
+class Masking(People):
+    """Some events are another item each time they are read."""
+
+    def __getitems__(self, users: Sequence[int]) -> list[Any]:
+        parts = super().__getitems__(users)
+        drawn = [(torch.rand(part.history.shape) > 0.7) & (part.history != 0) for part in parts]
+        return [
+            SequenceBatch(part.history.masked_fill(d, 9), part.targets) for part, d in zip(parts, drawn, strict=True)
+        ]
+
+
+def test_data_that_is_augmented_at_random_is_compared_as_the_batch_has_it() -> None:
+    steps = Steps(MODELS["layer-twice"](), Masking(batch_for("layer-twice", 30)))
+    steps.go_on(4)
+    assert steps.drawn.random
+    assert steps.check.checked == 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seeded_run_is_the_same_with_and_without_checks(workers: int) -> None:
+    ends = []
+    for share in (0.0, 1.0):
+        torch.manual_seed(7)
+        module = support.data(sampling_seed=3)
+        if workers:
+            read = module.train_dataloader
+            with_workers = partial(DataLoader, num_workers=workers, collate_fn=as_is, batch_sampler=module.batches)
+            module.train_dataloader = lambda read=read, make=with_workers: make(read().dataset)
+        recommender = support.model(module, dropout=0.3)
+        support.fit(Privacy(epsilon=3.0, noise_seed=11, verify=share), module, recommender)
+        ends.append([p.detach().clone() for p in recommender.parameters()])
+        if share:
+            assert recommender.gradient.check.checked == 6
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("strategy", [LazyDP, lambda: AdaFEST(threshold=2.0)])
+def test_checks_pay_nothing_that_rows_owe(strategy: Callable[[], Any]) -> None:
+    ends = []
+    for share in (0.0, 1.0):
+        torch.manual_seed(7)
+        module = support.data(sampling_seed=3)
+        recommender = DualEncoder(
+            module.items, dim=4, feedforward=4, negatives=5, max_length=9, optimizer="sgd", weight_decay=0.0
+        )
+        support.fit(
+            Privacy(noise_multiplier=1.0, noise_seed=11, verify=share, sparsity=strategy()), module, recommender
+        )
+        ends.append([p.detach().clone() for p in recommender.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(UserError, match="privacy.verify"):
+        Privacy(epsilon=1.0, verify=share)
