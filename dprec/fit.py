@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def fit(line: CommandLine, console: Console) -> None:
     # Only now, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
-    from dprec.run.experiment import resume, start
+    from dprec.run.experiment import Experiment, resume, start
     from dprec.run.resume import folder_to_resume, stored_settings
 
     if "help-all" in line.switches:
@@ -29,9 +29,9 @@ def fit(line: CommandLine, console: Console) -> None:
     if only_print:
         print((parse(line) if run is None else stored_settings(line, run)[0]).to_yaml(), end="")
     elif run is None:
-        start(parse(line), console)
+        start(parse(line), console, Experiment)
     else:
-        resume(line, run, console)
+        resume(line, run, console, Experiment)
 
 
 main = Command(fit, FIT, switches=("help-all", "print_config"))

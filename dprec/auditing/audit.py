@@ -17,7 +17,7 @@ from rich.console import Console
 from dprec.accounting.ledger import Ledger
 from dprec.auditing import exposure, steps
 from dprec.auditing.canaries import Canaries, Planted
-from dprec.auditing.directions import PREFIX, PUSH, mark
+from dprec.auditing.directions import PREFIX, PUSH, Marked, marked
 from dprec.auditing.group import group_epsilons, most_exposed
 from dprec.auditing.losses import losses_of, trained_model
 from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
@@ -26,7 +26,7 @@ from dprec.auditing.untouched import untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
-from dprec.models import Recommender
+from dprec.models import Learner, Recommender
 from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.folder import RunFolder, write_json
@@ -37,14 +37,18 @@ TRAINING = 0.7  # of the time that is left goes to training, the rest to measuri
 class Audited(Experiment):
     """An experiment whose model has canaries of the gradient among its users."""
 
-    model: Recommender  # type: ignore[assignment]
+    model: Marked
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
         # Strategies that keep DP-SGD's promise keep it beside a table of their own with dense noise, whose steps show.
         ruled = self.privacy is not None and self.privacy.rules.broken is not None
-        mark(self.model, self.planted.directions, self.steps, ruled)
+        self.model.watch(self.planted.directions, self.steps, ruled)
+
+    def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
+        assert issubclass(cls, Recommender)  # `canaried` has refused all else
+        return marked(cls)
 
     @property
     def planted(self) -> Planted:
@@ -98,14 +102,15 @@ class Audit:
             console.print("measured before", highlight=False)
             return json.loads(done.read_text(encoding="utf-8"))
         settings = canaried(line, system, self.canaries, folder, seconds)
-        if not run.metrics.is_file():
-            if run.config.is_file():
-                limit = ("trainer.max_time", settings.tree["trainer"]["max_time"])
-                resume(CommandLine(overrides=[limit]), run, console, Audited)
-            else:
-                start(settings, console, Audited)
+        if run.metrics.is_file():
+            experiment = Audited(settings)
+        elif run.config.is_file():
+            limit = ("trainer.max_time", settings.tree["trainer"]["max_time"])
+            experiment = resume(CommandLine(overrides=[limit]), run, console, Audited)
+        else:
+            experiment = start(settings, console, Audited)
         with console.status("measuring"):
-            write_json(done, {"system": system.name, **measure(Audited(settings), run)})
+            write_json(done, {"system": system.name, **measure(experiment, run)})
         return json.loads(done.read_text(encoding="utf-8"))
 
 

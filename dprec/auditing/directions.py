@@ -76,9 +76,13 @@ class Directions(nn.Module):
 
 
 class Marked(Recommender):
-    """Mixed into the class of a model: some of its users are canaries of the gradient."""
+    """Mixed into the class of a model by `marked`: some of its users are canaries of the gradient."""
 
     canaries: Directions
+
+    def watch(self, canaries: np.ndarray, steps: int, ruled: bool = False) -> None:
+        """Make these sequences (m, L + 1) canaries of this model's gradient, watched for so many steps."""
+        self.canaries = Directions(canaries, self.max_length, steps, ruled)
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         is_canary, which = self.canaries.find(batch)
@@ -95,11 +99,9 @@ class Marked(Recommender):
         self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
 
-def mark(model: Recommender, canaries: np.ndarray, steps: int, ruled: bool = False) -> None:
-    """Make these sequences (m, L + 1) canaries of this model's gradient, watched for so many steps."""
-    own = type(model)
-    model.__class__ = type(f"Marked{own.__name__}", (Marked, own), {})
-    model.canaries = Directions(canaries, model.max_length, steps, ruled)
+def marked(cls: type[Recommender]) -> type[Marked]:
+    """The class of models like these that have canaries of the gradient, once they `watch` them."""
+    return type(f"Marked{cls.__name__}", (Marked, cls), {})
 
 
 def own_state(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -86,12 +86,15 @@ class Settings:
     def out(self) -> str | None:
         return self.config["out"]
 
-    def make(self, group: str, given: Mapping[str, Any] | None = None) -> Any:
-        """The object that a group describes, with what is `given` from elsewhere; None where it is null."""
+    def make(self, group: str, given: Mapping[str, Any] | None = None, kind: type | None = None) -> Any:
+        """The object that a group describes, with what is `given` from elsewhere; None where it is null.
+
+        It is of the class that is named, or of another `kind` that takes the same arguments.
+        """
         described = self.config[group]
         if described is None:
             return None
-        cls = resolve(BASES[group], described.class_path, f"{group}.class_path")
+        cls = kind or resolve(BASES[group], described.class_path, f"{group}.class_path")
         return instance(cls, described.get("init_args", jsonargparse.Namespace()), given or {})
 
     def trainer(self) -> dict[str, Any]:

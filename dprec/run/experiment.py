@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from rich.console import Console
@@ -46,9 +46,13 @@ class Experiment:
         self.steps = total_steps(settings, self.batches)
         self.sizes = sizes_for(model, self.data)
         pl.seed_everything(tree["seed"], verbose=False)
-        self.model: Learner = settings.make("model", self.sizes)
+        self.model: Learner = settings.make("model", self.sizes, self.kind_of_model(model))
         if self.privacy is not None:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
+
+    def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
+        """The class to train in place of the one that is named."""
+        return cls
 
     @property
     def name(self) -> str:
@@ -162,6 +166,9 @@ class Experiment:
         }
 
 
+Kind = TypeVar("Kind", bound=Experiment)
+
+
 def sizes_for(model: type, data: Any) -> dict[str, Any]:
     """The arguments of the model that the data decides; refused where the data knows nothing of the kind."""
     wanted = [name for name in from_data(model) if name in parameters(model)]
@@ -174,8 +181,8 @@ def sizes_for(model: type, data: Any) -> dict[str, Any]:
     return {name: data.sizes[name] for name in wanted}
 
 
-def start(settings: Settings, console: Console, kind: type[Experiment] = Experiment) -> None:
-    """A new run in a folder of its own, which is claimed only once nothing is left to be refused."""
+def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
+    """A new run in a folder of its own, which is claimed only once nothing is left to be refused; what was run."""
     if settings.out is not None:
         RunFolder(Path(settings.out)).refuse_if_taken()
     experiment = kind(settings)
@@ -187,11 +194,14 @@ def start(settings: Settings, console: Console, kind: type[Experiment] = Experim
         except Exception:
             run.release()
             raise
+    return experiment
 
 
-def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Experiment] = Experiment) -> None:
+def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]) -> Kind:
     """Goes on with an interrupted run; its checkpoint is read only once nobody else can write another."""
     with training_alone(run.config):
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)
-        kind(settings).train(run, console, checkpoint)
+        experiment = kind(settings)
+        experiment.train(run, console, checkpoint)
+    return experiment

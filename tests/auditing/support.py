@@ -15,7 +15,7 @@ from torch import Size, Tensor
 from dprec.auditing import steps
 from dprec.auditing.canaries import Canaries
 from dprec.auditing.data import CanariedSequences
-from dprec.auditing.directions import mark
+from dprec.auditing.directions import marked
 from dprec.auditing.one_run import LowerBound, lower_bound
 from dprec.gradients import norms
 from dprec.gradients.contribution import Contribution, Rows
@@ -65,8 +65,8 @@ def watch(
     )  # fmt: skip
     data.setup()
     torch.manual_seed(seed)
-    model = Zoo()
-    mark(model, data.planted.directions, steps)
+    model = marked(Zoo)()
+    model.watch(data.planted.directions, steps)
     privacy = Privacy(epsilon=epsilon, delta=delta, noise_seed=seed, verify=0)
     with broken():
         trainer(privacy, max_steps=steps).fit(model, data)

@@ -6,7 +6,7 @@ import torch
 
 from dprec.auditing.canaries import Canaries
 from dprec.auditing.data import CanariedSequences
-from dprec.auditing.directions import PUSH, mark, own_state
+from dprec.auditing.directions import PUSH, Marked, marked, own_state
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from tests.models.zoo import LENGTH, Zoo
@@ -101,15 +101,15 @@ def test_a_canary_longer_than_what_a_model_sees_is_refused() -> None:
         data(max_length=5)
 
 
-def marked() -> tuple[Zoo, np.ndarray]:
+def watching() -> tuple[Marked, np.ndarray]:
     planted = FEW.draw(22)
-    model = Zoo()
-    mark(model, planted.directions, steps=3)
+    model = marked(Zoo)()
+    model.watch(planted.directions, steps=3)
     return model, planted.directions
 
 
 def test_a_marked_model_treats_everybody_else_as_before() -> None:
-    model, _directions = marked()
+    model, _directions = watching()
     plain = Zoo()
     plain.load_state_dict(own_state(model.state_dict()))
     other = torch.randint(1, 22, (5, 7))
@@ -118,7 +118,7 @@ def test_a_marked_model_treats_everybody_else_as_before() -> None:
 
 
 def test_a_canary_moves_its_own_entry_and_nothing_else_whatever_the_padding() -> None:
-    model, directions = marked()
+    model, directions = watching()
     rows = torch.from_numpy(directions[[7, 3]].astype(np.int64))
     padded = torch.nn.functional.pad(rows, (0, 2))
     for batch in (SequenceBatch(rows[:, :-1], rows[:, 1:]), SequenceBatch(rows_of(padded, 0), rows_of(padded, 1))):
