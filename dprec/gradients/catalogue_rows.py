@@ -65,8 +65,17 @@ class CatalogueRows:
                 )
 
     def terms(self) -> Tensor:
-        each = self.weight.abs() * self.hidden.norm(dim=2)
-        return 2**0.5 * each.masked_fill(self.target == self.padding, 0.0).sum(1)
+        """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
+
+        A chance is exp(score - log total): its relative error is that of a number as large as the two. All of a
+        position's have norm √(the largest) at most.
+        """
+        doubt = torch.zeros_like(self.log_total)
+        for group in self.groups:
+            own = (group.users, slice(group.length))
+            doubt[own] = self.log_total[own].abs() * group.likeliest.sqrt()
+        each = self.weight.abs() * self.hidden.norm(dim=2) * (2**0.5 + doubt)
+        return each.masked_fill(self.target == self.padding, 0.0).sum(1)
 
     def forget(self, users: Tensor) -> None:
         for group in self.groups:

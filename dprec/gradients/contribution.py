@@ -118,10 +118,6 @@ class SharedRows:
         left = self.left * weight[:, None, None]
         return self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1)
 
-    def reads(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ids, values = self.weighted_rows(weight)
-        return ids, values, values.new_ones(len(ids))
-
     def only(self, rows: Tensor) -> SharedRows:
         kept = is_among(self.ids, rows)
         return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dprec.gradients.contribution import Contribution, Rows, SharedRows
+from dprec.gradients.wide_sum import summed_product
 from dprec_kernels.sparse_update import summed
 
 
@@ -31,7 +32,12 @@ class RowSum:
     def add(self, use: Contribution, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u of one use."""
         assert isinstance(use, (Rows, SharedRows))
-        self._parts.append(use.reads(weight))
+        if isinstance(use, SharedRows):  # of all users in one product, which float32 could not hold
+            left, right = (use.left * weight[:, None, None]).flatten(0, 1), use.right.flatten(0, 1)
+            values = summed_product(left, right, torch.float64).to(self.dtype)
+            self._parts.append((use.ids, values, values.new_ones(len(values))))
+        else:
+            self._parts.append(use.reads(weight))
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""

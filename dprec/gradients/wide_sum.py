@@ -32,7 +32,7 @@ def add_weighted(total: Tensor, use: Contribution, weight: Tensor, dtype: torch.
         total.index_add_(0, ids, values.to(total.dtype))
     elif isinstance(use, (Outer, SharedRows)):
         left, right = (use.left * weight[:, None, None]).flatten(0, 1), use.right.flatten(0, 1)
-        product = _product(left, right, total.dtype)
+        product = summed_product(left, right, total.dtype)
         if isinstance(use, Outer):
             total += product
         else:
@@ -60,9 +60,11 @@ class WidePart:
             self.sum.zero_()
 
 
-def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+def summed_product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """Return Σ_n left_n rightᵀ_n for (N, o) and (N, i)."""
     total = left.new_zeros(left.shape[1], right.shape[1], dtype=dtype)
+    if not total.numel():  # as where a strategy has chosen none of the rows
+        return total
     whole = len(left) - len(left) % ROWS
     step = ROWS * max(1, HELD // max(1, total.numel()))
     for start in range(0, whole, step):

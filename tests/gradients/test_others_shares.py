@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,25 @@ from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise, rounding
 from dprec.privacy.step import PrivateGradient
+from dprec.sparsity import FEST, Dense, LazyDP
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
 from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
 
 
-def summed(model: Any, parts: list[Any], losses: Callable[[Any], Tensor] | None = None) -> dict[str, Tensor]:
+def summed(
+    model: Any,
+    parts: list[Any],
+    losses: Callable[[Any], Tensor] | None = None,
+    strategy: Callable[[], Strategy] | None = None,
+) -> dict[str, Tensor]:
     """Return the clipped sum as a step without noise releases it."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    PrivateGradient(Clipping(), 0.0, 1.0, GaussianNoise(), most=10**9)(parameters, losses or model.losses, parts)
-    return {name: p.grad.double().clone() for name, p in parameters.items()}  # type: ignore[union-attr]
+    rules, noise = RowRules([] if strategy is None else [strategy()]), GaussianNoise()
+    rules.begin(model, parameters, 0.0, 1.0, noise, most=10**9)
+    gradient = PrivateGradient(Clipping(), 0.0, 1.0, noise, rules=rules, most=10**9)
+    gradient(parameters, losses or model.losses, parts)
+    return {name: p.grad.to_dense().double().clone() for name, p in parameters.items()}  # type: ignore[union-attr]
 
 
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
@@ -37,9 +49,9 @@ def alike(users: int, extra: bool, kinds: int = 1) -> SequenceBatch:
     return batch.select([0, *own.tolist()] if extra else own.tolist())
 
 
-def left_beside(model: Any, every: Any, rest: Any, one: Any) -> float:
+def left_beside(model: Any, every: Any, rest: Any, one: Any, strategy: Callable[[], Strategy] | None = None) -> float:
     """Return what is left of the difference between two sums once the share of the user who makes it is taken off."""
-    more, less, own = (summed(model, [part]) for part in (every, rest, one))
+    more, less, own = (summed(model, [part], strategy=strategy) for part in (every, rest, one))
     assert abs(sum(float(value.square().sum()) for value in own.values()) - 1) < 0.01
     return distance({name: more[name] - less[name] for name in own}, own)
 
@@ -89,3 +101,14 @@ def test_a_coherent_sum_of_many_users(parts: int) -> None:
     less = [SequenceBatch(part, part) for part in x[1:].chunk(parts)]
     every, rest = summed(layer, whole, losses), summed(layer, less, losses)
     assert distance(every, rest) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("strategy", [Dense, LazyDP, lambda: FEST(public_counts="counts.csv", keep=20)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_that_a_strategy_rules_are_summed_as_exactly(strategy: Any, tied: bool, monkeypatch: Any) -> None:
+    """Each user's own reads and the rows that all read alike, of thousands of users who push them one way."""
+    monkeypatch.setattr(FEST, "_read", lambda self, path: np.arange(self.space.size, dtype=float))
+    torch.manual_seed(0)
+    model, users = dual_encoder(tied=tied), 4096
+    others = left_beside(model, alike(users, True), alike(users, False), alike(0, True), strategy)
+    assert others <= 1e-6 * users

@@ -24,6 +24,7 @@ class Group:
     length: int  # t: of the longest of them
     products: Tensor | None  # (b, t, t): ⟨p_t, p_s⟩ of the softmaxes of a user's positions
     kept: Kept | None  # of the (b * t) positions
+    likeliest: Tensor  # (b, t): the largest chance that an item has at each position
 
 
 def forward(
@@ -42,7 +43,7 @@ def forward(
     for part in _parts(len(real), table.shape[0]):
         rows = real[part]
         own = room.take(len(rows)) if room else None
-        loss[rows], log_total[rows], slope[rows] = _one_pass(hidden[rows], table, target[rows], padding, own)
+        loss[rows], log_total[rows], slope[rows], _ = _one_pass(hidden[rows], table, target[rows], padding, own)
         if own is None:
             room = None
         else:
@@ -67,15 +68,15 @@ def forward_users(
     groups: list[Group] = []
     for users, length in alike:
         products = hidden.new_zeros(len(users), length, length) if length <= longest else None
-        group = Group(users, length, products, room.take(len(users) * length))
+        kept = room.take(len(users) * length)
         part = (hidden[users, :length].flatten(0, 1), table, target[users, :length].flatten(), padding)
         there = real[users, :length]
-        passed = _one_pass(*part, group.kept, products)
+        passed = _one_pass(*part, kept, products)
         found = [result.view(len(users), length, *result.shape[1:]) for result in passed]
         loss[users, :length] = found[0].where(there, 0.0)
         log_total[users, :length] = found[1].where(there, float("inf"))
         slope[users, :length] = found[2].where(there.unsqueeze(-1), 0.0)
-        groups.append(group)
+        groups.append(Group(users, length, products, kept, found[3].where(there, 0.0)))
     return loss, log_total, slope, groups
 
 
@@ -96,10 +97,11 @@ def _alike(lengths: Tensor, longest: int, positions: int) -> Iterator[tuple[Tens
 
 def _one_pass(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int, kept: Kept | None, products: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One pass over the items: the largest score so far, the sum and the mean item are kept and rescaled.
 
-    `products` (b, t, t), for positions (b * t), receives the softmaxes' products of all pairs of a user.
+    Return loss, log Σ exp, slope and the largest chance. `products` (b, t, t), for positions (b * t), receives the
+    softmaxes' products of all pairs of a user.
     """
     wanted = table[target]
     top = hidden.new_full((len(hidden), 1), float("-inf"))
@@ -124,7 +126,7 @@ def _one_pass(
     if products is not None:
         _rescale_pairs(products, 1 / total)
     log_total = (top + total.log()).squeeze(1)
-    return log_total - (hidden * wanted).sum(1), log_total, mean.div_(total).sub_(wanted)
+    return log_total - (hidden * wanted).sum(1), log_total, mean.div_(total).sub_(wanted), (1 / total).squeeze(1)
 
 
 def _rescale_pairs(products: Tensor, factor: Tensor) -> None:

@@ -13,6 +13,8 @@ from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.sparse_update.rules import Rule
 
+TOGETHER = 32  # reads of a row that are added up in the precision of the gradients
+
 
 @dataclass(frozen=True)
 class Reads:
@@ -42,9 +44,24 @@ def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor
 
 
 def summed(reads: Reads, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the merged gradients of all rows (n, d)."""
+    """Return the merged gradients of all rows (n, d). Of a row that many read, parts are added up in float64."""
     each, which = without_repeats(values, reads)
-    return _bagged(which, each.to(dtype), reads.begins, reads.weights)
+    each = each.to(dtype)
+    sums = _bagged(which, each, reads.begins, reads.weights)
+    counts = torch.diff(reads.begins, append=reads.begins.new_tensor([len(which)]))
+    many = (counts > TOGETHER).nonzero().squeeze(1)
+    if not len(many):
+        return sums
+    own = (counts > TOGETHER).repeat_interleave(counts)
+    weights = None if reads.weights is None else reads.weights[own]
+    counts = counts[many]
+    parts = (counts + TOGETHER - 1) // TOGETHER
+    row = torch.arange(len(many), device=many.device).repeat_interleave(parts)
+    nth = torch.arange(len(row), device=row.device) - (parts.cumsum(0) - parts)[row]
+    begins = (counts.cumsum(0) - counts)[row] + nth * TOGETHER
+    wide = torch.zeros(len(many), each.shape[1], dtype=torch.float64, device=each.device)
+    wide.index_add_(0, row, _bagged(which[own], each, begins, weights).double())
+    return sums.index_copy_(0, many, wide.to(dtype))
 
 
 def sparse_update(
