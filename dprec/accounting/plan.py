@@ -29,6 +29,7 @@ class Plan:
     delta: float
     sigma: float  # noise per clipping norm in each step
     releases: Mapping[Release, Event]  # before training or a period of it, each once
+    before: tuple[Event, ...] = ()  # on record before all of that
 
     @classmethod
     def of(
@@ -39,6 +40,7 @@ class Plan:
         delta: float | None = None,
         sigma: float | None = None,
         releases: Sequence[Release] = (),
+        before: Sequence[Event] = (),
     ) -> Plan:
         """Fix what is not given: δ is 1 / users, σ the least with which releases and steps keep the budget."""
         delta = 1 / max(2, sampling.users) if delta is None else delta
@@ -51,9 +53,9 @@ class Plan:
         budget = PrivacyBudget(epsilon, delta)
         events = release_events(budget, releases)
         if sigma is None:
-            already = Ledger(Counter(events.values()))
+            already = Ledger(Counter([*before, *events.values()]))
             sigma = least_noise(budget, lambda s: already.after_all(sampling.spending(s, steps)), steps, already)
-        return cls(sampling, epsilon, delta, sigma, events)
+        return cls(sampling, epsilon, delta, sigma, events, tuple(before))
 
     def with_releases(self, ledger: Ledger) -> Ledger:
         """The ledger as it is once every release is on record, drawn anew."""
@@ -61,7 +63,7 @@ class Plan:
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, its releases included."""
-        ledger = self.with_releases(Ledger()).after_all(self.sampling.spending(self.sigma, steps))
+        ledger = self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
         return ledger.epsilon(self.delta)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
@@ -90,4 +92,5 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """JSON-able: what must not change while a ledger goes on."""
         named = [[r.what, r.share] if r.period is None else [r.what, r.share, r.period] for r in self.releases]
-        return {"releases": named, **self.sampling.settings()}
+        first = {"before": [[e.what, e.noise_multiplier, e.delta] for e in self.before]} if self.before else {}
+        return {"releases": named, **first, **self.sampling.settings()}

@@ -38,7 +38,8 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.path PATH               your log: .csv, .tsv, .json, .jsonl, .parquet, .feather, .txt, ...,
                                  also .gz, .zip and more; a folder of parts, or a pattern
   --data.user_column, --data.item_column, --data.time_column NAME
-  --data.catalogue FILE          public item list, one id a line; default: the items in the data
+  --data.catalogue FILE          public item list, one id a line; or private: chosen and paid for;
+                                 default from-data: the items in the data, assumed public
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
   --data.metrics_users N         held-out users to rank; default all, 50,000 where users x items

@@ -59,22 +59,32 @@ class Histories:
         return self.items[self.offsets[user] : self.offsets[user + 1]]
 
 
+def visits(events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+    """Every user with every item they met, once each, the latest first: (n,), (n,)."""
+    user, item = events.user[::-1].astype(np.int64), events.item[::-1].astype(np.int64)
+    _, first = np.unique(user * len(events.item_ids) + item, return_index=True)
+    first.sort()
+    return user[first], item[first]
+
+
 def build_histories(
     events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None
 ) -> tuple[Histories, Catalogue]:
     """Filter events and number items 1..V.
 
-    Without a public catalogue an event stays when its user and its item both have at least `min_events`
-    events *as read*: one pass, as SASRec's preprocessing does it, so a user may keep fewer. With a
-    catalogue, events with other items go first and only users are filtered, each by their own events.
-    Users left with fewer than two events have no transition and are dropped. `min_events` 0 or 1
+    Without a catalogue an event stays when its user has at least `min_events` events and its item at least as
+    many users, *as read*: one pass, as SASRec's preprocessing does it, so a user may keep fewer. Users are counted
+    and not events, so that nobody makes items stay by themselves. With a catalogue, events with other items go
+    first and only users are filtered, each by their own events. Users left with fewer than two events have no
+    transition and are dropped. `min_events` 0 or 1
     switches the filter off.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     user, item = events.user, events.item
     if catalogue is None:
-        keep = np.bincount(item)[item] >= min_events
+        _, met = visits(events)
+        keep = np.bincount(met)[item] >= min_events
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
         listed = number[item] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,12 @@ from dprec.data.interactions import read_interactions
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
 from dprec.data.source import Dataset, open_source
-from dprec.data.stand_in import OnMissing
+from dprec.data.stand_in import OnMissing, Source
 from dprec.data.synthetic import synthetic_interactions
 from dprec.data.tables import Format
 from dprec.errors import UserError
+
+FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, beside a file
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,11 @@ class Sequences(SampledData):
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
         on_missing: what to do where a named dataset can be neither found nor downloaded.
-        catalogue: public list of items, one raw id a line; by default the items found in the data.
-        min_events: users and items with fewer events are dropped; 0 keeps all.
+        catalogue: where the list of items comes from. A file of raw ids, one a line, is public. private: the items
+            with a noisy count of users above a threshold, for `catalogue_share` of the budget. from-data: the items
+            found, which the guarantee then takes as public although they are not.
+        catalogue_share: of the budget, for a private catalogue.
+        min_events: users with fewer events are dropped, and from-data items with fewer users; 0 keeps all.
         validation: hold out the event before the last, which is what one sees while training, and the test only at the
             end. False is the protocol of most papers: that event is trained on, and all that one sees is the test.
         max_length: a model sees this many of the most recent events.
@@ -81,7 +87,8 @@ class Sequences(SampledData):
         item_column: str | None = None,
         time_column: str | None = None,
         on_missing: OnMissing = "error",
-        catalogue: str | None = None,
+        catalogue: str | None = FROM_DATA,
+        catalogue_share: float = 0.1,
         min_events: int = 5,
         validation: bool = True,
         max_length: int = 200,
@@ -101,7 +108,8 @@ class Sequences(SampledData):
         self.item_column = item_column
         self.time_column = time_column
         self.on_missing = on_missing
-        self.catalogue_path = catalogue
+        self.catalogue_from = catalogue or FROM_DATA
+        self.catalogue_share = catalogue_share
         self.min_events = min_events
         self.validation = validation
         self.max_length = max_length
@@ -109,18 +117,14 @@ class Sequences(SampledData):
         self.metrics_users = metrics_users
         self.synthetic_users = synthetic_users
         self.synthetic_items = synthetic_items
+        self._source: Source[Interactions] | None = None
+        self._chosen: Catalogue | None = None
         self._loaded: Loaded | None = None
 
     def load(self) -> Loaded:
         if self._loaded is None:
-            given = None if self.catalogue_path is None else Catalogue.read(self.catalogue_path)
-            source = open_source(
-                self.dataset,
-                self.path,
-                self.on_missing,
-                read=self._read,
-                invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
-            )
+            given = self._given_catalogue()
+            source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in is as large as it was asked to be
             histories, catalogue = build_histories(source.found, self.min_events, given)
@@ -132,7 +136,45 @@ class Sequences(SampledData):
             split = LeaveOneOut(histories, self.validation)
             filtered = given is None and self.min_events > 1
             self._loaded = Loaded(histories, catalogue, split, split.training(), filtered, source.name, source.notice)
+            self._source = None  # the events as read are needed no more
         return self._loaded
+
+    def _opened(self) -> Source[Interactions]:
+        if self._source is None:
+            self._source = open_source(
+                self.dataset,
+                self.path,
+                self.on_missing,
+                read=self._read,
+                invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
+            )
+        return self._source
+
+    def _given_catalogue(self) -> Catalogue | None:
+        if self.catalogue_from == FROM_DATA:
+            return None
+        if self.catalogue_from != PRIVATE:
+            return Catalogue.read(self.catalogue_from)
+        if self._chosen is None:
+            raise UserError(
+                "data.catalogue is private, and nobody has chosen and paid for it: dprec.fit does both; in Python, "
+                "dprec.run.catalogue.settle_catalogue(data, privacy) before the trainer's fit"
+            )
+        return self._chosen
+
+    @property
+    def awaits_catalogue(self) -> bool:
+        """Whether the items still have to be chosen among those of `found`, by a release that somebody pays for."""
+        return self.catalogue_from == PRIVATE and self._chosen is None
+
+    @property
+    def found(self) -> Interactions:
+        """The events as they were read. Private data, items included."""
+        return self._opened().found
+
+    def choose(self, ids: Sequence[str]) -> None:
+        """Take these raw ids as the catalogue."""
+        self._chosen = Catalogue(ids)
 
     def _read(self, log: Path) -> Interactions:
         return read_interactions(log, self.format, self.user_column, self.item_column, self.time_column)
@@ -169,12 +211,11 @@ class Sequences(SampledData):
     @property
     def assumptions(self) -> list[str]:
         assumed = [f"the number of users ({self.users:,})"]
-        if self.catalogue_path is None:
-            assumed.append("the item catalogue, taken from the items found in the data")
-            if self.load().items_filtered:
-                assumed.append(f"the outcome of the minimum-events filter ({self.min_events}) on the items")
-        else:
-            assumed.append(f"the item catalogue, read from {self.catalogue_path}")
+        if self.catalogue_from == FROM_DATA:
+            whose = f"at least {self.min_events} users" if self.load().items_filtered else "anybody"
+            assumed.append(f"the item catalogue, although it is the items that {whose} in this data met, without noise")
+        elif self.catalogue_from != PRIVATE:
+            assumed.append(f"the item catalogue, read from {self.catalogue_from}")
         return assumed
 
     @property

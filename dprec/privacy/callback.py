@@ -12,7 +12,8 @@ import torch
 
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.composition import COARSE
-from dprec.accounting.ledger import Ledger
+from dprec.accounting.ledger import Event, Ledger
+from dprec.accounting.partition import Partition
 from dprec.accounting.plan import Plan
 from dprec.accounting.release import NoisySums, Release
 from dprec.accounting.sampling import Sampler, Sampling
@@ -88,6 +89,7 @@ class Privacy(pl.Callback):
             **asdict(self.clipping),
             "sparsity": self.rules.settings(),
         }
+        self._bought: tuple[Event, ...] = ()  # before the plan was made
         self._plan: Plan | None = None
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
@@ -129,6 +131,19 @@ class Privacy(pl.Callback):
         """Whether somebody who knows a seed can redraw the noise or the batches, so that nothing is private."""
         return self.noise.seeded or self.sampling.seeded
 
+    def partition(self, users: int, share: float) -> Partition:
+        """Return the choice of ids, among those of so many users, that a share of the budget pays for."""
+        if self.epsilon is None:
+            raise UserError("a private catalogue is paid for with a share of privacy.epsilon, so give privacy.epsilon")
+        delta = self._given["delta"]
+        return Partition.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
+
+    def begin_with(self, events: Sequence[Event], on_record: bool = False) -> None:
+        """Enter what comes before the plan is made: it is recorded now, unless a checkpoint's ledger has it."""
+        self._bought = tuple(events)
+        for event in () if on_record else events:
+            self.ledger.record(event)
+
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
         sampling, old = Sampling.of(sampler), self._plan
@@ -138,7 +153,7 @@ class Privacy(pl.Callback):
         delta, sigma = self._given["delta"], self._given["noise_multiplier"]
         if old is not None and self.steps:  # noise that was drawn is not planned anew
             delta, sigma = old.delta, old.sigma
-        self._plan = Plan.of(sampling, steps, self.epsilon, delta, sigma, releases)
+        self._plan = Plan.of(sampling, steps, self.epsilon, delta, sigma, releases, self._bought)
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, as planned, with what the model releases before them."""
@@ -259,7 +274,7 @@ class Privacy(pl.Callback):
         self.coarse = bool(state_dict.get("coarse", False))
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
         releases = {} if self._plan is None else self._plan.releases
-        self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases)
+        self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases, self._bought)
         refuse_unrecorded(self.steps, self.ledger, sampling)
 
     def _self_check(self, module: Any, trained: dict[str, torch.nn.Parameter]) -> SelfCheck | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dprec.accounting.ledger import Ledger
+from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.plan import Plan
 from dprec.gradients.clipping import Clipping
 
@@ -86,7 +86,7 @@ def guarantee(
         for event in plan.releases.values()
         if event in ledger.events
     )
-    before = "".join(released)
+    before = "".join([*chosen(plan.before), *released])
     risky = plan.delta * sampling.users > 1.01
     caution = f", and δ above 1 / {units} allows that some are published outright" if risky else ""
     public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"
@@ -99,6 +99,18 @@ def guarantee(
         f"{COARSE if coarse else ''}"
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )
+
+
+def chosen(before: Sequence[Event]) -> list[str]:
+    """Return how a catalogue that was chosen came about, if one was."""
+    if not before:
+        return []
+    counts, alone = before
+    return [
+        f"a choice of the {counts.what} by the users of each item, counted with Gaussian noise of multiplier "
+        f"{counts.noise_multiplier:.6g}, above a threshold that lets items of one user alone pass with probability "
+        f"{round_up(alone.delta)}, "
+    ]
 
 
 def round_up(promise: float) -> str:

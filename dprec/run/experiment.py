@@ -18,6 +18,7 @@ from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.privacy.callback import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
+from dprec.run.catalogue import settle_catalogue
 from dprec.run.checkpoints import SaveRun
 from dprec.run.console import notice_box
 from dprec.run.folder import RunFolder, write_json
@@ -32,7 +33,7 @@ from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
 class Experiment:
     """Settings made into objects, in the order in which a mistake in them is cheapest to find."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
         tree = settings.tree
         self.settings = settings
         refuse_unsafe(tree["trainer"])
@@ -41,6 +42,7 @@ class Experiment:
         self.task = task_of(model)
         self.metrics = self.task.asked(tree["metrics"])
         self.data: Any = settings.make("data")
+        settle_catalogue(self.data, self.privacy, checkpoint)
         self.data.setup("fit")
         self.batches = self.data.batches
         self.steps = total_steps(settings, self.batches)
@@ -202,6 +204,6 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
     with training_alone(run.config):
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)
-        experiment = kind(settings)
+        experiment = kind(settings, checkpoint)
         experiment.train(run, console, checkpoint)
     return experiment

@@ -13,6 +13,7 @@ from dprec.accounting.release import Release
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings
 from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.privacy.callback import Privacy
@@ -57,11 +58,16 @@ class RunPlan:
         notice, data = None, None
         if users is None:
             data = settings.make("data")
+            if getattr(data, "awaits_catalogue", False):
+                raise UserError("a private catalogue is chosen once, in the run: plan with --users N, without the data")
             data.setup("fit")
             batches, items = data.batches, task_of(model).describe(data).get("items")
             notice = data.notice
         else:
             batches = _batches(settings, users)
+            given = tree["data"]["init_args"]
+            if given.get("catalogue") == PRIVATE:
+                privacy.begin_with(privacy.partition(users, given["catalogue_share"]).events)
         steps = total_steps(settings, batches)
         privacy.plan(batches, steps, _releases(settings, model, data))
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
@@ -83,7 +89,7 @@ class RunPlan:
             after=after,
             releases=[
                 {"what": event.what, "noise_multiplier": event.noise_multiplier, "period": event.period}
-                for event in privacy.planned.releases.values()
+                for event in (*privacy.planned.before[:1], *privacy.planned.releases.values())
             ],
             stand_in=notice is not None,
             notice=notice,

@@ -21,10 +21,10 @@ def raw(histories, catalogue):
 
 
 def filtered(users, least):
-    """The filter as SASRec's preprocessing writes it: both counts on the raw data, in one pass."""
+    """The filter as SASRec's preprocessing writes it, of users for items: both counts on the raw data, in one pass."""
     of_item = {}
     for history in users:
-        for item in history:
+        for item in set(history):
             of_item[item] = of_item.get(item, 0) + 1
     kept = [[i for i in history if len(history) >= least and of_item[i] >= least] for history in users]
     return [history for history in kept if len(history) >= 2]
@@ -43,6 +43,15 @@ def test_the_filter_is_one_pass_over_the_raw_counts(users, least):
     histories, catalogue = build_histories(interactions(users), least)
     assert raw(histories, catalogue) == expected
     assert catalogue.ids == sorted({item for history in expected for item in history})
+
+
+def test_one_user_adds_no_items_to_a_filtered_catalogue():
+    """3,267 items of one user, each met five times over, passed a filter that counted events."""
+    users = [list("abcde")] * 5
+    alone = [*users, [f"x{number}" for number in range(40) for _ in range(5)] + list("abcde")]
+    histories, catalogue = build_histories(interactions(alone), 5)
+    assert catalogue.ids == list("abcde")
+    assert raw(histories, catalogue) == [list("abcde")] * 6
 
 
 def test_filtered_data_is_left_alone():

@@ -126,9 +126,11 @@ def test_lightning_trains_through_empty_draws(log):
 def test_what_is_assumed_public(log, tmp_path):
     found = small(log).assumptions
     assert found[0] == "the number of users (12)"
-    assert any("found in the data" in line for line in found)
-    assert any("minimum-events filter (5)" in line for line in found)
-    assert not any("filter" in line for line in small(log, min_events=0).assumptions)
+    assert found[1:] == [
+        "the item catalogue, although it is the items that at least 5 users in this data met, without noise"
+    ]
+    assert small(log, min_events=0).assumptions[1].endswith("that anybody in this data met, without noise")
+    assert small(log, catalogue="from-data").assumptions == small(log, catalogue=None).assumptions == found
     (tmp_path / "items.txt").write_text("f05\nf04\nf03\nf02\nf01\nnew\n")
     public = small(log, catalogue=str(tmp_path / "items.txt"), min_events=2)
     assert public.catalogue_ids == ["f05", "f04", "f03", "f02", "f01", "new"]
@@ -142,7 +144,7 @@ def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say
     data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=30, synthetic_items=50)
     assert data.stand_in
     assert data.items == 51
-    assert not any("filter" in line for line in data.assumptions)
+    assert not any("at least" in line for line in data.assumptions)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from rich.table import Table
 from torch import Tensor
 
 from dprec.cli.classes import build
+from dprec.cli.keys import normal
+from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.metrics.ranking import GAINS, RankingMetrics, both_ranks, ranks_in_one_order
 from dprec.models import Recommender
@@ -44,9 +46,11 @@ class Ranking(Task):
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """Other data is read with the model's catalogue, so that its items have the ids of the model's."""
-        data = super().data_of(run, overrides)
-        if list(data.catalogue_ids) == run["catalogue"]:
-            return data
+        named = any(normal(key) in ("data.catalogue", "data.class_path") for key, _ in overrides)
+        if named or run["data"]["init_args"].get("catalogue") != PRIVATE:  # whose items are chosen once
+            data = super().data_of(run, overrides)
+            if list(data.catalogue_ids) == run["catalogue"]:
+                return data
         with tempfile.TemporaryDirectory() as folder:
             items = Path(folder) / "catalogue.txt"
             items.write_text("\n".join(run["catalogue"]), encoding="utf-8")

@@ -1,0 +1,104 @@
+"""Which ids may be named at all: those that enough users have, by a noisy count above a threshold.
+
+Each user spreads a vector of norm 1 evenly over at most `MOST` of their ids. Every id that somebody has gets its sum
+with Gaussian noise, and is chosen where that passes a threshold. Take neighbours that differ by one user. For ids that
+others have too, this is the Gaussian mechanism of sensitivity 1 and a look at its outcome. Ids that nobody else has,
+t of them at most where the user spreads 1 / √t on each, exist on one side only: the threshold is such that any of them
+is chosen with probability δ' at most, whatever t. So the choice is that mechanism but for δ', and the ledger has both.
+This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import log_ndtr, ndtri_exp
+
+from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.ledger import Event
+from dprec.accounting.release import AHEAD, Portion, Release, release_events, unit_sum
+from dprec.errors import UserError
+from dprec.noise.gaussian import ROUNDING, GaussianNoise
+
+WHAT = "item catalogue"
+MOST = 200  # ids of one user that count
+HIDDEN = 0.05  # part of δ that may be spent on ids of one user alone
+NOTHING = 1e12  # the noise multiplier of an event that costs δ and no ε
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A choice of ids, planned.
+
+    >>> choice = Partition.of(PrivacyBudget(8, 1 / 6040), share=0.1)
+    >>> round(choice.noise_multiplier, 2), round(choice.threshold, 1), len(choice.events)
+    (1.68, 9.1, 2)
+    """
+
+    noise_multiplier: float
+    hidden: float  # δ'
+
+    def __post_init__(self) -> None:
+        if not (self.noise_multiplier > 0 and 0 < self.hidden < 1):
+            raise ValueError(f"a choice needs noise and a δ, not {self.noise_multiplier} and {self.hidden}")
+
+    @classmethod
+    def of(cls, budget: PrivacyBudget, share: float) -> Partition:
+        """Return the choice that a share of a budget pays for."""
+        rest = PrivacyBudget(budget.epsilon, budget.delta * (1 - HIDDEN))
+        (event,) = release_events(rest, [Release(WHAT, share)]).values()
+        return cls(event.noise_multiplier, budget.delta * HIDDEN)
+
+    @property
+    def events(self) -> tuple[Event, Event]:
+        """What it costs: the counts, and the δ of ids that one user alone has."""
+        return (
+            Event("gaussian", self.noise_multiplier, what=WHAT),
+            Event("bounded", NOTHING, what=f"{WHAT}, ids of one user alone", delta=self.hidden),
+        )
+
+    @staticmethod
+    def recorded(events: Iterable[Event]) -> tuple[Event, ...]:
+        """Return those of a ledger's events that are of such a choice."""
+        return tuple(event for event in events if event.what.startswith(WHAT))
+
+    @property
+    def std(self) -> float:
+        return self.noise_multiplier * (1 + ROUNDING)
+
+    @property
+    def threshold(self) -> float:
+        """What an id's noisy count must pass: t ids of 1 / √t each all stay below it with probability 1 - δ'."""
+        t = np.arange(1, MOST + 1)
+        below = ndtri_exp(math.log1p(-self.hidden) / t)
+        return float(np.max(1 / np.sqrt(t) + self.std * below))
+
+    def leak(self, t: int) -> float:
+        """Return the probability that any of t ids that one user alone has is chosen."""
+        return -math.expm1(t * float(log_ndtr((self.threshold - 1 / math.sqrt(t)) / self.std)))
+
+    def choose(self, user: np.ndarray, item: np.ndarray, size: int, noise: GaussianNoise) -> np.ndarray:
+        """Return the chosen ids in their order; the rows of one user stand together, what counts first comes first."""
+        sums = unit_sum(size, int(user.max(initial=-1)) + 1, [_spread(user, item)])
+        found = np.unique(item)
+        noisy = torch.from_numpy(sums[found])
+        noise.at(AHEAD).add_(noisy, self.std)
+        chosen = found[noisy.numpy() > self.threshold]
+        if len(chosen) < 2:
+            raise UserError(
+                f"a private catalogue finds {len(chosen)} items that enough users met: raise data.catalogue_share or "
+                "privacy.epsilon, or give data.catalogue a public file"
+            )
+        return chosen
+
+
+def _spread(user: np.ndarray, item: np.ndarray) -> Portion:
+    """The first `MOST` rows of every user."""
+    starts = np.flatnonzero(np.diff(user, prepend=-1))
+    place = np.arange(len(user)) - np.repeat(starts, np.diff(starts, append=len(user)))
+    kept = place < MOST
+    return Portion(user[kept], item[kept], np.ones(int(kept.sum())))

@@ -1,0 +1,33 @@
+"""The items of a run where the run itself chooses them: once, before anything else looks at the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dprec.accounting.ledger import Ledger
+from dprec.accounting.partition import Partition
+from dprec.data.histories import visits
+from dprec.errors import UserError
+from dprec.privacy.callback import Privacy
+
+
+def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str, Any] | None = None) -> None:
+    """Choose the items of data that await it, and enter that in the ledger; a resumed run keeps what it has chosen."""
+    if not getattr(data, "awaits_catalogue", False):
+        return
+    if checkpoint is not None:
+        data.choose(checkpoint["dprec"]["catalogue"])
+        if privacy is not None:
+            ledger = Ledger()
+            ledger.load_state_dict(checkpoint["dprec"]["guarantee"])
+            privacy.begin_with(Partition.recorded(ledger.events), on_record=True)
+        return
+    if privacy is None:
+        raise UserError("data.catalogue is private, and there is no privacy block to pay for it: leave it out")
+    found = data.found
+    user, item = visits(found)
+    partition = privacy.partition(len(set(user.tolist())), data.catalogue_share)
+    privacy.begin_with(partition.events)
+    chosen = partition.choose(user, item, len(found.item_ids), privacy.noise)
+    data.choose([found.item_ids[place] for place in chosen])
