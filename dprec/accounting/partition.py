@@ -11,7 +11,7 @@ This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Priv
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,10 +81,22 @@ class Partition:
         """Return the probability that any of t ids that one user alone has is chosen."""
         return -math.expm1(t * float(log_ndtr((self.threshold - 1 / math.sqrt(t)) / self.std)))
 
-    def choose(self, user: np.ndarray, item: np.ndarray, size: int, noise: GaussianNoise) -> np.ndarray:
-        """Return the chosen ids in their order; the rows of one user stand together, what counts first comes first."""
-        sums = unit_sum(size, int(user.max(initial=-1)) + 1, [_spread(user, item)])
-        found = np.unique(item)
+    def choose(
+        self, met: Iterable[tuple[np.ndarray, np.ndarray]], users: int, size: int, noise: GaussianNoise
+    ) -> np.ndarray:
+        """Return the chosen ones of `size` ids in their order. `met` has users with their ids, some users at a time.
+
+        The rows of one user stand together, and what shall count comes first.
+        """
+        has = np.zeros(size, dtype=bool)
+
+        def portions() -> Iterator[Portion]:
+            for user, item in met:
+                has[item] = True
+                yield _spread(user, item)
+
+        sums = unit_sum(size, users, portions())
+        found = np.flatnonzero(has)
         noisy = torch.from_numpy(sums[found])
         noise.at(AHEAD).add_(noisy, self.std)
         chosen = found[noisy.numpy() > self.threshold]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -59,12 +60,25 @@ class Histories:
         return self.items[self.offsets[user] : self.offsets[user + 1]]
 
 
-def visits(events: Interactions) -> tuple[np.ndarray, np.ndarray]:
-    """Every user with every item they met, once each, the latest first: (n,), (n,)."""
-    user, item = events.user[::-1].astype(np.int64), events.item[::-1].astype(np.int64)
-    _, first = np.unique(user * len(events.item_ids) + item, return_index=True)
-    first.sort()
-    return user[first], item[first]
+def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Every user with every item they met, once each, the latest first: (n,), (n,) for some users after the others.
+
+    >>> events = Interactions.of(np.array([0, 0, 0, 1]), np.array([4, 2, 4, 2]), list("abcde"))
+    >>> [(user.tolist(), item.tolist()) for user, item in visits(events)]
+    [([0, 0, 1], [4, 2, 2])]
+    """
+    first, users = 0, len(events.offsets) - 1
+    while first < users:
+        # As many users as have so many rows, one at least.
+        end = max(first + 1, int(np.searchsorted(events.offsets, events.offsets[first] + rows, side="right")) - 1)
+        lengths = np.diff(events.offsets[first : end + 1])
+        item = np.asarray(events.item[events.offsets[first] : events.offsets[end]])[::-1].astype(np.int64)
+        user = np.repeat(np.arange(end - first)[::-1], lengths[::-1])  # descending, as the reversed events are
+        _, kept = np.unique(user * len(events.item_ids) + item, return_index=True)
+        kept.sort()
+        kept = kept[np.argsort(user[kept], kind="stable")]
+        yield first + user[kept], item[kept]
+        first = end
 
 
 def build_histories(
@@ -76,15 +90,16 @@ def build_histories(
     many users, *as read*: one pass, as SASRec's preprocessing does it, so a user may keep fewer. Users are counted
     and not events, so that nobody makes items stay by themselves. With a catalogue, events with other items go
     first and only users are filtered, each by their own events. Users left with fewer than two events have no
-    transition and are dropped. `min_events` 0 or 1
-    switches the filter off.
+    transition and are dropped. `min_events` 0 or 1 switches the filter off.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     user, item = events.user, events.item
     if catalogue is None:
-        _, met = visits(events)
-        keep = np.bincount(met)[item] >= min_events
+        met = np.zeros(len(events.item_ids), dtype=np.int64)
+        for _, items in visits(events):
+            met += np.bincount(items, minlength=len(met))
+        keep = met[item] >= min_events
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
         listed = number[item] > 0

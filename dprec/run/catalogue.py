@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dprec.accounting.ledger import Ledger
 from dprec.accounting.partition import Partition
 from dprec.data.histories import visits
@@ -26,8 +28,8 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
     if privacy is None:
         raise UserError("data.catalogue is private, and there is no privacy block to pay for it: leave it out")
     found = data.found
-    user, item = visits(found)
-    partition = privacy.partition(len(set(user.tolist())), data.catalogue_share)
+    users = len(found.offsets) - 1
+    partition = privacy.partition(int(np.count_nonzero(np.diff(found.offsets))), data.catalogue_share)
     privacy.begin_with(partition.events)
-    chosen = partition.choose(user, item, len(found.item_ids), privacy.noise)
+    chosen = partition.choose(visits(found), users, len(found.item_ids), privacy.noise)
     data.choose([found.item_ids[place] for place in chosen])

@@ -59,7 +59,7 @@ def test_the_law_of_the_choice_itself(alone):
     user, item = rows(users)
     named = 0
     for seed in range(draws):
-        chosen = choice.choose(user, item, 2 + alone, GaussianNoise(seed))
+        chosen = choice.choose([(user, item)], len(users), 2 + alone, GaussianNoise(seed))
         assert {0, 1} <= set(chosen.tolist())
         named += len(chosen) > 2
     expected = choice.leak(alone)
@@ -88,5 +88,5 @@ def test_what_it_costs():
 
 def test_nobody_with_enough_in_common_is_one_line():
     with pytest.raises(UserError, match="a private catalogue finds 0 items") as error:
-        Partition(2.0, 1e-9).choose(*rows([[0], [1], [2]]), 3, GaussianNoise(0))
+        Partition(2.0, 1e-9).choose([rows([[0], [1], [2]])], 3, 3, GaussianNoise(0))
     assert "\n" not in str(error.value)

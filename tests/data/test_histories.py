@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue
-from dprec.data.histories import Interactions, LeaveOneOut, build_histories
+from dprec.data.histories import Interactions, LeaveOneOut, build_histories, visits
 from dprec.errors import UserError
 
 
@@ -52,6 +52,23 @@ def test_one_user_adds_no_items_to_a_filtered_catalogue():
     histories, catalogue = build_histories(interactions(alone), 5)
     assert catalogue.ids == list("abcde")
     assert raw(histories, catalogue) == [list("abcde")] * 6
+
+
+@given(
+    users=st.lists(st.lists(st.sampled_from("abcdef"), max_size=8), min_size=1, max_size=8),
+    rows=st.sampled_from([1, 3, 100]),
+)
+def test_visits_are_distinct_and_the_latest_first_in_any_parts(users, rows):
+    events = interactions(users)
+    parts = list(visits(events, rows))
+    found = {}
+    for user, item in parts:
+        assert not set(user.tolist()) & set(found)  # a user is in one part
+        for one, other in zip(user.tolist(), item.tolist(), strict=True):
+            found.setdefault(one, []).append(events.item_ids[other])
+        assert (np.diff(user) >= 0).all()
+    latest = {n: list(dict.fromkeys(reversed(history))) for n, history in enumerate(users) if history}
+    assert found == latest
 
 
 def test_filtered_data_is_left_alone():
