@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -12,12 +13,15 @@ from torch import Tensor, nn
 from dprec.checks.entropy import Streams
 from dprec.checks.one_user import SparseLookUps
 from dprec.checks.same_draws import SameDraws
+from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
 from dprec.gradients.tape import Read
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
 from dprec.verify.recount import Counted, Recount, Vector, less, norm, plus, recount, squares
 from dprec_kernels.ordering import is_among
+
+_log = logging.getLogger(__name__)
 
 # By how many clipping norms what is compared may differ. In bfloat16 only gross errors can be told from rounding.
 ALONE = 1e-3  # the engine's share of one user, from the exact one
@@ -50,8 +54,18 @@ class Judge:
         self._everywhere: Vector = {}  # also in rows that may not change in this step
 
     def gradient(self, alone: Sequence[Any]) -> Vector:
-        """Return one user's exact gradient, without the rows that may not change in this step."""
-        self._everywhere = exact_gradient(self._parameters, self._tables, self._losses, alone[0], self._streams)
+        """Return one user's exact gradient, without the rows that may not change in this step.
+
+        A model that does not run in float64 has to do with the gradient of plain autograd in its own precision.
+        """
+        try:
+            found = exact_gradient(self._parameters, self._tables, self._losses, alone[0], self._streams)
+        except UserError:
+            raise
+        except Exception as error:
+            _log.debug("the model does not run in float64, so shares are compared in its own precision: %s", error)
+            found = self._plain(alone[0])
+        self._everywhere = {name: g.coalesce() if g.is_sparse else g for name, g in found.items()}
         return self._allowed(self._everywhere)
 
     def problem(

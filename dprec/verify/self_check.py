@@ -44,7 +44,7 @@ AGAIN = 2  # a difference is looked at so many times more, beside the weights as
 READINGS = 8  # of a step's data, before it counts as not random
 NUDGE = 1e-3
 SAME = 1e-4  # of the clipping norm: by so much a sum may differ from itself done again, for each root of a user
-STEADY = 1e-9  # of its norm: by so much a gradient in float64 may differ from itself
+STEADY = 1e-5  # of its norm: by so much a user's gradient may differ from itself
 
 
 class BrokenPromise(UserError):

@@ -265,3 +265,16 @@ def test_checks_pay_nothing_that_rows_owe(strategy: Callable[[], Any]) -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(UserError, match="privacy.verify"):
         Privacy(epsilon=1.0, verify=share)
+
+
+def does_not_run(*_: Any) -> Any:
+    raise RuntimeError("this operation knows float32 alone")
+
+
+def test_a_model_that_does_not_run_in_float64_is_compared_in_its_own_precision() -> None:
+    with mock.patch("dprec.verify.one_share.exact_gradient", does_not_run):
+        steps = steps_of("dual-encoder-tied")
+        steps.go_on(3)
+        assert steps.check.checked == 3
+        with last_user_dropped(), pytest.raises(BrokenPromise):
+            steps.go_on(5)
