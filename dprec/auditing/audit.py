@@ -39,8 +39,8 @@ class Audited(Experiment):
 
     model: Marked
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings, checkpoint)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
         # Strategies that keep DP-SGD's promise keep it beside a table of their own with dense noise, whose steps show.
         ruled = self.privacy is not None and self.privacy.rules.broken is not None
