@@ -34,7 +34,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "dprec/privacy": OUTSIDE,
     "dprec/convex": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.benchmarks", "dprec.cli"],
     "dprec/cli": ["dprec.run"],
-    "dprec/models": ["dprec.noise", "dprec.sparsity", "dprec.verify", "dprec.privacy", "dprec.*"],
+    "dprec/models": ["dprec.noise", "dprec.sparsity", "dprec.checks", "dprec.verify", "dprec.privacy", "dprec.*"],
     "dprec/data": [*LAYERS, "dprec.metrics", "dprec.*"],
     "dprec/metrics": [*LAYERS, "dprec.data", "dprec.*"],
 }

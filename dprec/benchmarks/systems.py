@@ -14,7 +14,7 @@ from dprec.benchmarks.plain import PlainModel
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.models.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.step import PrivateGradient
 
@@ -84,7 +84,7 @@ class System(ABC):
 class Dprec(System):
     """The model and the gradient rules of this package, as `dprec.fit` uses them."""
 
-    gradient: GradientRule
+    gradient: Gradient
 
     def build(self) -> None:
         self.recommender = self.architecture.recommender(self.ids, self.length, self.dim, self.tied)

@@ -17,8 +17,8 @@ from dprec.errors import UserError
 
 
 def refuse_model(model: Any) -> None:
-    """Refuse a model that has no private gradient, or that says itself that it mixes users."""
-    if not hasattr(model, "gradient") or not hasattr(model, "losses"):
+    """Refuse a model that is not trained through a descent, or that says itself that it mixes users."""
+    if not hasattr(model, "descent") or not hasattr(model, "losses"):
         raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
     mixed = getattr(model, "mixes_users", None)
     if mixed:

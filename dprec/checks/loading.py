@@ -18,20 +18,6 @@ from dprec.errors import UserError
 from dprec.gradients.tape import batch_tensors
 
 
-def restart(trainer: pl.Trainer, step: int) -> None:
-    """Let the training loader draw from this step on: a loader with workers may have drawn ahead before it was known.
-
-    Workers start anew, too, so that they see what the loader's `worker_init_fn` is now.
-    """
-    loader, fetcher = trainer.train_dataloader, trainer.fit_loop._data_fetcher
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    if hasattr(sampler, "step"):
-        sampler.step = step
-    if isinstance(loader, DataLoader) and loader.num_workers and fetcher is not None:
-        loader._iterator = None  # workers that persist
-        iter(fetcher)
-
-
 class Loading:
     """The users of a run as its loader and its model's transfer hooks make batches of them."""
 

@@ -96,8 +96,8 @@ def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
 
 def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0) -> State:
     """Return what tells one state of a module from another; `without` are ids of what is not looked at."""
-    cut = [getattr(module, name, None) for name in ("gradient", "sums")]  # the run's own
-    found = reachable({"": module}, without=[each for each in cut if each is not None])
+    descent = getattr(module, "descent", None)  # the run's own
+    found = reachable({"": module}, without=[] if descent is None else [descent])
     return {
         name: _fingerprint(value, seed)
         for name, value in found

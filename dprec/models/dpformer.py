@@ -85,7 +85,7 @@ class DPFormer(Transformer):
             self._set_errors(np.full(self.items, min(1.0, self.max_length / max(1, self.items - 1))))
 
     def _set_errors(self, shares: np.ndarray) -> None:
-        error = self.error_scale * self.noise_to_batch
+        error = self.error_scale * self.descent.noise
         self.network.weight_error.fill_(error)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained

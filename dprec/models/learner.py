@@ -1,6 +1,6 @@
 """What every model is: one loss per user or record for training, and one optimizer step per batch of them.
 
-There is no privacy code in a model. A model is trained through its `gradient`, which by default is the plain
+There is no privacy code in a model. A model is trained through its `descent`, which by default is the plain
 one; the `Privacy` callback puts the private one in its place.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal
 import pytorch_lightning as pl
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.checks.loading import restart
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import optimizers
-from dprec.models.gradient import GradientRule, MeanGradient
+from dprec.models.descent import Descent, PlainDescent
 from dprec_kernels.file_tensor import in_file
 
 
@@ -69,9 +69,7 @@ class Learner(pl.LightningModule):
         self.optimizer = optimizer
         self.momentum = momentum
         self.memory_map = memory_map
-        self.gradient: GradientRule = MeanGradient()
-        self.sums = ExactSums()
-        self.noise_to_batch = 0.0  # standard deviation of the noise in each entry of a step's gradient
+        self.descent: Descent = PlainDescent()
 
     @abstractmethod
     def losses(self, batch: Any) -> Tensor:
@@ -84,7 +82,7 @@ class Learner(pl.LightningModule):
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> None:
         """Take one optimizer step on one batch of users, given in micro-batches; none at all is a step too."""
         parameters = trained_parameters(self)
-        loss = self.gradient(parameters, self.losses, batch)
+        loss = self.descent.gradient(parameters, self.losses, batch)
         optimizer: Any = self.optimizers()
         optimizer.step()
         schedule: Any = self.lr_schedulers()
@@ -126,14 +124,13 @@ class Learner(pl.LightningModule):
                 "in a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
             )
         optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
-        self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
-        if isinstance(self.gradient, MeanGradient):
-            restart(self.trainer, self.global_step)  # a resumed run draws on, where draws are repeatable at all
+        self.trainer.fit_loop.epoch_loop.max_steps = self.descent.steps(self.total_steps)
+        draw_from(self.trainer, self.global_step)  # a resumed run draws on, where draws are repeatable at all
         if self.releases and self.global_step == 0:
             data: Any = getattr(self.trainer, "datamodule", None)
             if data is None:
                 raise UserError(f"{type(self).__name__} looks at all data before training: fit it with a datamodule")
-            self.prepare(data, self.sums)
+            self.prepare(data, self.descent.sums)
 
     @property
     def total_steps(self) -> int:
@@ -155,7 +152,7 @@ class Learner(pl.LightningModule):
             self.learning_rate,
             self.weight_decay,
             self.momentum,
-            noise=lambda: self.noise_to_batch,
+            noise=lambda: self.descent.noise,
         )
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 
@@ -185,3 +182,17 @@ def refuse_unless(fits: bool, name: str, value: object) -> None:
     """Say in one line that an argument of a model makes no sense."""
     if not fits:
         raise UserError(f"model.{name} is {value}: that makes no model, give another")
+
+
+def draw_from(trainer: pl.Trainer, step: int) -> None:
+    """Let the training loader draw from this step on: a loader with workers may have drawn ahead before it was known.
+
+    Workers start anew, too, so that they see what the loader's `worker_init_fn` is now.
+    """
+    loader, fetcher = trainer.train_dataloader, trainer.fit_loop._data_fetcher
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if hasattr(sampler, "step"):
+        sampler.step = step
+    if isinstance(loader, DataLoader) and loader.num_workers and fetcher is not None:
+        loader._iterator = None  # workers that persist
+        iter(fetcher)

@@ -67,9 +67,9 @@ class SpectralFormer(Spectral):
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
-        self.network.weight_error.fill_(self.error_scale * self.noise_to_batch)
+        self.network.weight_error.fill_(self.error_scale * self.descent.noise)
         self.vector_error.fill_(self.error_scale * float(self.described.error))
-        if self.noise_to_batch:
+        if self.descent.noise:
             self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # a vector has length 1 on average
 
     def encode(self, history: Tensor) -> Tensor:

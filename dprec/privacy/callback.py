@@ -19,7 +19,7 @@ from dprec.accounting.release import NoisySums, Release
 from dprec.accounting.sampling import Sampler, Sampling
 from dprec.accounting.terms import refuse_change, refuse_part, refuse_unrecorded, terms
 from dprec.checks.bypass import refuse_averaging, refuse_model, refuse_other_gradients, refuse_own_step
-from dprec.checks.loading import Loading, restart
+from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.state import Unchanged
 from dprec.checks.switches import refuse_switches, switches_of
@@ -27,6 +27,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.periods import Periods
 from dprec.privacy.saved import forget_evaluation
@@ -187,8 +188,7 @@ class Privacy(pl.Callback):
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:
             raise self.planned.too_dear()
-        trainer.fit_loop.epoch_loop.max_steps = self.steps + self._allowed
-        pl_module.sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
+        sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
         trained = trained_parameters(pl_module)
         self.coarse |= "bf16" in str(trainer.precision) or any(p.dtype.itemsize < 4 for p in trained.values())
         sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
@@ -196,11 +196,10 @@ class Privacy(pl.Callback):
         self.rules.begin(pl_module, trained, self.sigma, unit, self.noise, most)
         if self.steps == 0:
             users = self._loading.dataset
-            self.rules.prepare(pl_module, trained, users, pl_module.sums, len(self.sampling.periods))
+            self.rules.prepare(pl_module, trained, users, sums, len(self.sampling.periods))
         self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
-        pl_module.noise_to_batch = sigma * unit
         self._drawn = Drawn(self._loading.of, self._loading.streams)
-        pl_module.gradient = PrivateGradient(
+        gradient = PrivateGradient(
             self.clipping,
             sigma,
             self.sampling.expected_batch,
@@ -212,9 +211,9 @@ class Privacy(pl.Callback):
             most,
             self._self_check(pl_module, trained),
         )
+        self._descent = pl_module.descent = PrivateDescent(gradient, sums, sigma * unit, self.steps + self._allowed)
         owing = [name for name in trained if self.rules.defer and self.rules.over(name)]
         self._unchanged, self._owing = Unchanged(pl_module, owing), [id(trained[name]) for name in owing]
-        restart(trainer, self.steps)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._before = self.steps
@@ -222,7 +221,7 @@ class Privacy(pl.Callback):
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
         self._probe(pl_module, self._loading.of, drawn, self._owing)
-        self._periods.enter(self.steps, self._loading.dataset, pl_module, pl_module.sums)
+        self._periods.enter(self.steps, self._loading.dataset, pl_module, self._descent.sums)
         self._loading.hold(batch)
         self._unchanged.begin()
         if not self.noise.seeded:
@@ -231,7 +230,7 @@ class Privacy(pl.Callback):
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
         """Let no parameter move by a gradient that was not made private."""
         refuse_own_step(pl_module, self.steps - self._before)
-        refuse_other_gradients(pl_module, optimizer, pl_module.gradient.filled)
+        refuse_other_gradients(pl_module, optimizer, self._descent.gradient.filled)
         self._unchanged.end()
         self.rules.update(optimizer)
         self._loading.release()

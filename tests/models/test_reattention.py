@@ -18,6 +18,7 @@ from dprec.data.histories import Histories
 from dprec.errors import UserError
 from dprec.models import DPFormer, reattention
 from dprec.models.cooccurrence import item_presence
+from dprec.models.descent import PlainDescent
 from dprec.privacy.callback import Privacy
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit
@@ -288,7 +289,7 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
 def test_errors_follow_from_the_counts() -> None:
     module = data(synthetic_users=500)
     model = small(module)
-    model.noise_to_batch = 0.01
+    model.descent = PlainDescent(noise=0.01)
     model.prepare(module, ExactSums())
     users = [set(module.training.of(user).tolist()) for user in range(module.training.users)]
     weight = [1 / math.sqrt(1 + len(met)) for met in users]

@@ -15,6 +15,7 @@ from dprec.data.histories import Histories
 from dprec.models import Spectral, SpectralFormer, cooccurrence
 from dprec.models.causal_network import CausalNetwork
 from dprec.models.cooccurrence import item_counts, pair_weights
+from dprec.models.descent import PlainDescent
 from dprec.models.spectral_items import spectral_vectors
 from tests.privacy.support import data, trainer
 
@@ -79,7 +80,7 @@ def test_the_former_starts_as_the_spectral_recommender() -> None:
     module = data()
     options: dict[str, Any] = {"top": 8, "rank": 4, "recent": 3, "max_length": 9}
     former, plain = SpectralFormer(module.items, **options), Spectral(module.items, **options)
-    former.noise_to_batch = 0.01
+    former.descent = PlainDescent(noise=0.01)
     for model in (former, plain):
         model.prepare(module, ExactSums())
     history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
@@ -93,7 +94,7 @@ def test_the_former_knows_no_errors_without_noise_or_with_scale_0() -> None:
     module = data()
     for scale, noise in ((1.0, 0.0), (0.0, 0.01)):
         model = SpectralFormer(module.items, top=8, rank=4, max_length=9, error_scale=scale)
-        model.noise_to_batch = noise
+        model.descent = PlainDescent(noise=noise)
         model.prepare(module, ExactSums())
         torch.nn.init.ones_(model.network.last_norm.weight)
         history = torch.tensor([[3, 4, 5]])

@@ -73,7 +73,7 @@ def test_epsilon_is_that_of_an_independent_computation(name: str) -> None:
         "two": [AdaFEST(tables="tables.tables.2.*", noise_ratio=2.0), ExponentialSelection(tables="tables.tables.3.*")],
     }
     privacy, trainer = fit(strategies[name])
-    precision = trainer.lightning_module.gradient.noise_multiplier**-2
+    precision = trainer.lightning_module.descent.gradient.noise_multiplier**-2
     for strategy in strategies[name]:
         if isinstance(strategy, AdaFEST):
             precision += strategy.sigma**-2
@@ -97,7 +97,7 @@ def test_eana_says_that_it_is_not_private() -> None:
 def test_the_sentence_names_where_the_noise_goes() -> None:
     privacy, trainer = fit([FEST(keep=20, share=0.1), AdaFEST(noise_ratio=3.0)])
     told = privacy.guarantee()
-    sigma = trainer.lightning_module.gradient.noise_multiplier
+    sigma = trainer.lightning_module.descent.gradient.noise_multiplier
     assert "FEST: 20 rows chosen by the release; AdaFEST: rows chosen in each step" in told
     assert f"counts with noise multiplier {3 * sigma:.6g}; the gradients' own noise multiplier is {sigma:.6g}" in told
 

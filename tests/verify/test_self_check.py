@@ -241,7 +241,7 @@ def test_a_seeded_run_is_the_same_with_and_without_checks(workers: int) -> None:
         support.fit(Privacy(epsilon=3.0, noise_seed=11, verify=share), module, recommender)
         ends.append([p.detach().clone() for p in recommender.parameters()])
         if share:
-            assert recommender.gradient.check.checked == 6
+            assert recommender.descent.gradient.check.checked == 6
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 

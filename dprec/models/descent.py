@@ -1,21 +1,43 @@
-"""How a batch of users becomes the gradient that the optimizer sees."""
+"""What a model trains through: one object, which the `Privacy` callback replaces by the private one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from dprec.accounting.release import ExactSums
 
-class GradientRule(Protocol):
+
+class Gradient(Protocol):
     """Fills the parameters' `.grad` from one batch of users, given in micro-batches."""
 
     def __call__(
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
     ) -> float | None:
         """Return the mean loss of the batch's users, None for an empty batch."""
+
+
+class Descent(Protocol):
+    """All that a model's training gets from outside of the model."""
+
+    @property
+    def gradient(self) -> Gradient:
+        """Makes each step's gradient."""
+
+    @property
+    def sums(self) -> ExactSums:
+        """Answers what a model asks of all its data before training."""
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise in each entry of a step's gradient."""
+
+    def steps(self, planned: int) -> int:
+        """Return after how many steps the run stops, of those that were planned."""
 
 
 class MeanGradient:
@@ -35,3 +57,15 @@ class MeanGradient:
             loss.backward()
             total += float(loss.detach())
         return total if users else None
+
+
+@dataclass(frozen=True)
+class PlainDescent:
+    """Training without privacy."""
+
+    gradient: Gradient = field(default_factory=MeanGradient)
+    sums: ExactSums = field(default_factory=ExactSums)
+    noise: float = 0.0
+
+    def steps(self, planned: int) -> int:
+        return planned
