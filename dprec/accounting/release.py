@@ -114,6 +114,8 @@ def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
     total, seen = np.zeros(size), np.zeros(users, dtype=bool)
     for portion in portions:
         here = np.unique(portion.users)
+        if len(here) and not 0 <= here[0] <= here[-1] < users:
+            raise ValueError(f"a portion names users outside 0..{users - 1}")
         if seen[here].any():
             raise ValueError(f"user {here[seen[here]][0]} is in two portions: give all a user adds in one")
         seen[here] = True

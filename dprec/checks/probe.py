@@ -177,7 +177,8 @@ def _compare_one(
                 name: float(difference(uses[name], place, parameter, exact).norm()) / max(size, SMALLEST)
                 for (name, parameter), exact in zip(parameters.items(), truth, strict=True)
             }
-            wrong = {name: off[name] for name, p in parameters.items() if off[name] > _tolerance(p)}
+            # What is no number is wrong, too.
+            wrong = {name: off[name] for name, p in parameters.items() if not off[name] <= _tolerance(p)}
             if not wrong:
                 return own_draws
             found.append(wrong)

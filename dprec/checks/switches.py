@@ -19,6 +19,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "limit_train_batches": ((None, 1.0), "it cuts passes short; set trainer.max_steps"),
     "overfit_batches": ((0, 0.0), "it repeats batches; leave it out"),
+    "reload_dataloaders_every_n_epochs": ((0,), "a run has one training loader, which is checked before it begins"),
     "gradient_clip_val": ((None,), "set privacy.max_norm, which bounds each user's gradient"),
 }
 

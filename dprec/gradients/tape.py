@@ -195,6 +195,7 @@ class Tape(TorchFunctionMode):
         if rule is not None:
             result = rule(self, func, args, kwargs)
             if result is not NotImplemented:
+                self._refuse_lost(func, tensors, used[0])
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
                 self.reads(value, None)
@@ -212,6 +213,13 @@ class Tape(TorchFunctionMode):
         raise UncoveredUse(
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
         )
+
+    def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor) -> None:
+        """Refuse any operand, a bias too, whose rows are no longer in the users' order."""
+        for tensor in tensors:
+            known = None if self.trainable(tensor) else layout_of(tensor)
+            if known is not None and not known.known:
+                self.rows(tensor, operation_name(func), used)
 
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)

@@ -131,7 +131,10 @@ def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Lea
     checkpoint = read_checkpoint(path)
     ours = checkpoint["dprec"]
     refuse_foreign(ours["model"], str(path), trusted)
-    model: Learner = build(Learner, ours["model"], "model")
+    described = dict(ours["model"])
+    if (described.get("init_args") or {}).get("memory_map"):  # where to write is not the file's to say
+        described["init_args"] = {**described["init_args"], "memory_map": str(path.parent)}
+    model: Learner = build(Learner, described, "model")
     try:
         model.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:

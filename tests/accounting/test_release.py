@@ -60,6 +60,12 @@ def test_a_user_in_two_portions_is_refused() -> None:
         unit_sum(6, 4, [portion([(1, 0, 1.0)]), portion([(1, 2, 1.0)])])
 
 
+@pytest.mark.parametrize("user", [-1, 2])
+def test_a_user_who_is_not_there_is_refused(user: int) -> None:
+    with pytest.raises(ValueError, match=r"users outside 0\.\.1"):  # -1 would be the last user a second time
+        unit_sum(3, 2, [Portion(np.array([1, user]), np.array([0, 1]), np.ones(2))])
+
+
 @pytest.mark.parametrize("key", [6, -1])
 def test_a_place_outside_the_sum_is_refused(key: int) -> None:
     with pytest.raises(ValueError, match=r"outside 0\.\.5"):  # else it would be the next user's

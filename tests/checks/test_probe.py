@@ -124,6 +124,15 @@ class KeepsAnAttribute(Zoo):
         return super().losses(batch)
 
 
+class NoNumberAtPadding(Zoo):
+    """Alone, nobody is padded; among others, padding makes a gradient of 0 · ∞."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        real = batch.targets != 0
+        size = self.encode(batch.history).square().sum(2) * real
+        return super().losses(batch) + torch.where(real, size.sqrt(), 0.0).sum(1)
+
+
 def run(model: Any, batch: Any = None) -> None:
     probe_batch(model, batch_of(4) if batch is None else batch)
 
@@ -133,6 +142,7 @@ def run(model: Any, batch: Any = None) -> None:
     [
         (InBatchNegatives, "parameter"),
         (MeanOverPadding, "padding"),
+        (NoNumberAtPadding, "padding"),
         (SilentAtFirst, "parameter"),
         (OffsetByPlace, "place in the batch"),
         (CountsUsers, "'seen' changes"),

@@ -85,6 +85,14 @@ def test_a_checkpoint_runs_no_module_of_the_working_folder(
     assert not (here / "ran").exists()
 
 
+def test_a_checkpoint_does_not_say_where_files_are_made(trained: Path, here: Path) -> None:
+    def elsewhere(ours: dict) -> None:
+        ours["model"]["init_args"]["memory_map"] = str(here / "made" / "here")
+
+    load_run(tampered(trained, here, elsewhere))
+    assert not (here / "made").exists()
+
+
 def test_what_is_trusted_runs(trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(here))
     (here / "mine.py").write_text("from dprec.models import Transformer\n\n\nclass Mine(Transformer):\n    pass\n")

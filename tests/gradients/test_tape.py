@@ -97,6 +97,11 @@ REFUSED = {
     "all against all": (lambda m, x, ids: m.mix(F.linear(x[:, 0], x[:, 1]) @ x[:, 2]).sum(1), "mix.*linear"),
     "rolled": (lambda m, x, ids: m.mix(x.roll(1, 0)).sum((1, 2)), "mix.*roll"),
     "concatenated": (lambda m, x, ids: m.mix(torch.cat([x, x])).sum((1, 2))[:USERS], "mix.*cat"),
+    "others in a bias": (lambda m, x, ids: F.linear(x, m.mix.weight, x.amax((0, 1))).sum((1, 2)), "mix.weight.*amax"),
+    "others in a layer norm's shift": (
+        lambda m, x, ids: F.layer_norm(x, (DIM,), m.mix.weight[0], x.amax((0, 1))).sum((1, 2)),
+        "mix.weight.*amax",
+    ),
     "another's targets": (
         lambda m, x, ids: catalogue_softmax(x, m.table.weight, ids.roll(1, 0)).sum(1),
         "table.weight.*targets.*roll",

@@ -257,6 +257,7 @@ def test_a_loader_whose_sampling_is_unknown_is_refused() -> None:
         {"limit_train_batches": 2},
         {"overfit_batches": 1},
         {"gradient_clip_val": 1.0},
+        {"reload_dataloaders_every_n_epochs": 1},
     ],
 )
 def test_trainer_options_that_break_the_accounting_are_refused(option: Any) -> None:
