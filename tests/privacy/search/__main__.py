@@ -31,6 +31,7 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
     done: int = 0
     breaches: int = 0
+    explained: int = 0  # above the bound by what the model itself computes
     largest: dict[str, Finding] = field(default_factory=dict)  # of each precision
     refused: Counter[str] = field(default_factory=Counter)
     top: list[tuple[float, int, Finding]] = field(default_factory=list)
@@ -38,9 +39,10 @@ class Tally:
     def add(self, finding: Finding) -> None:
         self.done += 1
         self.breaches += finding.breach
+        self.explained += finding.explained and not finding.breach
         if finding.refused:
             self.refused[finding.refused.split(":")[0][:80]] += 1
-        precision = finding.plan.precision
+        precision = finding.plan.precision + (", by the model's own rounding" if finding.explained else "")
         if precision not in self.largest or finding.ratio > self.largest[precision].ratio:
             self.largest[precision] = finding
         heapq.heappush(self.top, (finding.ratio, -self.done, finding))
@@ -61,7 +63,8 @@ class Tally:
         left = max(0.0, min(left, self.minutes - self.seconds / 60) if self.minutes else left)
         ratios = ", ".join(f"{name} {finding.ratio:.7f}" for name, finding in sorted(self.largest.items()))
         return (
-            f"{self.done:,} cases, {self.breaches} breaches, {rate:.1f} a second, {left:.0f} min left; "
+            f"{self.done:,} cases, {self.breaches} breaches, {self.explained} by models' own rounding, "
+            f"{rate:.1f} a second, {left:.0f} min left; "
             f"largest |S(D) - S(D')| / C: {ratios}"
         )
 

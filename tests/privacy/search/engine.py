@@ -69,7 +69,7 @@ class Engine:
         self.noise.heard, self.seen = [], None
         padding = padding_rows(self.model)
         gradient = PrivateGradient(self.clipping, 1.0, self.expected, self.noise, padding, rules=self.rules)
-        with self._precision(), self._room():
+        with self.precision(), self._room():
             gradient(self.parameters, self.model.losses, parts)
         sums, noised, heard = {}, {}, iter(self.noise.heard)
         for name, parameter in self.parameters.items():
@@ -93,7 +93,8 @@ class Engine:
             released.counts, released.shared = self._counts(self.seen), self.seen.shared
         return released
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """What a trainer would run the model under."""
         mixed = self.plan.precision == "bf16-mixed"
         return torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext()
 

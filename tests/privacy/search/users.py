@@ -46,12 +46,16 @@ class Users:
         tensors = [getattr(self, f.name) for f in fields(self)]
         return Users(*(t.to(dtype) if t.is_floating_point() else t for t in tensors))
 
-    def split(self, users: Sequence[int], at_once: int) -> list[Users]:
-        """Return these users' micro-batches, longest histories first, as the package's data makes them."""
+    def groups(self, users: Sequence[int], at_once: int) -> list[list[int]]:
+        """Return who of these comes into which micro-batch: longest histories first, as the package's data has them."""
         lengths = (self.history != 0).sum(1).tolist()
         order = sorted(users, key=lambda user: -lengths[user])
         at_once = at_once or max(1, len(order))
-        return [self.select(order[start : start + at_once]) for start in range(0, len(order), at_once)]
+        return [order[start : start + at_once] for start in range(0, len(order), at_once)]
+
+    def split(self, users: Sequence[int], at_once: int) -> list[Users]:
+        """Return these users' micro-batches."""
+        return [self.select(group) for group in self.groups(users, at_once)]
 
 
 def users_of(plan: Plan) -> Users:

@@ -1,0 +1,55 @@
+"""Whose rounding is it: the engine's, or the model's own, which plain autograd shows as well?
+
+A model may compute a user's gradient such that float32 leaves no digit of it: a softmax of scores near 10¹⁰, a
+difference of terms that are nearly equal. Who else is in the batch then decides what is left, before any engine sees
+it. docs/privacy.md says of such models that they can pass the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from tests.privacy.search import oracle
+from tests.privacy.search.model import Assembled
+from tests.privacy.search.oracle import Sums
+from tests.privacy.search.plan import Plan
+from tests.privacy.search.users import Users
+
+MOST = 100  # of the others whose shares are computed; the rest are taken to be like them
+
+
+def models_own(plan: Plan, model: Assembled, batch: Users, user: int) -> float:
+    """Return how far the user's presence moves the sum of all others' shares, in C, without anything of the engine."""
+    others = [other for other in range(len(batch)) if other != user]
+    some = plan.rng("blame").sample(others, min(MOST, len(others)))
+    if not some:
+        return 0.0
+    beside = _shares(plan, model, batch, batch.groups(range(len(batch)), plan.cut), some)
+    without = _shares(plan, model, batch, batch.groups(others, plan.other_cut), some)
+    moved = [oracle.difference(beside[other], without[other]) for other in some]
+    together = {name: torch.stack([each[name] for each in moved]).sum(0) for name in moved[0]}
+    return oracle.norm(together) / plan.max_norm * len(others) / len(some)
+
+
+def _shares(
+    plan: Plan, model: Assembled, batch: Users, groups: list[list[int]], some: Sequence[int]
+) -> dict[int, Sums]:
+    """Return the clipped gradients of some users, by plain autograd through the micro-batch that each is in."""
+    parameters, shares = oracle.trained(model), {}
+    for group in groups:
+        losses = model.losses(batch.select(group))
+        for loss, user in zip(losses, group, strict=True):
+            if user not in some:
+                continue
+            found = torch.autograd.grad(
+                loss, list(parameters.values()), allow_unused=True, materialize_grads=True, retain_graph=True
+            )
+            own = {name: g.double() for name, g in zip(parameters, found, strict=True)}
+            finite = math.isfinite(oracle.norm(own))
+            shares[user] = oracle.share(
+                model, own if finite else {n: torch.zeros_like(g) for n, g in own.items()}, plan.mode, plan.max_norm
+            )
+    return shares
