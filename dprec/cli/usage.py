@@ -4,6 +4,7 @@ COMMANDS = """\
 usage: dprec COMMAND ...
 
   fit RECIPE          train a recommender, privately where the recipe has a privacy block
+  prepare LOG         read a large log once, ahead of training
   plan RECIPE         what a run would cost in privacy, before it starts
   evaluate RUN        judge a trained run again, on other data too
   recommend RUN       what it would recommend after a history
@@ -38,6 +39,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.path PATH               your log: .csv, .tsv, .json, .jsonl, .parquet, .feather, .txt, ...,
                                  also .gz, .zip and more; a folder of parts, or a pattern
   --data.user_column, --data.item_column, --data.time_column NAME
+  --data.where CONDITION         which rows count, in SQL, such as "rating >= 4"
   --data.catalogue FILE          public item list, one id a line; or private: chosen and paid for;
                                  default from-data: the items in the data, assumed public
   --data.min_events N            drop users and items with fewer events (5)
@@ -190,4 +192,23 @@ examples:
   dprec bench phantom --json phantom.json --picture phantom.png
   dprec bench dpformer-tables --cells movielens_spectral@5 --seeds 3
   dprec bench dpformer-tables --runs docs/measured/dpformer.jsonl --document docs/results.md
+"""
+
+PREPARE = """\
+usage: dprec prepare LOG [--data.key value ...] [--out FOLDER] [--json]
+
+Reads a log of any size once and writes its histories to a folder that training maps into memory,
+with progress and a summary. dprec fit does so by itself for logs of 256 MB and more.
+LOG is a file, a folder of parts, or a pattern such as 'log/*.parquet'.
+
+  --data.user_column, --data.item_column, --data.time_column, --data.format, --data.where
+                       how the log is read, as for dprec fit
+  --data.cache DIR     the folder goes there; default beside the log, where dprec fit looks
+  --out FOLDER         another name for it; train with --data.path FOLDER
+  --json               one JSON object instead of a table
+
+The folder holds people's histories and is as private as the log.
+
+example:
+  dprec prepare events/ --data.where "rating >= 4"
 """

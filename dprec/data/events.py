@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -43,6 +45,7 @@ class Reading:
         self.users, self.items = IdKeys(self.path, "user"), IdKeys(self.path, "item")
         self.store = EventStore(self.scratch)
         self.rows = 0
+        self.filtered = 0  # of the rows, by the log's condition
         self.without = {"user": 0, "item": 0}
         self.timed = True
 
@@ -64,19 +67,51 @@ class Reading:
         self.store.add(user[kept], item[kept], moment)
         self.advance(len(batch))
 
+    def leave_out(self, rows: int) -> None:
+        """Count rows of a part that did not come here."""
+        self.rows += rows
+        self.filtered += rows
+        self.advance(rows)
+
     def finish(self) -> Interactions:
         """Group and number what was read."""
         if not self.rows:
             raise UserError(f"{self.path} is empty: an interaction log has at least one event")
+        if self.filtered == self.rows:
+            raise UserError(f"{self.path}: none of its {self.rows:,} rows is as data.where says: change it")
         self._say_what_is_left_out()
         if self.timed:
             self.times.finish(self.path)
-        return Grouping(self.store, self.users, self.items, self.advance).run()
+        grouping = Grouping(self.store, self.users, self.items, self.advance)
+        found = grouping.run()
+        return replace(found, facts=self._facts(found, grouping))
+
+    def _facts(self, found: Interactions, grouping: Grouping) -> dict[str, Any]:
+        """What the log is and what was done to it, in plain values."""
+        least, median, most = np.quantile(np.diff(found.offsets), [0, 0.5, 1], method="lower").tolist()
+        return {
+            "rows": self.rows,
+            "not_as_where_says": self.filtered,
+            "without_user_id": self.without["user"],
+            "without_item_id": self.without["item"],
+            "events": len(found),
+            "users": len(found.offsets) - 1,
+            "items": len(found.item_ids),
+            "merged_user_ids": grouping.merged["user"],
+            "merged_item_ids": grouping.merged["item"],
+            "shortest_history": least,
+            "median_history": median,
+            "longest_history": most,
+            "items_met_again": grouping.repeats.met_again,
+            "events_at_the_time_of_another": grouping.repeats.equal_times,
+            "duplicate_events": grouping.repeats.duplicates,
+            "times": self.times.said if self.timed else "none: the order of rows",
+        }
 
     def _say_what_is_left_out(self) -> None:
         """Rows that do not say who met what: `NULL` is not a person."""
         for role, count in self.without.items():
-            if count == self.rows:
+            if count == self.rows - self.filtered:
                 raise UserError(f"{self.path}: no row has {_A[role]} id: is it another column? set data.{role}_column")
             if count:
                 said = ("row has", "counts") if count == 1 else ("rows have", "count")

@@ -30,6 +30,7 @@ class _Bucket:
     users: np.ndarray  # (n,) identities, ascending
     lengths: np.ndarray  # (n,)
     items: np.ndarray  # (v,) identities of the items met, ascending
+    visitors: np.ndarray  # (v,) how many of these users met each of them
     places: np.ndarray | Path  # (e,) int32: the events' items, as places in `items`; in a file where the log is long
 
     def take(self) -> np.ndarray:
@@ -53,6 +54,7 @@ class Grouping:
     items: IdKeys
     advance: Callable[[int], object] = lambda _: None
     repeats: Repeats = field(default_factory=Repeats)
+    merged: dict[str, int] = field(default_factory=dict)  # spellings of users' and items' ids
 
     def run(self) -> Interactions:
         """Users in the order of their ids, each one's events in time order; events at one time as they came."""
@@ -76,7 +78,10 @@ class Grouping:
         for bucket, numbers, named in zip(buckets, first, place, strict=True):
             item[_spans(offsets[numbers], bucket.lengths)] = named.astype(np.int32)[bucket.take()]
             self.advance(int(bucket.lengths.sum()))
-        return Interactions(offsets, item, self.items.in_order(items).to_list(), self.users.in_order(users))
+        item_users = np.zeros(len(items), dtype=np.int64)
+        for bucket, named in zip(buckets, place, strict=True):
+            item_users[named] += bucket.visitors
+        return Interactions(offsets, item, self.items.in_order(items).to_list(), self.users.in_order(users), item_users)
 
     def _sorted(self, rows: Rows) -> _Bucket:
         user = identity(rows.user)
@@ -84,9 +89,9 @@ class Grouping:
         user, time = user[order], rows.time[order]
         items, places = dense(identity(rows.item[order]))
         new_user, new_time = starts(user), starts(user, time)
-        self._count(new_user, new_time, places)
+        visitors = self._count(new_user, new_time, places, len(items))
         lengths = np.diff(np.append(np.flatnonzero(new_user), len(user)))
-        return _Bucket(rows.keys(user[new_user]), lengths, items, self._kept(rows, places.astype(np.int32)))
+        return _Bucket(rows.keys(user[new_user]), lengths, items, visitors, self._kept(rows, places.astype(np.int32)))
 
     def _kept(self, rows: Rows, places: np.ndarray) -> np.ndarray | Path:
         if not self.store.spilled:
@@ -95,16 +100,18 @@ class Grouping:
         places.tofile(path)
         return path
 
-    def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray) -> None:
-        user = np.cumsum(new_user)
-        met = np.sort(user * (places.max(initial=0) + 1) + places)
-        self.repeats.met_again += int((~starts(met)).sum())
+    def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray, items: int) -> np.ndarray:
+        """Count repeats, and how many users met each item."""
+        met = np.sort(np.cumsum(new_user) * items + places)
+        once = starts(met)
+        self.repeats.met_again += int((~once).sum())
         self.repeats.equal_times += int((~new_time).sum())
         same = ~new_time
         same[:-1] |= same[1:]  # and the one before
         moment, place = np.cumsum(new_time)[same], places[same]
         order = stable_order([moment, place])
         self.repeats.duplicates += int((~starts(moment[order], place[order])).sum())
+        return np.bincount(met[once] % items, minlength=items)
 
     def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """The distinct identities, and the number of each one found."""

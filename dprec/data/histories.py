@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,8 @@ class Interactions:
     item: np.ndarray  # (E,) int32, positions in item_ids
     item_ids: list[str]
     user_ids: pl.Series | None = None  # (N,) text
+    item_users: np.ndarray | None = None  # (items,) how many users met each item
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the log is and what was left out of it
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:

@@ -38,6 +38,7 @@ def read_interactions(
     user_column: str | None = None,
     item_column: str | None = None,
     time_column: str | None = None,
+    where: str | None = None,
     scratch: Path | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Interactions:
@@ -48,7 +49,8 @@ def read_interactions(
     by `,`, `;`, tab or `|`. Where no column has times, rows are in time order, as in `pairs`, which holds `user item`,
     or `user item time`, a line. Amazon's ratings (`amazon-csv`) are user,item,rating,time without a header. A column of
     lists of items has a user's whole history in a row. Ids are numbered in the order of their text, or of their value
-    where all of them are whole numbers: it says nothing about the events.
+    where all of them are whole numbers: it says nothing about the events. Rows count that are as `where` says, a
+    condition in SQL on the columns of the log.
 
     A log is never whole in memory: what does not fit is kept in `scratch`, and the arrays that are returned are mapped
     from there. Without a folder they are in memory. `advance` is called with how many rows have been read, then sorted,
@@ -57,18 +59,19 @@ def read_interactions(
     path = Path(path)
     if format not in get_args(Format):
         raise UserError(f"data.format is '{format}': give one of {', '.join(get_args(Format))}")
-    log = Log(path, format, {"user": user_column, "item": item_column, "time": time_column})
+    log = Log(path, format, {"user": user_column, "item": item_column, "time": time_column}, where)
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
         return log.read(scratch or Path(own), advance).held(in_memory=scratch is None)
 
 
 @dataclass(frozen=True)
 class Log:
-    """Where a log lies, and how its columns are called."""
+    """Where a log lies, how its columns are called, and which of its rows count."""
 
     path: Path
     format: Format
     columns: dict[str, str | None]
+    where: str | None = None
 
     def read(self, scratch: Path, advance: Callable[[int], object]) -> Interactions:
         reading = Reading(self.path, scratch, advance)
@@ -78,6 +81,7 @@ class Log:
                 for table in self._tables(scratch):
                     for batch in table.batches():
                         reading.add(batch, table.part)
+                    reading.leave_out(table.left_out)
                 return reading.finish()
 
     def _tables(self, scratch: Path) -> Iterator[Table]:
@@ -87,10 +91,14 @@ class Log:
             kind = format_of(file, unpacked_name(part)) if self.format == "auto" else self.format
             if kind in NAMED:
                 columns = columns or choose_columns(part, header(file, part, kind)[0], self.columns)
-                yield named_table(file, part, kind, columns)
+                yield named_table(file, part, kind, columns, self.where)
             elif any(self.columns.values()):
                 raise UserError(f"{part} ({kind}) has no named columns: leave data.user_column and the others out")
+            elif kind != "pairs":
+                yield ratings_table(file, part, kind, self.where)
+            elif self.where is not None:
+                raise UserError(f"{part} has no column beside user, item and time: leave data.where out")
             else:
-                yield pairs_table(file, part) if kind == "pairs" else ratings_table(file, part, kind)
+                yield pairs_table(file, part)
             if file != part:
                 file.unlink()

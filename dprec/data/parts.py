@@ -18,6 +18,7 @@ ENDINGS = (
     *(".parquet", ".pq", ".feather", ".arrow", ".ipc", ".csv", ".tsv", ".inter", ".jsonl", ".ndjson", ".json"),
     *(".txt", ".dat", ".data"),
 )
+ENDING = ".dprec"  # of folders that hold what was made of a log
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _OPENERS: dict[bytes, Callable[[Path], IO[Any]]] = {b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -60,7 +61,7 @@ def parts_of(path: Path) -> list[Path]:
 def _inside(folder: Path) -> list[Path]:
     # Names below the folder alone: the folder itself may lie in `.cache`.
     files = [(file, file.relative_to(folder).parts) for file in folder.rglob("*") if file.is_file()]
-    shown = [file for file, names in files if not any(name[0] in "_." for name in names)]
+    shown = [file for file, names in files if not any(name[0] in "_." or name.endswith(ENDING) for name in names)]
     return [file for file in shown if unpacked_name(file).endswith(ENDINGS)]
 
 

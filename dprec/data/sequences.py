@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
-from dprec.data.interactions import read_interactions
+from dprec.data.logs import HowToRead, open_log
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
 from dprec.data.source import Dataset, open_source
@@ -52,6 +52,8 @@ class Sequences(SampledData):
         user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
+        where: which rows of the log count, a condition in SQL on its columns, such as "rating >= 4".
+        cache: folder for large logs as they are prepared, 4 bytes an event; beside the log by default.
         on_missing: what to do where a named dataset can be neither found nor downloaded.
         catalogue: where the list of items comes from. A file of raw ids, one a line, is public. private: the items
             with a noisy count of users above a threshold, for `catalogue_share` of the budget. from-data: the items
@@ -86,6 +88,8 @@ class Sequences(SampledData):
         user_column: str | None = None,
         item_column: str | None = None,
         time_column: str | None = None,
+        where: str | None = None,
+        cache: str | None = None,
         on_missing: OnMissing = "error",
         catalogue: str | None = FROM_DATA,
         catalogue_share: float = 0.1,
@@ -103,10 +107,8 @@ class Sequences(SampledData):
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
-        self.format = format
-        self.user_column = user_column
-        self.item_column = item_column
-        self.time_column = time_column
+        self.how = HowToRead(format, user_column, item_column, time_column, where)
+        self.cache = cache
         self.on_missing = on_missing
         self.catalogue_from = catalogue or FROM_DATA
         self.catalogue_share = catalogue_share
@@ -177,7 +179,7 @@ class Sequences(SampledData):
         self._chosen = Catalogue(ids)
 
     def _read(self, log: Path) -> Interactions:
-        return read_interactions(log, self.format, self.user_column, self.item_column, self.time_column)
+        return open_log(log, self.how, None if self.cache is None else Path(self.cache))
 
     @property
     def users(self) -> int:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from dprec.data import amazon, movielens
 from dprec.data.histories import Interactions
-from dprec.data.parts import holds_parts, parts_of
+from dprec.data.parts import holds_parts
+from dprec.data.prepared import is_prepared, size_of
 from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
@@ -103,7 +104,7 @@ def _name_of(path: Path) -> str:
 
 
 def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:
-    if not holds_parts(log) or sum(part.stat().st_size for part in parts_of(log)) < _LONG:
+    if is_prepared(log) or not holds_parts(log) or size_of(log) < _LONG:
         return read(log)
     with Console(stderr=True).status(f"reading {log}"):
         return read(log)

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 import polars as pl
 
+from dprec.data.conditions import Condition
 from dprec.errors import UserError
 
 Format = Literal[
@@ -52,22 +53,28 @@ _TYPED = re.compile(r":(token|float|token_seq|float_seq)$")  # of RecBole's head
 ROWS = 2**20  # in a batch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
     """A part whose rows are read when they are asked for."""
 
     part: Path  # as the user knows it
     frame: pl.LazyFrame
     events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
+    where: Condition | None = None
+    left_out: int = 0  # rows so far that are not as `where` says
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Rows in their order, each with its number in the part, from 0."""
         with one_line(self.part):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
-                if len(batch):
-                    yield self.events(batch.with_row_index("row", offset=first))
+                rows = batch.with_row_index("row", offset=first)
                 first += len(batch)
+                if self.where is not None:
+                    rows = rows.filter(self.where.holds(batch))
+                    self.left_out += len(batch) - len(rows)
+                if len(rows):
+                    yield self.events(rows)
 
 
 @contextmanager
@@ -128,7 +135,7 @@ def format_of(path: Path, name: str) -> Format:
     )
 
 
-def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str]) -> Table:
+def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str], where: str | None) -> Table:
     """A table with a header. Of text everything is text: ids keep their zeros, and times are parsed in one place."""
     names, separator = header(path, part, kind)
     for role, name in columns.items():
@@ -136,7 +143,8 @@ def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str]) -
             raise UserError(
                 f"{part} has no column '{name}', the {role} in another part: give all parts the same columns"
             )
-    wanted = list(dict.fromkeys(columns.values()))
+    condition = None if where is None else Condition.read(where, part, names, lambda: _types(path, kind, separator))
+    wanted = list(dict.fromkeys([*columns.values(), *(condition.columns if condition else ())]))
     with one_line(part):
         if kind == "parquet":
             frame = pl.scan_parquet(path)
@@ -156,7 +164,18 @@ def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str]) -
         chosen = batch.select("row", *(pl.col(name).alias(role) for role, name in columns.items()))
         return chosen.explode(lists) if lists else chosen
 
-    return Table(part, frame, events)
+    return Table(part, frame, events, condition)
+
+
+def _types(path: Path, kind: str, separator: str) -> Mapping[str, pl.DataType]:
+    """The types of columns: as they are, or of text what its first rows look like."""
+    if kind == "parquet":
+        return pl.read_parquet_schema(path)
+    if kind == "feather":
+        return pl.read_ipc_schema(path)
+    if kind in ("jsonl", "json"):
+        return (pl.scan_ndjson(path) if kind == "jsonl" else pl.read_json(path).lazy()).collect_schema()
+    return pl.scan_csv(path, separator=separator, infer_schema_length=10_000).collect_schema()
 
 
 def _lists(types: Mapping[str, pl.DataType], columns: Mapping[str, str], part: Path) -> list[str]:
@@ -268,21 +287,28 @@ def _lines(path: Path) -> pl.LazyFrame:
     return lines.select(pl.first().alias("line"))
 
 
-# Separator and places of user, item and time. polars separates by one byte: `::` has an empty column between any two.
-_RATINGS = {"movielens-tab": ("\t", (0, 1, 3)), "movielens-dat": (":", (0, 2, 6)), "amazon-csv": (",", (0, 1, 3))}
+# Separator and places of user, item, time and rating. polars separates by one byte: `::` has an empty column between.
+_RATINGS = {
+    "movielens-tab": ("\t", (0, 1, 3, 2)),
+    "movielens-dat": (":", (0, 2, 6, 4)),
+    "amazon-csv": (",", (0, 1, 3, 2)),
+}
 
 
-def ratings_table(path: Path, part: Path, kind: str) -> Table:
+def ratings_table(path: Path, part: Path, kind: str, where: str | None) -> Table:
     """Lines of user, item, rating and time, without a header."""
     separator, places = _RATINGS[kind]
+    columns = [*GUESSES, "rating"]
+    numbers = dict.fromkeys(("rating", "time"), pl.Float64())
+    condition = None if where is None else Condition.read(where, part, columns, lambda: numbers)
     with one_line(part):
         table = pl.scan_csv(path, has_header=False, separator=separator, quote_char=None, infer_schema=False)
-        if len(table.collect_schema()) <= places[-1]:
+        if len(table.collect_schema()) <= max(places):
             raise UserError(f"{part} is not {kind}: a line has user, item, rating and time")
-        frame = table.select(pl.nth(place).alias(role) for place, role in zip(places, GUESSES, strict=True))
+        frame = table.select(pl.nth(place).alias(role) for place, role in zip(places, columns, strict=True))
         if kind == "amazon-csv":
             start = frame.head(ROWS).select((pl.col(role).str.len_chars() == 10).mean() for role in ("user", "item"))
             ten = start.collect().row(0)
             if ten[0] > 0.9 > ten[1]:  # a later release; read as it stands, items would be protected and users not
                 raise UserError(f"{part} has item,user,rating,timestamp a line: swap the first two columns")
-    return Table(part, frame, lambda batch: batch)
+    return Table(part, frame, lambda batch: batch.drop("rating"), condition)

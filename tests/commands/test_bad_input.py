@@ -14,12 +14,14 @@ import torch
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.plan import main as plan
+from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
 from tests.commands.support import environment
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "fit": fit,
     "plan": plan,
+    "prepare": prepare,
     "evaluate": evaluate,
     "recommend": recommend,
 }

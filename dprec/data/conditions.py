@@ -1,0 +1,62 @@
+"""Which rows of a log count: a condition on its columns, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Such as `rating >= 4 and kind = 'view'`. Where a value is missing that is unknown, and the row does not count.
+
+    >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], lambda: {"rating": pl.Int64()})
+    >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None]})).to_list()
+    [True, False, None]
+    """
+
+    text: str
+    part: Path
+    expression: pl.Expr
+    types: Mapping[str, pl.DataType]  # of the columns it names
+
+    @classmethod
+    def read(
+        cls, text: str, part: Path, names: Sequence[str], types: Callable[[], Mapping[str, pl.DataType]]
+    ) -> Condition:
+        try:
+            expression = pl.sql_expr(text)
+            columns = expression.meta.root_names()
+        except pl.exceptions.PolarsError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"data.where is '{text}': {reason}; write it as in SQL, names in double quotes") from None
+        unknown = [name for name in columns if name not in names]
+        if unknown or not columns:
+            problem = f"names no column '{unknown[0]}'" if unknown else "names no column"
+            raise UserError(f"data.where is '{text}' and {part} {problem}: its columns are {', '.join(names)}")
+        found = types()
+        # Numbers in text are compared as float64: the first rows do not say whether there are fractions later.
+        kinds = {name: pl.Float64() if found[name].is_numeric() else found[name] for name in columns if name in found}
+        return cls(text, part, expression, kinds)
+
+    @property
+    def columns(self) -> list[str]:
+        return self.expression.meta.root_names()
+
+    def holds(self, batch: pl.DataFrame) -> pl.Series:
+        """Which rows of a batch are such."""
+        text = [name for name in self.columns if batch.schema[name] == pl.String and name in self.types]
+        try:
+            read = batch.with_columns(pl.col(name).str.strip_chars().cast(self.types[name]) for name in text)
+            found = read.select(self.expression.alias("holds"))["holds"]
+        except pl.exceptions.PolarsError as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"data.where is '{self.text}', which {self.part} does not fit: {reason}") from None
+        if found.dtype != pl.Boolean:
+            raise UserError(f"data.where is '{self.text}', which is no condition: give one such as rating >= 4")
+        return found

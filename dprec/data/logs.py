@@ -1,0 +1,88 @@
+"""From a path to the events of a log: prepared before, prepared now where it is large, or read into memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from dprec.data.histories import Interactions
+from dprec.data.interactions import read_interactions
+from dprec.data.parts import parts_of, unpacked_name
+from dprec.data.prepared import home_of, is_prepared, open_prepared, prepare, size_of
+from dprec.data.tables import Format
+from dprec.errors import UserError
+
+LARGE = 2**28  # bytes of a log that is prepared without being asked for
+_GLANCE = 2**18  # bytes by which to guess the rows of a text
+
+
+@dataclass(frozen=True)
+class HowToRead:
+    """Which columns of a log say what, and which of its rows count."""
+
+    format: Format = "auto"
+    user_column: str | None = None
+    item_column: str | None = None
+    time_column: str | None = None
+    where: str | None = None
+
+
+def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
+    """The events of a log, mapped from where it is prepared: if it is large, if it has been, or if `cache` is given."""
+    if is_prepared(log):
+        return _prepared(log, how)
+    home = home_of(log, asdict(how), cache)
+    if cache is None and not home.exists() and size_of(log) < LARGE:
+        return read_interactions(log, **asdict(how))
+    return prepare_log(log, how, home)[0]
+
+
+def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bool]:
+    """The events of a log from `home`, and whether they had to be prepared now, with progress shown."""
+
+    def read(work: Path) -> Interactions:
+        with _shown(log) as advance:
+            return read_interactions(log, **asdict(how), scratch=work, advance=advance)
+
+    return prepare(log, asdict(how), home, read)
+
+
+def _prepared(folder: Path, how: HowToRead) -> Interactions:
+    wanted = [name for name, value in asdict(how).items() if value != getattr(HowToRead, name)]
+    if wanted:
+        raise UserError(f"{folder} is prepared, and how it was read cannot change: leave data.{wanted[0]} out")
+    return open_prepared(folder)
+
+
+@contextmanager
+def _shown(log: Path) -> Iterator[Callable[[int], object]]:
+    """Progress over reading, sorting and placing every row."""
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"preparing {log}, once", total=3 * max(1, sum(map(_rows, parts_of(log)))))
+        yield lambda rows: progress.advance(task, rows)
+
+
+def _rows(part: Path) -> int:
+    """About how many rows a part has: a guess for text, by its first lines."""
+    name = unpacked_name(part)
+    try:
+        if name.endswith((".parquet", ".pq")):
+            return int(pl.scan_parquet(part).select(pl.len()).collect().item())
+        with open(part, "rb") as file:
+            start = file.read(_GLANCE)
+        if start.startswith(b"\x1f\x8b"):
+            lines = zlib.decompressobj(wbits=31).decompress(start).count(b"\n")
+        else:
+            lines = start.count(b"\n")
+        return part.stat().st_size * lines // max(1, len(start))
+    except (OSError, zlib.error, pl.exceptions.PolarsError):
+        return 0  # reading it will say what is wrong

@@ -1,0 +1,179 @@
+"""A log's events in a folder, made once and then mapped into memory: opening them costs nothing, whatever their size.
+
+    items.int32        the item of every event, as its place in the catalogue: user after user, each in time order
+    offsets.int64      user u's events are offsets[u] to offsets[u + 1]
+    catalogue.parquet  item_id and users (how many met it), in the order of the places
+    users.parquet      user_id, in the order of the users
+    meta.json          what it was made of, what was found, and how large the files are; written last
+
+It holds people's histories as they are in the log, and is as private as the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dprec.data.histories import Interactions
+from dprec.data.parts import ENDING, parts_of
+from dprec.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # a platform without POSIX locks
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1  # to be raised when what the files hold changes
+META = "meta.json"
+_ITEMS, _OFFSETS, _CATALOGUE, _USERS = "items.int32", "offsets.int64", "catalogue.parquet", "users.parquet"
+_SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
+
+
+def is_prepared(path: Path) -> bool:
+    return (path / META).is_file()
+
+
+def state_of(log: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a prepared folder was made of: the files as they are now, and how they are read."""
+    digest, size = hashlib.sha256(), 0
+    files = parts_of(log)
+    for file in files:
+        stat = file.stat()
+        name = file.relative_to(log) if log.is_dir() else file.name
+        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        with open(file, "rb") as content:
+            digest.update(content.read(_SAMPLE))
+            content.seek(max(0, stat.st_size - _SAMPLE))
+            digest.update(content.read(_SAMPLE))
+        size += stat.st_size
+    return {
+        "format": FORMAT,
+        "files": len(files),
+        "bytes": size,
+        "fingerprint": digest.hexdigest(),
+        "settings": dict(settings),
+    }
+
+
+def size_of(log: Path) -> int:
+    return sum(file.stat().st_size for file in parts_of(log))
+
+
+def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
+    """Where a log is prepared: beside it or in `cache`, under a name that other settings do not have."""
+    key = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
+    plain = "".join("_" if mark in "*?[]" else mark for mark in log.name)
+    fixed = next(part for part in log.parents if not any(mark in str(part) for mark in "*?["))
+    return (fixed if cache is None else cache) / f"{plain}.{key}{ENDING}"
+
+
+def prepare(
+    log: Path, settings: Mapping[str, Any], home: Path, read: Callable[[Path], Interactions]
+) -> tuple[Interactions, bool]:
+    """The events of a log from `home`, and whether they had to be prepared by `read`, which gets a folder to work in.
+
+    Under its name there is never a part of a folder: it is written beside and renamed when it is whole. Who comes while
+    another process prepares it waits for that.
+    """
+    state = state_of(log, settings)
+    if (events := _opened(home, state)) is not None:
+        return events, False
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(home) as work:
+            if (events := _opened(home, state)) is not None:  # made while this process waited
+                return events, False
+            shutil.rmtree(work, ignore_errors=True)  # what a killed process left
+            work.mkdir(mode=0o700)  # what is in it is as private as the log
+            try:
+                _write(read(work), work, state)
+                if state_of(log, settings) != state:
+                    raise UserError(f"{log} changed while it was prepared: run again when it is complete")
+                _swap(work, home)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {home} ({error.strerror or error}): preparing takes about 32 bytes an event for a while; "
+            "set data.cache to a folder with room for it"
+        ) from error
+    events = _opened(home, state)
+    if events is None:
+        raise UserError(f"{home} is not as it was written: is another program at work in it?")
+    return events, True
+
+
+def open_prepared(home: Path) -> Interactions:
+    """The events of a folder that somebody prepared, wherever the log is now."""
+    events = _opened(home, None)
+    if events is None:
+        raise UserError(f"{home} is not a whole prepared folder of this version: prepare the log again")
+    return events
+
+
+def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
+    try:
+        meta = json.loads((home / META).read_text(encoding="utf-8"))
+        if meta["made_of"]["format"] != FORMAT or (state is not None and meta["made_of"] != state):
+            return None
+        if any((home / name).stat().st_size != size for name, size in meta["bytes"].items()):
+            return None
+        offsets = np.fromfile(home / _OFFSETS, dtype=np.int64)
+        catalogue = pl.read_parquet(home / _CATALOGUE)
+        item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=(int(offsets[-1]),))
+        return Interactions(
+            offsets,
+            item,
+            catalogue["item_id"].to_list(),
+            item_users=catalogue["users"].to_numpy(),
+            facts=meta["found"],
+        )
+    except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
+        return None  # not there, or not as it was written
+
+
+def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None:
+    if isinstance(events.item, np.memmap):
+        events.item.flush()
+        Path(str(events.item.filename)).rename(folder / _ITEMS)
+    else:
+        events.item.astype(np.int32).tofile(folder / _ITEMS)
+    events.offsets.astype(np.int64).tofile(folder / _OFFSETS)
+    pl.DataFrame({"item_id": events.item_ids, "users": events.item_users}).write_parquet(folder / _CATALOGUE)
+    pl.DataFrame({"user_id": events.user_ids}).write_parquet(folder / _USERS)
+    files = (_ITEMS, _OFFSETS, _CATALOGUE, _USERS)
+    meta = {"made_of": state, "found": events.facts, "bytes": {name: (folder / name).stat().st_size for name in files}}
+    (folder / META).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in (*files, META):
+        with open(folder / name, "rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _swap(work: Path, home: Path) -> None:
+    """Put the new folder in the place of the old one; who has mapped the old one keeps it."""
+    old = home.with_name(f".{home.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if home.exists():
+        home.rename(old)
+    work.rename(home)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[Path]:
+    """A folder to work in, with a lock that the system drops with the process."""
+    if fcntl is None:
+        yield home.with_name(f".{home.name}.{os.getpid()}.part")
+        return
+    with open(home.with_name(f".{home.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield home.with_name(f".{home.name}.part")

@@ -1,0 +1,52 @@
+"""Prepare a log for training, once: ``python -m dprec.prepare LOG [--data.key value] [--out FOLDER]``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from dprec.cli import command
+from dprec.cli.arguments import CommandLine
+from dprec.cli.usage import PREPARE
+from dprec.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command.run(prepare, argv)
+
+
+def prepare(argv: list[str], console: Console) -> None:
+    line = CommandLine.read(argv, switches=["help", "json"], positionals="LOG")
+    if "help" in line.switches or not argv:
+        print(PREPARE)
+        return
+    from dataclasses import asdict, fields
+    from pathlib import Path
+
+    from dprec.data.logs import HowToRead, prepare_log
+    from dprec.data.prepared import home_of, is_prepared
+    from dprec.run.data_summary import log_table
+
+    out, cache = line.take("out"), line.take("data.cache")
+    given = {field.name: line.take(f"data.{field.name}") for field in fields(HowToRead)}
+    line.refuse_overrides()
+    how = HowToRead(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    log = Path(line.only("LOG"))
+    if is_prepared(log):
+        raise UserError(f"{log} is prepared already: train on it with --data.path {log}")
+    home = home_of(log, asdict(how), None if cache is None else Path(cache)) if out is None else Path(out)
+    if home.exists() and not is_prepared(home):
+        raise UserError(f"--out {home} is something else: give a folder that does not exist yet")
+    events, made = prepare_log(log, how, home)
+    if "json" in line.switches:
+        command.print_json({"folder": str(home), **events.facts})
+        return
+    console.print(log_table(events.facts, str(log)))
+    console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True, highlight=False)
+    console.print(f"train on it: python -m dprec.fit RECIPE --data.path {home}", soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""`prepare` reads a log ahead of training and says what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dprec.fit import main as fit
+from dprec.prepare import main as prepare
+from tests.commands.support import strict
+
+ROWS = [
+    ("ann", "x", 5, 1),
+    (" ann", "y", 3, 2),
+    ("NULL", "x", 5, 3),
+    ("bob", "", 5, 4),
+    ("bob", "x", 4, 5),
+    ("bob", "x", 4, 5),
+]
+
+
+@pytest.fixture
+def messy(here: Path) -> Path:
+    text = "user,item,rating,time\n" + "".join(f"{u},{i},{r},{1_577_836_800 + 86_400 * t}\n" for u, i, r, t in ROWS)
+    (here / "log.csv").write_text(text)
+    return here / "log.csv"
+
+
+def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(["log.csv", "--out", "home"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for line in (
+        "rows read │ 6",
+        "events │ 4",
+        "users │ 2",
+        "rows left out, without a user id │ 1",
+        "rows left out, without an item id │ 1",
+        "other spellings of user ids │ 1",
+        "events with an item met before │ 1",
+        "events that stand in it twice │ 1",
+        "least, median, most │ 2, 2, 2",
+        "2020-01-02 to 2020-01-06",
+        "prepared in home",
+        "python -m dprec.fit RECIPE --data.path home",
+    ):
+        assert line in said, line
+    assert prepare(["log.csv", "--out", "home", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["folder"], facts["rows"], facts["events"], facts["duplicate_events"]) == ("home", 6, 4, 1)
+    assert prepare(["log.csv", "--data.where", "rating >= 4", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["not_as_where_says"], facts["events"]) == (1, 3)
+
+
+def test_training_finds_what_was_prepared(
+    recipe: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare([str(log), "--out", "home"]) == 0
+    args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2"]
+    assert fit([*args, "--out", "one"]) == 0
+    assert fit([*args, "--data.path", "home", "--out", "two"]) == 0
+    one, two = (strict(here / name / "metrics.json") for name in ("one", "two"))
+    assert all(two[key] == value for key, value in one.items() if "@" in key)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("nowhere.csv", "there is no file nowhere.csv"),
+        ("log.csv --data.min_events 3", "unknown option --data.min_events"),
+        ("log.csv --out log.csv", "--out log.csv is something else"),
+        ("log.csv log.csv", "exactly one LOG"),
+        ("log.csv --data.where stars>3", "names no column 'stars': its columns are user, item, rating, time"),
+        ("log.csv --data.where rating", "which is no condition: give one such as rating >= 4"),
+        ("log.csv --data.where rating>=", "write it as in SQL"),
+        ("log.csv --data.where rating>9", "none of its 6 rows is as data.where says"),
+        ("log.csv --data.where user>3", "names in double quotes"),
+        ('log.csv --data.where "user">3', "does not fit"),
+    ],
+)
+def test_mistakes_are_one_line(messy: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(messy.parent.rglob("*"))
+    assert prepare(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert says in said
+    assert [path for path in sorted(messy.parent.rglob("*")) if not path.name.endswith(".lock")] == before
