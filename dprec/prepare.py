@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dprec.cli import command
 from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
 from dprec.cli.usage import PREPARE
 from dprec.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command.run(prepare, argv)
 
-
-def prepare(argv: list[str], console: Console) -> None:
-    line = CommandLine.read(argv, switches=["help", "json"], positionals="LOG")
-    if "help" in line.switches or not argv:
-        print(PREPARE)
-        return
+def prepare(line: CommandLine, console: Console) -> None:
     from dataclasses import asdict, fields
     from pathlib import Path
 
@@ -41,11 +34,14 @@ def prepare(argv: list[str], console: Console) -> None:
         raise UserError(f"--out {home} is something else: give a folder that does not exist yet")
     events, made = prepare_log(log, how, home)
     if "json" in line.switches:
-        command.print_json({"folder": str(home), **events.facts})
+        print_json({"folder": str(home), **events.facts})
         return
     console.print(log_table(events.facts, str(log)))
     console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True, highlight=False)
     console.print(f"train on it: python -m dprec.fit RECIPE --data.path {home}", soft_wrap=True, highlight=False)
+
+
+main = Command(prepare, PREPARE, switches=("json",), positionals="LOG")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
                                  default from-data: the items in the data, assumed public
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
-  --data.metrics_users N         held-out users to rank; default all, 50,000 where users x items
-                                 is above 2^35
+  --data.metrics_users N         held-out users to rank; default all, or 50,000 of very many
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            users a step, in expectation (1024)
   of a click log also            --data.test_days N, --data.period_days N, --data.table_scale S,

@@ -6,6 +6,7 @@ Two kinds of data go the same way, a file for each stage:
     a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
     a log → its rows          parts, tables                         click_cache
     rows → events             events, ids, times, grouping
+    events kept in files      logs, prepared
     the arrays                histories, catalogue                  click_log
     some of them → a batch    packing                               click_records
     all of it for training    sequences                             clicks
