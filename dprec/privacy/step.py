@@ -15,7 +15,7 @@ from dprec.gradients.parameters import PaddingRow
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.gaussian import GaussianNoise, most_users, rounding
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.verify.step_check import StepCheck
+from dprec.verify.step_check import StepCheck, Summed
 
 
 class PrivateGradient:
@@ -89,7 +89,7 @@ class PrivateGradient:
                 seen.append(
                     add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
-            self.check.sums(parameters, losses, drawn, sums)
+            self.check.sums(Summed(parameters, losses, drawn, sums))
         std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
         for name, total in sums.items():
             parameter = parameters[name]

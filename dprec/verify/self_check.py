@@ -12,7 +12,7 @@ Nothing of it moves a generator, a gradient, a parameter or what rows owe: a run
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import Judge
 from dprec.verify.recount import Vector, less, norm, recount, squares
 from dprec.verify.spare_time import SpareTime
-from dprec.verify.step_check import StepCheck
+from dprec.verify.step_check import StepCheck, Summed
 
 FEW = 16  # users that are summed with and without one of them, where it is not the whole batch
 FIRST = 4  # users of the first step that are checked; later one
@@ -96,33 +96,27 @@ class SelfCheck(StepCheck):
             with self.time.check():
                 self._then = Generators.now(self._drawn.streams)
 
-    def sums(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        losses: Callable[[Any], Tensor],
-        parts: Sequence[Any],
-        sums: Mapping[str, Tensor | RowSum],
-    ) -> None:
+    def sums(self, step: Summed) -> None:
         if not self._due:
             return
         with self.time.check(), kept(self._drawn.streams):
-            self._refuse_rows(parts)
-            if not parts:
+            self._refuse_rows(step)
+            if not step.parts:
                 return
             first = not self.checked
             self.checked += 1
             whole = first or secrets.randbelow(WHOLE) == 0
             before = fingerprints(self._module)
-            judge = Judge(parameters, self._tables, losses, self._clipping, self._rules, self._drawn.streams)
+            judge = Judge(step.parameters, self._tables, step.losses, self._clipping, self._rules, self._drawn.streams)
             left, tries = FIRST if first else 1, 0
             while left and tries < TRIES:
-                case = self._case(parts, whole and not tries and not judge.low)
+                case = self._case(step.parts, whole and not tries and not judge.low)
                 found, exact = judge.problem(case.alone, case.with_user, case.without), judge.exact
-                if found is not None and self._again(judge, parameters, case) and not self._other_data():
+                if found is not None and self._again(judge, step.parameters, case) and not self._other_data():
                     raise BrokenPromise(found)
                 left, tries = left - any(squares(exact).values()), tries + 1  # who has no gradient tells little
             if whole:
-                self._compare_with_released(parameters, losses, parts, sums)
+                self._compare_with_released(step)
             self._refuse_state(exact, judge.gradient(case.alone), before)
 
     def noising(self, name: str, total: Tensor | RowSum) -> None:
@@ -143,10 +137,9 @@ class SelfCheck(StepCheck):
                     raise BrokenPromise(found)
         self.time.stop()
 
-    def _refuse_rows(self, parts: Sequence[Any]) -> None:
+    def _refuse_rows(self, step: Summed) -> None:
         """Refuse a batch whose rows are not the users that were drawn, one each."""
-        users = self._drawn.users
-        rows = sum(len(part) for part in parts)
+        users, rows = self._drawn.users, step.users
         if len(set(users)) != len(users):
             raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
         if rows != len(users):
@@ -194,21 +187,21 @@ class SelfCheck(StepCheck):
             shaken.restore()
         return True
 
-    def _compare_with_released(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        losses: Callable[[Any], Tensor],
-        parts: Sequence[Any],
-        sums: Mapping[str, Tensor | RowSum],
-    ) -> None:
+    def _compare_with_released(self, step: Summed) -> None:
         """Refuse sums that are not what the engine gives for the same micro-batches and the same draws."""
         self._then.restore()
         again = recount(
-            parameters, self._tables, losses, parts, self._clipping, self._rules, self._drawn.streams, same_draws=False
+            step.parameters,
+            self._tables,
+            step.losses,
+            step.parts,
+            self._clipping,
+            self._rules,
+            self._drawn.streams,
+            same_draws=False,
         ).total
-        users = sum(len(part) for part in parts)
         off: dict[str, float] = {}
-        for name, total in sums.items():
+        for name, total in step.sums.items():
             if isinstance(total, RowSum):
                 rows, values = total.merged()
                 found = torch.sparse_coo_tensor(rows.unsqueeze(0), values, total.shape, check_invariants=False)
@@ -223,7 +216,7 @@ class SelfCheck(StepCheck):
             else:
                 off |= squares(less({name: total}, {name: again[name]} if name in again else {}))
         size = sum(off.values()) ** 0.5
-        if not size <= SAME * self._clipping.max_norm * users**0.5:
+        if not size <= SAME * self._clipping.max_norm * step.users**0.5:
             raise BrokenPromise(
                 f"parameter '{max(off, key=off.__getitem__)}': the same batch gives another sum when it is added up "
                 f"again, by {size / self._clipping.max_norm:.2g} clipping norms"

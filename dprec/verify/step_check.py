@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from dprec.gradients.row_sum import RowSum
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A step whose users' clipped gradients are added up, and have no noise yet."""
+
+    parameters: Mapping[str, nn.Parameter]
+    losses: Callable[[Any], Tensor]
+    parts: Sequence[Any]  # micro-batches
+    sums: Mapping[str, Tensor | RowSum]
+
+    @property
+    def users(self) -> int:
+        return sum(map(len, self.parts))
 
 
 class StepCheck:
@@ -16,14 +31,8 @@ class StepCheck:
     def begin(self) -> None:
         """Hear that a step begins."""
 
-    def sums(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        losses: Callable[[Any], Tensor],
-        parts: Sequence[Any],
-        sums: Mapping[str, Tensor | RowSum],
-    ) -> None:
-        """See the sums of the users' clipped gradients in these micro-batches, before noise is added."""
+    def sums(self, step: Summed) -> None:
+        """See the sums of the users' clipped gradients, before noise is added."""
 
     def noising(self, name: str, total: Tensor | RowSum) -> None:
         """See a sum that is about to get its noise."""

@@ -21,7 +21,7 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
-from dprec.verify.step_check import StepCheck
+from dprec.verify.step_check import StepCheck, Summed
 from tests.privacy.support import probe_batch
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 
@@ -191,8 +191,8 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
 
 def test_whoever_is_tried_alone_is_one_user_to_the_self_check() -> None:
     class Told(StepCheck):
-        def sums(self, parameters: Any, losses: Any, parts: Any, sums: Any) -> None:
-            rows.append(sum(map(len, parts)))
+        def sums(self, step: Summed) -> None:
+            rows.append(step.users)
 
     rows: list[int] = []
     chosen(BrokenByPadding(), AdaFEST(), [sequences([9, 6, 3])], check=Told())
