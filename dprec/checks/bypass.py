@@ -6,7 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import StochasticWeightAveraging, WeightAveraging
+from pytorch_lightning.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -42,6 +47,26 @@ def _rewritten(part: nn.Module) -> str | None:
             "torch.nn.utils.parametrizations"
         )
     return None
+
+
+def refuse_tuners(trainer: pl.Trainer) -> None:
+    """Refuse callbacks that train to find a setting: those steps would look at the data and have no noise."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+            raise UserError(
+                f"{type(callback).__name__} trains without privacy to find its setting: leave it out and give "
+                "model.learning_rate and data.batch_size"
+            )
+
+
+def refuse_overtaking(trainer: pl.Trainer, privacy: pl.Callback) -> None:
+    """Refuse a step whose batch another callback was the first to see."""
+    first: pl.Callback = trainer.callbacks[0]  # type: ignore[attr-defined]
+    if first is not privacy:
+        raise UserError(
+            f"{type(first).__name__} was put before Privacy while training, so it could change the batch: give the "
+            "trainer its callbacks before trainer.fit"
+        )
 
 
 def refuse_averaging(trainer: pl.Trainer) -> None:

@@ -18,7 +18,14 @@ from dprec.accounting.plan import Plan
 from dprec.accounting.release import NoisySums, Release
 from dprec.accounting.sampling import Sampler, Sampling
 from dprec.accounting.terms import refuse_change, refuse_part, refuse_unrecorded, terms
-from dprec.checks.bypass import refuse_averaging, refuse_model, refuse_other_gradients, refuse_own_step
+from dprec.checks.bypass import (
+    refuse_averaging,
+    refuse_model,
+    refuse_other_gradients,
+    refuse_overtaking,
+    refuse_own_step,
+    refuse_tuners,
+)
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.state import Unchanged
@@ -27,7 +34,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.gaussian import GaussianNoise, most_users
-from dprec.privacy.descent import PrivateDescent
+from dprec.privacy.descent import NoDescent, PrivateDescent
 from dprec.privacy.guarantee import guarantee
 from dprec.privacy.periods import Periods
 from dprec.privacy.saved import forget_evaluation
@@ -169,6 +176,15 @@ class Privacy(pl.Callback):
             self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, self.coarse
         )
 
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
+        """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
+        if stage == "fit":
+            refuse_tuners(trainer)
+            if hasattr(pl_module, "descent"):
+                pl_module.descent = NoDescent()
+            others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
+            trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
         if self.rules.defer:
@@ -216,6 +232,7 @@ class Privacy(pl.Callback):
         self._unchanged, self._owing = Unchanged(pl_module, owing), [id(trained[name]) for name in owing]
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        refuse_overtaking(trainer, self)
         self._before = self.steps
         drawn = self._loading.drawn(self.steps)
         self._loading.check(batch, drawn)

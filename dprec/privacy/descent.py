@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dprec.accounting.release import NoisySums
+from dprec.errors import UserError
 from dprec.privacy.step import PrivateGradient
 
 
@@ -19,3 +21,15 @@ class PrivateDescent:
 
     def steps(self, planned: int) -> int:
         return min(planned, self.last)
+
+
+class NoDescent:
+    """Stands there until training has begun: whoever runs the loop without `Privacy` finds nothing to go by."""
+
+    def __getattr__(self, part: str) -> Any:
+        if part.startswith("__"):  # a copy of the model asks for these
+            raise AttributeError(part)
+        raise UserError(
+            "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
+            "callbacks that train by themselves, and let none take others out of the trainer"
+        )
