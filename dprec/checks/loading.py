@@ -33,6 +33,10 @@ class Loading:
         self.streams = Streams([trainer.lightning_module, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
 
+    def __len__(self) -> int:
+        users: int = self._sampler.users
+        return users
+
     def forget_seeds(self) -> None:
         """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.
 

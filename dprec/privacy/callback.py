@@ -211,8 +211,7 @@ class Privacy(pl.Callback):
         most = most_users(self.sampling.expected_batch)
         self.rules.begin(pl_module, trained, self.sigma, unit, self.noise, most)
         if self.steps == 0:
-            users = self._loading.dataset
-            self.rules.prepare(pl_module, trained, users, sums, len(self.sampling.periods))
+            self.rules.prepare(pl_module, trained, self._loading, sums, len(self.sampling.periods))
         self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
         self._drawn = Drawn(self._loading.of, self._loading.streams)
         gradient = PrivateGradient(
@@ -238,7 +237,7 @@ class Privacy(pl.Callback):
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
         self._probe(pl_module, self._loading.of, drawn, self._owing)
-        self._periods.enter(self.steps, self._loading.dataset, pl_module, self._descent.sums)
+        self._periods.enter(self.steps, self._loading, pl_module, self._descent.sums)
         self._loading.hold(batch)
         self._unchanged.begin()
         if not self.noise.seeded:

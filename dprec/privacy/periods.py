@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-from torch.utils.data import Subset
 
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
 from dprec.gradients.parameters import trained_parameters
+from dprec.sparsity.rows.batch_rows import Users
 from dprec.sparsity.rows.row_rules import RowRules
 
 
@@ -19,12 +19,25 @@ class Periods:
         self._sampling, self._rules = sampling, rules
         self._now: int | None = None  # the period of the last step that this process took
 
-    def enter(self, step: int, dataset: Any, model: Any, sums: ExactSums) -> None:
+    def enter(self, step: int, everybody: Users, model: Any, sums: ExactSums) -> None:
         """At the start of a period, whose batch comes next, let strategies look at it."""
         period = self._sampling.period_of(step)
         if period is None:
             return
         if period != self._now:
             self._now = period
-            records = Subset(dataset, self._sampling.periods[period].numbers)
-            self._rules.enter(period, model, trained_parameters(model), records, sums)
+            own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
+            self._rules.enter(period, model, trained_parameters(model), own, sums)
+
+
+class UsersOfAPeriod:
+    """Those of all users who have these numbers, numbered from 0."""
+
+    def __init__(self, everybody: Users, numbers: range) -> None:
+        self._everybody, self._numbers = everybody, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        return self._everybody.of([self._numbers[user] for user in users])

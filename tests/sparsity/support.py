@@ -31,6 +31,20 @@ class Bags:
         return len(self.ids)
 
 
+class Served:
+    """The users of a data set that makes micro-batches of any of them by itself."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        parts: list[Any] = self.data.__getitems__(list(users))
+        return parts
+
+
 class TwoTables(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -81,7 +82,7 @@ class Together:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def __getitems__(self, users: list[int]) -> list[SequenceBatch]:
+    def of(self, users: Sequence[int]) -> list[SequenceBatch]:
         return [self.batch.select(users)]
 
 

@@ -22,6 +22,7 @@ from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, St
 from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
+from tests.sparsity.support import Served
 
 STEPS = 5
 
@@ -108,7 +109,7 @@ def test_look_ups_are_those_of_the_data() -> None:
     trained = dict(learner.named_parameters())
     space = RowSpace(tables_of(learner, trained))
     counts = np.zeros(space.size)
-    for portion in look_ups(space, learner, trained, data.training):
+    for portion in look_ups(space, learner, trained, Served(data.training)):
         np.add.at(counts, portion.keys, portion.values)
     batch = data.training.log.read(np.arange(600))
     for feature, name in enumerate(space.tables):

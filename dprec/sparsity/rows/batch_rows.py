@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
 
 AT_ONCE = 8192  # users whose look-ups are counted together
+
+
+class Users(Protocol):
+    """Users whom training draws from."""
+
+    def __len__(self) -> int:
+        """Return how many there are, numbered from 0."""
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        """Return the micro-batches of these users alone, as training would get them."""
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
@@ -82,15 +92,14 @@ def broken_alone(
     return all_parts, all_recorded
 
 
-def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Any) -> Iterator[Portion]:
+def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users) -> Iterator[Portion]:
     """Yield which rows of a space the users look up in training, each row of a user once.
 
-    `users` is what training draws from: it gives the micro-batches of a list of users. Refused is a model in which
-    what a user looks up depends on who else is in the micro-batch.
+    Refused is a model in which what a user looks up depends on who else is in the micro-batch.
     """
     before = 0
     for start in range(0, len(users), AT_ONCE):
-        for part in users.__getitems__(list(range(start, min(start + AT_ONCE, len(users))))):
+        for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
             user, row = _looked_up(space, module, trained, part)
             for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
                 if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):

@@ -18,7 +18,7 @@ from dprec.gradients.clipping import Recorded
 from dprec.gradients.contribution import Rows, SharedRows
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.gaussian import GaussianNoise, rounding
-from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, look_ups, only
+from dprec.sparsity.rows.batch_rows import Users, batch_rows, broken_alone, look_ups, only
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.pay_first import guard
 from dprec.sparsity.rows.strategy import Strategy
@@ -113,15 +113,17 @@ class RowRules:
                 raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: let it rule alone")
 
     def prepare(
-        self, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums, periods: int = 0
+        self, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums, periods: int = 0
     ) -> None:
-        """Let strategies look at all training data once; `users` gives the micro-batches of a list of users."""
+        """Let strategies look at all users once."""
         for strategy in self.strategies:
             if any(release.period is None for release in strategy.releases(periods)):
                 portions = partial(look_ups, strategy.space, module, trained, users)
                 strategy.prepare(len(users), portions, sums)
 
-    def enter(self, period: int, module: Any, trained: Mapping[str, nn.Parameter], users: Any, sums: ExactSums) -> None:
+    def enter(
+        self, period: int, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
+    ) -> None:
         """Let strategies look at the users of a period, before its first step."""
         for strategy in self.strategies:
             strategy.enter(period, len(users), partial(look_ups, strategy.space, module, trained, users), sums)

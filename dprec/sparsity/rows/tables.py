@@ -44,7 +44,8 @@ class RowSpace:
     @property
     def padding(self) -> Tensor:
         """The rows that stand for nothing, ascending."""
-        return torch.tensor([self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)])
+        rows = [self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)]
+        return torch.tensor(rows, dtype=torch.int64)  # also where there is none
 
     def start(self, name: str) -> int:
         """Return the number of a table's first row."""
