@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contribution import Users, zeroed
+from dprec.gradients.contribution import Users, places, zeroed
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Group
 
@@ -26,7 +26,7 @@ class CatalogueRows:
     groups: list[Group]  # all users
 
     def materialise(self, out: Tensor, users: Users) -> None:
-        chosen = torch.arange(len(self.hidden))[users].tolist()
+        chosen = places(users, len(self.hidden))
         again = []
         for place, user in enumerate(chosen):
             group, row = self._homes[user]

@@ -18,6 +18,16 @@ AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through a
 Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
 
 
+def places(users: Users, count: int) -> list[int]:
+    """Return the places in the batch, of so many, of some of its users.
+
+    >>> places(slice(1, 9), 3), places(torch.tensor([2, 0]), 3)
+    ([1, 2], [2, 0])
+    """
+    chosen: list[int] = users.tolist() if isinstance(users, Tensor) else list(range(count)[users])
+    return chosen
+
+
 class Contribution(Protocol):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
@@ -154,8 +164,7 @@ class Aligned:
     rows: int
 
     def materialise(self, out: Tensor, users: Users) -> None:
-        places = torch.arange(len(self.values) // self.rows)[users].tolist()
-        for place, user in enumerate(places):
+        for place, user in enumerate(places(users, len(self.values) // self.rows)):
             own = slice(user * self.rows, (user + 1) * self.rows)
             out[place, own] += self.values[own]
 

@@ -171,7 +171,7 @@ def corrected(query: Tensor, key: Tensor, value: Tensor, key_variance: Tensor) -
         key_variance: v (B, T).
     """
     width = query.shape[-1]
-    zeros = -(width + 1) % EIGHT if query.is_cuda else 0
+    zeros = -(width + 1) % EIGHT if query.device.type != "cpu" else 0
     size = query.detach().square().sum(-1, keepdim=True)
     lift = (key_variance * (-0.5 / math.sqrt(width)))[:, None, :, None].expand(-1, query.shape[1], -1, -1)
     return (

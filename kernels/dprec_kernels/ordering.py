@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dprec_kernels.paths import by_numpy
+
 BITS = 63
 
 
@@ -20,7 +22,7 @@ def ordered(ids: Tensor) -> tuple[Tensor, Tensor]:
     ([3, 7, 7], [1, 0, 2])
     """
     bits = max(1, (ids.shape[-1] - 1).bit_length())
-    if ids.is_cuda or ids.numel() == 0 or _reach(ids) >= 1 << BITS - bits:
+    if not by_numpy(ids) or ids.numel() == 0 or _reach(ids) >= 1 << BITS - bits:
         rows, places = ids.sort(stable=True)
         return rows, places
     both = (ids.long() << bits).bitwise_or_(torch.arange(ids.shape[-1]))
@@ -47,7 +49,7 @@ def ordered_reads(rows: Tensor, ignore: int | None) -> tuple[Tensor, Tensor]:
 
 def ascending(ids: Tensor) -> Tensor:
     """Return ids (..., n), ascending along the last dimension."""
-    return ids.sort().values if ids.is_cuda else torch.from_numpy(np.sort(ids.numpy(), axis=-1))
+    return torch.from_numpy(np.sort(ids.numpy(), axis=-1)) if by_numpy(ids) else ids.sort().values
 
 
 def distinct(ids: Tensor) -> Tensor:

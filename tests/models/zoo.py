@@ -79,10 +79,11 @@ class BroadcastPositions(Zoo):
 
     def encode(self, history: Tensor) -> Tensor:
         length = history.shape[1]
-        x = self.embedding(history) + self.places(torch.arange(length))
+        order = torch.arange(length, device=history.device)
+        x = self.embedding(history) + self.places(order)
         x = x + self.places.weight[:length] + self.places.weight[:length].unsqueeze(0)
-        x = x + self.places(torch.arange(length).expand(*history.shape))
-        return self.mix(x) + self.places(torch.arange(length)[None])
+        x = x + self.places(order.expand(*history.shape))
+        return self.mix(x) + self.places(order[None])
 
 
 class ScalesAndProducts(Zoo):
@@ -184,10 +185,11 @@ class FixedNegatives(Zoo):
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         hidden = self.encode(batch.history)
-        some, others = torch.tensor([3, 5, 3, 21]), torch.tensor([0, 5, 7])
+        device = batch.targets.device
+        some, others = torch.tensor([3, 5, 3, 21], device=device), torch.tensor([0, 5, 7], device=device)
         own = (hidden * self.embedding(batch.targets)).sum(-1)
         scores = torch.cat([F.linear(hidden, self.embedding.weight[some]), hidden @ self.embedding(others).T], -1)
-        hidden = hidden + self.embedding.weight[others][:1] + self.embedding.weight[torch.tensor(3)]
+        hidden = hidden + self.embedding.weight[others][:1] + self.embedding.weight[torch.tensor(3, device=device)]
         loss = F.softplus(scores.logsumexp(-1) - own) + hidden.square().sum(-1)
         return (loss * (batch.targets != 0)).sum(1)
 
@@ -213,7 +215,7 @@ class BagsOfEverything(ClickModel):
         x = self.mean(ids) * self.sum(ids).tanh() + self.single(ids[:, 0])
         x = x + F.embedding_bag(ids, self.single.weight, mode="mean", padding_idx=-2)
         x = x + F.embedding_bag(every, self.mean.weight, mode="sum", padding_idx=0).view(len(batch), -1, 5).sum(1)
-        x = x + F.embedding_bag(torch.tensor([[1, 1, 3]]), self.sum.weight)  # ids of nobody
+        x = x + F.embedding_bag(torch.tensor([[1, 1, 3]], device=ids.device), self.sum.weight)  # ids of nobody
         return self.out(x.tanh()).squeeze(1)
 
 

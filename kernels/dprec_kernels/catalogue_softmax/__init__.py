@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import torch
@@ -11,6 +10,7 @@ from torch.autograd.function import FunctionCtx
 from torch.overrides import handle_torch_function, has_torch_function
 
 from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
+from dprec_kernels.paths import fast
 
 __all__ = ["catalogue_softmax", "centred", "for_users", "overlaps", "pieces", "reference"]
 
@@ -86,12 +86,7 @@ def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Ten
 
 def _fast(hidden: Tensor) -> ModuleType:
     """The path for this device; the private one, `for_users`, takes the pieces everywhere."""
-    fits = hidden.is_cuda and hidden.dtype.itemsize <= 4 and hidden.shape[-1] <= 512
-    if fits and importlib.util.find_spec("triton"):
-        from dprec_kernels.catalogue_softmax import triton
-
-        return triton
-    return pieces
+    return fast(__name__, hidden, hidden.dtype.itemsize <= 4 and hidden.shape[-1] <= 512)
 
 
 class _KnownSlope(torch.autograd.Function):
@@ -113,12 +108,12 @@ class _CatalogueSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool) -> Tensor:
-        fast, given = _fast(hidden), (hidden.detach(), table.detach(), target, padding)
+        path, given = _fast(hidden), (hidden.detach(), table.detach(), target, padding)
         kept: list[pieces.Kept] = []
-        if fast is pieces:
+        if path is pieces:
             loss, log_total, slope, kept = pieces.forward(*given, keep)
         else:  # on a card, computing the scores again costs no more than reading them back
-            loss, log_total, slope = fast.forward(*given)
+            loss, log_total, slope = path.forward(*given)
         ctx.save_for_backward(hidden, table, target, log_total, slope)
         ctx.kept = kept  # type: ignore[attr-defined]
         ctx.padding = padding  # type: ignore[attr-defined]

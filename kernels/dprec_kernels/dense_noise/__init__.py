@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from dprec_kernels import normals
+from dprec_kernels import normals, paths
 from dprec_kernels.dense_noise import pieces, reference
 from dprec_kernels.row_noise import RowNoise
 
@@ -55,9 +54,4 @@ def dense_noise(
 
 
 def _fast(table: Tensor, source: normals.Source | None) -> ModuleType:
-    fits = table.is_cuda and table.dtype == torch.float32 and table.is_contiguous() and isinstance(source, RowNoise)
-    if fits and importlib.util.find_spec("triton"):
-        from dprec_kernels.dense_noise import triton
-
-        return triton
-    return pieces
+    return paths.fast(__name__, table, paths.in_memory(table) and isinstance(source, RowNoise))

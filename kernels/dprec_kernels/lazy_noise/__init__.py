@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
-from dprec_kernels import normals
+from dprec_kernels import normals, paths
 from dprec_kernels.lazy_noise import pieces, reference
 from dprec_kernels.row_noise import RowNoise
 
@@ -29,6 +27,7 @@ def lazy_noise(
     rows (n,) are sorted and distinct; std and mean (n,) say what each owes, and what decay leaves of it (None: all).
     The values go to `out` where there is one, which spares the fresh memory. The table may lie in a file.
 
+    >>> import torch
     >>> table, owed = torch.zeros(5, 2), torch.tensor([0.0, 3.0])
     >>> read = lazy_noise(table, torch.tensor([1, 4]), owed, torch.Generator())
     >>> torch.equal(read, table[[1, 4]]), table.any(1).tolist()
@@ -50,9 +49,4 @@ def lazy_noise(
 
 
 def _fast(table: Tensor, source: normals.Source) -> ModuleType:
-    fits = table.is_cuda and table.dtype == torch.float32 and table.is_contiguous() and isinstance(source, RowNoise)
-    if fits and importlib.util.find_spec("triton"):
-        from dprec_kernels.lazy_noise import triton
-
-        return triton
-    return pieces
+    return paths.fast(__name__, table, paths.in_memory(table) and isinstance(source, RowNoise))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from dprec_kernels import paths
 from dprec_kernels.row_noise import pieces, reference
 from dprec_kernels.row_noise.pieces import PLACES, STREAMS, WIDEST
 
@@ -45,7 +44,7 @@ def row_noise(
     if out.shape != (len(rows), width) or not out.is_floating_point():
         raise ValueError(f"out {tuple(out.shape)} must be floating point ({len(rows)}, {width})")
     if out.numel():
-        _fast(out).row_noise(seed, stream, rows, steps, out)
+        paths.fast(__name__, out, paths.in_memory(out)).row_noise(seed, stream, rows, steps, out)
     return out
 
 
@@ -64,11 +63,3 @@ class RowNoise:
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Write standard normals for rows (n,) over out (n, d)."""
         return row_noise(self.seed, self.stream, rows, self.step, out.shape[1], out)
-
-
-def _fast(out: Tensor) -> ModuleType:
-    if out.is_cuda and out.dtype == torch.float32 and out.is_contiguous() and importlib.util.find_spec("triton"):
-        from dprec_kernels.row_noise import triton
-
-        return triton
-    return pieces

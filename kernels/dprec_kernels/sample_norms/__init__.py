@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from dprec_kernels.paths import fast
 from dprec_kernels.sample_norms import pieces, reference
 from dprec_kernels.sample_norms.pieces import prefers_gram
 
@@ -63,8 +63,4 @@ def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fast(values: Tensor) -> ModuleType:
-    if values.is_cuda and values.dtype.itemsize <= 4 and importlib.util.find_spec("triton"):
-        from dprec_kernels.sample_norms import triton
-
-        return triton
-    return pieces
+    return fast(__name__, values, values.dtype.itemsize <= 4)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
-from dprec_kernels import normals
+from dprec_kernels import normals, paths
 from dprec_kernels.sparse_update import pieces, reference
 from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad, Rule
 
@@ -79,7 +77,7 @@ def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> N
 def _run(
     table: Tensor, reads: pieces.Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
 ) -> None:
-    if table.is_cuda and importlib.util.find_spec("triton"):
+    if paths.on_card(table):
         from dprec_kernels.sparse_update import triton
 
         if triton.fits(table, rule, source):

@@ -1,0 +1,39 @@
+"""Which path an operation takes, decided here alone: Triton's kernels, numpy, or torch's own operations."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+TRITON = importlib.util.find_spec("triton") is not None
+CARDS = frozenset({"cuda"})  # device types whose tensors Triton's kernels take
+
+
+def on_card(tensor: Tensor) -> bool:
+    """Whether Triton's kernels take this tensor, as far as its device says."""
+    return TRITON and tensor.device.type in CARDS
+
+
+def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
+    """Return the fast path of an operation, a package of this one: `triton` for a tensor on a card, else `pieces`.
+
+    `fits` says whether the operation's kernel can take what it is given.
+
+    >>> fast("dprec_kernels.sample_norms", torch.zeros(1)).__name__
+    'dprec_kernels.sample_norms.pieces'
+    """
+    return importlib.import_module(f"{operation}.{'triton' if fits and on_card(tensor) else 'pieces'}")
+
+
+def by_numpy(tensor: Tensor) -> bool:
+    """Whether numpy sees the tensor's memory, and may be asked where it is faster than torch."""
+    return tensor.device.type == "cpu"
+
+
+def in_memory(tensor: Tensor) -> bool:
+    """Whether the kernels of a card take the tensor as it lies: float32, without gaps."""
+    return tensor.dtype == torch.float32 and tensor.is_contiguous()

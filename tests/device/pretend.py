@@ -1,0 +1,262 @@
+"""A device that is none: its tensors lie in this machine's memory, and behave towards all others as a card's do.
+
+Importing this registers the device type `pretend` with torch. What a card refuses is refused: an operation on tensors
+of two devices, `.numpy()`, a generator of the CPU. Stricter than a card, indices on the CPU are refused too: a card
+takes them by a copy that nobody sees. `COUNT` says what a step would cost on a card: kernels that are launched, waits
+of Python for an answer, copies from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+
+@dataclass
+class Count:
+    """What happened on the device."""
+
+    launches: int = 0  # operations that compute or copy: what a card's time hangs on where tensors are small
+    syncs: int = 0  # answers that Python waits for
+    uploads: int = 0  # copies from the host
+
+    def clear(self) -> None:
+        for field in fields(self):
+            setattr(self, field.name, 0)
+
+
+COUNT = Count()
+ANSWERS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero"}  # with a value for Python
+SIZED = {  # whose result's size only the device knows
+    *("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"),
+    *("aten::bincount", "aten::repeat_interleave", "aten::argwhere", "aten::multinomial"),
+}
+CROSSING = {"aten::copy_", "aten::_to_copy", "aten::_copy_from"}
+INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+NEVER = {"aten::set_", "aten::resize_"}  # would change what a wrapper says of itself
+FORMS = {
+    "aten::detach",
+    "aten::_unsafe_view",
+    "aten::lift_fresh",
+    "aten::empty",
+    "aten::empty_strided",
+    "aten::empty_like",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+}
+
+
+class Backend:
+    """What torch and Lightning ask of a device's module."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None: ...
+
+    @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+        torch.set_rng_state(state)
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+class OnPretend(torch.Tensor):
+    """A tensor on the device. `inner` has its numbers."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> OnPretend:
+        made: OnPretend = torch.Tensor._make_wrapper_subclass(
+            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            layout=inner.layout, device=DEVICE, requires_grad=False,
+        )  # fmt: skip
+        made.inner = inner
+        return made
+
+    def __init__(self, inner: torch.Tensor) -> None: ...
+
+    def __repr__(self, **_: Any) -> str:
+        return f"OnPretend({self.inner})"
+
+    def tolist(self) -> Any:
+        COUNT.syncs += 1
+        return self.inner.tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnPretend:
+        copied = OnPretend(self.inner.clone()).requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copied = torch.nn.Parameter(copied, self.requires_grad)  # type: ignore[assignment]
+        memo[id(self)] = copied
+        return copied
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+def counted(work: Callable[[], Any]) -> Count:
+    """Return what some work costs."""
+    before = Count(*(getattr(COUNT, field.name) for field in fields(COUNT)))
+    work()
+    return Count(*(getattr(COUNT, field.name) - getattr(before, field.name) for field in fields(COUNT)))
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Let the device's tensors take Triton's kernels, which must be interpreted: set TRITON_INTERPRET=1 before."""
+    from triton.runtime import interpreter
+
+    from dprec_kernels import paths
+
+    def unwrapped(tensor: Any) -> Any:
+        return tensor.inner.detach() if isinstance(tensor, OnPretend) else tensor
+
+    launch = interpreter.GridExecutor.__call__
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> None:
+        COUNT.launches += any(isinstance(each, OnPretend) for each in args)
+        LAUNCHED.append(self.fn.__name__)
+        strangers = [each for each in args if isinstance(each, torch.Tensor) and not isinstance(each, OnPretend)]
+        if strangers:
+            raise RuntimeError(f"{self.fn.__name__}: a kernel was given a tensor that is not on the device")
+        launch(self, *args, **kwargs)
+
+    with (
+        mock.patch.object(interpreter, "_unwrap_tensor", unwrapped),
+        mock.patch.object(interpreter, "_rewrap_tensor", lambda tensor, original_tensor: tensor),
+        mock.patch.object(interpreter.GridExecutor, "__call__", counting),
+        mock.patch.object(paths, "CARDS", {*paths.CARDS, "pretend"}),
+    ):
+        yield
+
+
+LAUNCHED: list[str] = []  # names of Triton's kernels, as they were launched
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = func._schema.name
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    here = [isinstance(tensor, OnPretend) for tensor in tensors]
+    to = _target(args, kwargs, tensors)
+    if name in NEVER:
+        raise RuntimeError(f"{name} is not for tensors on the pretend device")
+    if name not in CROSSING and any(here):
+        _refuse_strangers(name, tensors, here)
+    _refuse_generator(name, kwargs)
+    _count(func, name, tensors, here, to, args)
+    given = {key: value for key, value in kwargs.items() if key != "pin_memory"}
+    if given.get("device") is not None:
+        given["device"] = torch.device("cpu")
+    result = func(*tree_map(_inside, args), **tree_map(_inside, given))
+    if name == "aten::copy_":
+        return args[0]
+    if name in ANSWERS or to == "cpu":
+        return result
+    same = {id(_inside(tensor)): tensor for tensor in tensors}  # in-place operations return their argument
+    wrapped = tree_map(lambda value: same.get(id(value), _outside(value)), result)
+    if func.is_view or any(written.alias_info and written.alias_info.is_write for written in func._schema.arguments):
+        _follow_form(tensors)
+    return wrapped
+
+
+def _target(args: Any, kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> str:
+    """Return the type of the device that the result lies on."""
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"]).type
+    return "pretend" if not tensors or any(isinstance(tensor, OnPretend) for tensor in tensors) else "cpu"
+
+
+def _refuse_strangers(name: str, tensors: list[torch.Tensor], here: list[bool]) -> None:
+    strangers = [tuple(t.shape) for t, on in zip(tensors, here, strict=True) if not on and t.dim() > 0]
+    if strangers or (name in INDEXED and not here[0]):
+        raise RuntimeError(
+            f"{name}: expected all tensors to be on the same device, but found pretend:0 and cpu {strangers}"
+        )
+
+
+def _refuse_generator(name: str, kwargs: dict[str, Any]) -> None:
+    generator = kwargs.get("generator")
+    if generator is not None:
+        raise RuntimeError(f"{name}: expected a generator of pretend:0, but found one of {generator.device}")
+
+
+def _count(func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any) -> None:
+    if name == "aten::copy_":
+        COUNT.syncs += not here[0] and here[1]
+        COUNT.uploads += here[0] and not here[1]
+    elif name == "aten::_to_copy":
+        COUNT.syncs += here[0] and to == "cpu"
+        COUNT.uploads += not here[0]
+    elif name in ANSWERS or name in SIZED:
+        COUNT.syncs += 1
+    elif name in INDEXED and any(leaf.dtype == torch.bool for leaf in tree_leaves(args[1]) if leaf is not None):
+        COUNT.syncs += 1  # a mask's size is not known
+    if not func.is_view and name not in FORMS:
+        COUNT.launches += 1
+
+
+def _follow_form(tensors: list[torch.Tensor]) -> None:
+    """Refuse an operation that changed an argument's form in place, which its wrapper would not know of."""
+    for tensor in tensors:
+        if isinstance(tensor, OnPretend) and tensor.inner.shape != tensor.shape:
+            raise RuntimeError(f"a tensor's form was changed in place: {tensor.shape} to {tensor.inner.shape}")
+
+
+def _inside(value: Any) -> Any:
+    return value.inner if isinstance(value, OnPretend) else value
+
+
+def _outside(value: Any) -> Any:
+    return OnPretend(value) if isinstance(value, torch.Tensor) and not isinstance(value, OnPretend) else value
+
+
+def _made(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What torch calls to make a tensor on the device from nothing."""
+    return _run(func, args, kwargs)
+
+
+_setup_privateuseone_for_python_backend("pretend", backend_module=Backend())
+DEVICE = torch.device("pretend", 0)
+_EVERY, _SOME = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+_EVERY.fallback(_made, "PrivateUse1")
+_GROWN = ("arange", "arange.start", "arange.start_step", "linspace", "randperm", "eye", "eye.m")  # made empty by torch
+for _name in (*_GROWN, "_to_copy", "copy_"):
+    _packet, _, _overload = _name.partition(".")
+    _function = getattr(getattr(torch.ops.aten, _packet), _overload or "default")
+    _SOME.impl(_name, partial(_made, _function), "PrivateUse1")

@@ -1,0 +1,106 @@
+"""The pretend device refuses what a card refuses, and counts what a card waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.device.pretend import COUNT, DEVICE, OnPretend, counted
+
+
+def here(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape).to(DEVICE)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "a tensor of the host": lambda: here(3) + torch.ones(3),
+    "a bias of the host": lambda: nn.functional.linear(here(2, 3), here(4, 3), torch.ones(4)),
+    "numpy": lambda: here(3).numpy(),
+    "numpy's view of it": lambda: __import__("numpy").asarray(here(3)),
+    "the device's ids in a tensor of the host": lambda: torch.ones(4)[torch.tensor([0]).to(DEVICE)],
+    "the host's ids in a tensor of the device": lambda: here(4)[torch.tensor([0])],
+    "the host's ids in an embedding": lambda: nn.functional.embedding(torch.tensor([0]), here(4, 2)),
+    "the host's mask": lambda: here(4)[torch.tensor([True, False, True, False])],
+    "writing by the host's ids": lambda: here(4).__setitem__(torch.tensor([0]), 1.0),
+    "writing at the device's ids in the host": lambda: torch.ones(4).__setitem__(torch.tensor([0]).to(DEVICE), 1.0),
+    "index_add_ of the host's values": lambda: here(4).index_add_(0, here(1).long(), torch.ones(1)),
+    "a result of the host": lambda: torch.mm(here(2, 2), here(2, 2), out=torch.ones(2, 2)),
+    "a generator of the host": lambda: here(3).normal_(generator=torch.Generator()),
+    "concatenation": lambda: torch.cat([here(3), torch.ones(3)]),
+    "where": lambda: torch.where(here(3) > 0, torch.ones(3), 0.0),
+    "a module that was left behind": lambda: nn.Linear(3, 2)(here(1, 3)),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_refuses_what_a_card_refuses(wrong: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match=r"device|numpy|generator"):
+        REFUSED[wrong]()
+
+
+def test_takes_what_a_card_takes() -> None:
+    table = here(4, 2)
+    assert (table * torch.tensor(2.0)).sum().item() == 16  # a number of the host goes along with the launch
+    assert table[[0, 1]].shape == (2, 2)
+    assert table.cpu().numpy().sum() == 8
+    assert torch.arange(3, device=DEVICE).tolist() == [0, 1, 2]
+    table[torch.tensor([1, 2], device=DEVICE)] = 5.0
+    assert table.sum().item() == 24
+    assert torch.tensor([1.5], device="pretend").device == DEVICE
+
+
+SYNCS: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "float": lambda x: float(x.sum()),
+    "bool": lambda x: bool((x > 0).any()),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "copy to the host": lambda x: torch.zeros(3).copy_(x),
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 0],
+    "writing by a mask": lambda x: x.__setitem__(x > 0, x[:1]),
+    "unique": lambda x: x.unique(),
+    "equal": lambda x: torch.equal(x, x),
+    "repeat": lambda x: x.repeat_interleave(x.long()),
+}
+
+
+@pytest.mark.parametrize("wait", SYNCS)
+def test_counts_each_wait_for_an_answer(wait: str) -> None:
+    tensor = here(3)
+    assert counted(lambda: SYNCS[wait](tensor)).syncs == 1
+
+
+def test_counts_launches_and_no_views() -> None:
+    tensor = here(3, 4)
+    cost = counted(lambda: (tensor.T[1:].reshape(9) + tensor[0, 0]).mul_(2.0))
+    assert (cost.launches, cost.syncs, cost.uploads) == (3, 0, 0)  # the copy of a reshape, the sum, the product
+    assert counted(lambda: torch.ones(3).to(DEVICE)).uploads == 1
+    assert counted(lambda: tensor.split([1, 2])).launches == 0
+
+
+def test_trains_as_the_host_does() -> None:
+    layers = [nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3)) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    ids = torch.tensor([[1, 2, 2], [6, 0, 1]])
+    layers[1].to(DEVICE)
+    for layer, given in zip(layers, (ids, ids.to(DEVICE)), strict=True):
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(given).square().sum().backward()
+            optimizer.step()
+    assert isinstance(layers[1][0].weight, OnPretend)
+    assert isinstance(layers[1][0].weight, nn.Parameter)
+    for here_too, there in zip(layers[1].parameters(), layers[0].parameters(), strict=True):
+        assert torch.equal(here_too.cpu(), there)
+
+
+def test_one_sync_too_many_shows() -> None:
+    before = COUNT.syncs
+    assert here(3).sum() > 2
+    assert COUNT.syncs == before + 1
