@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contribution import Users, places, zeroed
+from dprec.gradients.contribution import Users, lengths, places, zeroed
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Group
 
@@ -74,7 +74,7 @@ class CatalogueRows:
         for group in self.groups:
             own = (group.users, slice(group.length))
             doubt[own] = self.log_total[own].abs() * group.likeliest.sqrt()
-        each = self.weight.abs() * self.hidden.norm(dim=2) * (2**0.5 + doubt)
+        each = self.weight.abs() * lengths(self.hidden) * (2**0.5 + doubt)
         return each.masked_fill(self.target == self.padding, 0.0).sum(1)
 
     def forget(self, users: Tensor) -> None:

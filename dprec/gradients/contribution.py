@@ -63,7 +63,7 @@ class Outer:
         self.right = zeroed(self.right, users)
 
     def terms(self) -> Tensor:
-        return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
+        return (lengths(self.left) * lengths(self.right)).sum(1)
 
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)
@@ -99,8 +99,8 @@ class Rows:
 
     def terms(self) -> Tensor:
         if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
-            return self.values[:, 0].reshape(len(self.ids), -1).norm(dim=1) * self.ids.shape[1]
-        return self.values.reshape(*self.ids.shape, -1).norm(dim=2).sum(1)
+            return lengths(self.values[:, 0].reshape(len(self.ids), -1)) * self.ids.shape[1]
+        return lengths(self.values.reshape(*self.ids.shape, -1)).sum(1)
 
     def forget(self, users: Tensor) -> None:
         self.values = zeroed(self.values, users)
@@ -133,7 +133,7 @@ class SharedRows:
         return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)
 
     def terms(self) -> Tensor:
-        return (self.left.norm(dim=2) * self.right.norm(dim=2)).sum(1)
+        return (lengths(self.left) * lengths(self.right)).sum(1)
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Dense:
         self.values = zeroed(self.values, users)
 
     def terms(self) -> Tensor:
-        return self.values.reshape(len(self.values), -1).norm(dim=1) if self.summed is None else self.summed
+        return lengths(self.values.reshape(len(self.values), -1)) if self.summed is None else self.summed
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Aligned:
         self.values = zeroed(self.values, users.repeat_interleave(self.rows))
 
     def terms(self) -> Tensor:
-        return self.values.reshape(len(self.values) // self.rows, -1).norm(dim=1)
+        return lengths(self.values.reshape(len(self.values) // self.rows, -1))
 
 
 @dataclass
@@ -211,7 +211,7 @@ class Pulled:
         """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
         some = torch.arange(1.0, 1 + self.expression.numel(), device=self.expression.device)
         some = (some * some * (5**0.5 - 1)).cos_().view(self.expression.shape)
-        stretch = self._back(some, batched=False).float().norm() / some.norm().clamp(min=1.0)
+        stretch = lengths(self._back(some, batched=False).float().flatten()) / some.norm().clamp(min=1.0)
         return self.inner.terms() * stretch
 
     def _back(self, gradient: Tensor, batched: bool) -> Tensor:
@@ -225,3 +225,16 @@ class Pulled:
 def zeroed(values: Tensor, where: Tensor) -> Tensor:
     """Return values (B, N, …) with exact zeros where this mask over the first dimensions is set, whatever was there."""
     return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)
+
+
+def lengths(values: Tensor) -> Tensor:
+    """Return the norms of vectors (…, n), of those whose squares overflow, too: nobody is left out for that.
+
+    >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
+    tensor([5.0000e+00, 5.0000e+20])
+    """
+    norms = torch.linalg.vector_norm(values, dim=-1)
+    over = torch.isinf(norms)
+    if bool(over.any()):
+        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=torch.float64).to(norms.dtype)
+    return norms

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dprec.data import SequenceBatch
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import ClippedUsers, Clipping, add_clipped, add_recorded, record
 from dprec.models import GRU
 from dprec_kernels.catalogue_softmax import for_users, overlaps, pieces, reference
 from tests import truth
-from tests.models.zoo import ITEMS, Zoo, recurrent, transformer
+from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
 
 LONG = 6
 
@@ -168,3 +168,20 @@ def test_the_reference_agrees_where_padding_scores_overflow() -> None:
     for group in groups:
         found = overlaps.squared_norms(group, hidden, table, target, log_total, weight, ids, values, 0)
         assert torch.allclose(found, exact[group.users], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_gradients_whose_squares_float32_cannot_hold_count_alike_alone_and_beside_others(name: str) -> None:
+    torch.manual_seed(0)
+    model, batch = MODELS[name](), batch_for(name, 6)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    plain = model.losses
+
+    def added(chosen: Any) -> ClippedUsers:
+        sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+        recorded = record(parameters, lambda part: 1e20 * plain(part), chosen)
+        return add_recorded(sums, recorded, Clipping("auto-v", 1.0))
+
+    together, alone = added(batch), [added(batch.select([user])) for user in range(len(batch))]
+    assert (together.scales > 0).all()
+    assert torch.allclose(together.scales, torch.cat([one.scales for one in alone]), rtol=1e-3, atol=0.0)
