@@ -3,8 +3,9 @@
 Every reader's ids, the lines of a catalogue and the histories of `recommend` go through here. The rules look at one
 id at a time, so one user's rows never change what another's mean:
 
-1. Text as Unicode NFC, without white space and invisible characters at its ends.
-2. `12.0`, and `12.` too, is 12: that is how a column of whole numbers with a gap is written.
+1. Text as Unicode NFC, without what nobody sees (Unicode's default ignorable code points: variation selectors,
+   fillers, soft hyphens, joiners), and without white space, blanks and control characters at its ends.
+2. `12.0`, and `12.` too, is 12: that is how a column of whole numbers with a gap is written. `-0` is 0.
 3. Nothing, and each spelling in `MISSING` in any case, is no id at all.
 
 All else tells ids apart: case, leading zeros, white space inside. Those are counted and said (`alike`).
@@ -21,7 +22,8 @@ from dprec.errors import UserError
 
 MISSING = ("", "null", "nan", "-nan", "none", "na", "n/a", "#n/a", "<na>", "nat", "nil", "undefined", r"\n")
 
-_EDGES = r"^[\s\p{Cc}\p{Cf}]+|[\s\p{Cc}\p{Cf}]+$"
+_IGNORED = r"\p{Default_Ignorable_Code_Point}"
+_EDGES = r"^[\s\p{Cc}\p{Cf}\x{2800}]+|[\s\p{Cc}\p{Cf}\x{2800}]+$"  # U+2800 is braille without a dot
 _WHOLE = r"^(-?[0-9]+)\.0*$"
 # What spreadsheets and data frames make of long numbers: the last digits, which told people apart, are gone.
 _ROUNDED = r"^-?[0-9]+(\.[0-9]+)?[eE]\+[0-9]+$|^-?[0-9]+\.[0-9]+[eE][0-9]+$"
@@ -30,11 +32,12 @@ _ROUNDED = r"^-?[0-9]+(\.[0-9]+)?[eE]\+[0-9]+$|^-?[0-9]+\.[0-9]+[eE][0-9]+$"
 def normal(ids: pl.Expr) -> pl.Expr:
     """Ids as they are compared, null where there is none.
 
-    >>> frame = pl.DataFrame({"user": ["12", " 12 ", "12.0", "012", "NULL", None]})
+    >>> frame = pl.DataFrame({"user": ["12", " 12 ", "12.0", "012", "-0", "NULL", None]})
     >>> frame.select(normal(pl.col("user")))["user"].to_list()
-    ['12', '12', '12', '012', None, None]
+    ['12', '12', '12', '012', '0', None, None]
     """
-    text = ids.cast(pl.String).str.normalize("NFC").str.replace_all(_EDGES, "").str.replace(_WHOLE, "$1")
+    shown = ids.cast(pl.String).str.replace_all(_IGNORED, "").str.normalize("NFC").str.replace_all(_EDGES, "")
+    text = shown.str.replace(_WHOLE, "$1").str.replace("^-0$", "0")
     return pl.when(~text.str.to_lowercase().is_in(MISSING)).then(text)
 
 

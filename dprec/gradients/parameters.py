@@ -16,7 +16,10 @@ class PaddingRow:
 
 
 def padding_rows(module: nn.Module) -> list[PaddingRow]:
-    """Return the padding rows that the module's embeddings declare."""
+    """Return the padding rows that the module's embeddings declare, of weights that are parameters themselves.
+
+    A weight that is computed of others (`torch.nn.utils.parametrizations`) has no row that could be left as it is.
+    """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [
         PaddingRow(names[id(part.weight)], part.padding_idx)
@@ -24,6 +27,7 @@ def padding_rows(module: nn.Module) -> list[PaddingRow]:
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag))
         and part.padding_idx is not None
         and part.weight.requires_grad
+        and id(part.weight) in names
     ]
 
 

@@ -103,3 +103,12 @@ def test_modules_whose_uses_are_not_seen_are_refused_for_the_true_reason(make: A
 
 def test_the_way_out_that_is_named_trains() -> None:
     assert train(With(parametrizations.weight_norm(nn.Linear(4, 1))), one).steps == 4
+
+
+@pytest.mark.parametrize("dim", [0, None])
+def test_a_table_whose_weight_is_computed_has_no_padding_row_and_trains(dim: int | None) -> None:
+    model = Bag()
+    with torch.no_grad():
+        model.table.weight[0] = 1.0  # a norm of 0 has no direction
+    model.table = parametrizations.weight_norm(model.table, dim=dim)
+    assert train(model, one).steps == 4

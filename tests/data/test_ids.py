@@ -104,6 +104,36 @@ def test_unicode_forms_of_one_id_are_one(tmp_path, capsys):
     assert "1 more spellings of user ids were merged" in capsys.readouterr().err
 
 
+# Hangul filler, braille blank, variation selectors, a joiner, a soft hyphen, a Mongolian and a tag character
+UNSEEN = [
+    "\u3164",
+    "\u2800",
+    "\ufe0f",
+    "\ufe01",
+    "\u200d",
+    "\u00ad",
+    "\u034f",
+    "\u115f",
+    "\u180e",
+    "\u2064",
+    "\U000e0100",
+]
+
+
+@pytest.mark.parametrize("unseen", UNSEEN)
+@pytest.mark.parametrize("form", ["{id}{unseen}", "{unseen}{id}", "{unseen}{id} {unseen}"])
+def test_characters_that_nobody_sees_make_no_users(unseen, form):
+    assert normal_texts(["ann", form.format(id="ann", unseen=unseen)]) == ["ann", "ann"]
+    if unseen != "\u2800":  # which has a width, as a space has
+        assert normal_texts([f"a{unseen}nn"]) == ["ann"]
+    assert normal_texts([unseen]) == [None]
+
+
+@pytest.mark.parametrize("zero", ["-0", "-0.0", "-0.", " -0 "])
+def test_zero_is_one_user_whatever_its_sign(zero):
+    assert normal_texts([zero, "-1", "-00"]) == ["0", "-1", "-00"]
+
+
 def test_users_that_only_look_alike_are_counted_and_said(tmp_path, capsys):
     users = ["Ann", "ann", "a nn", "007", "7", "\uff17", "bob"]
     (tmp_path / "log.csv").write_text("user,item,time\n" + "".join(f"{user},x,{n}\n" for n, user in enumerate(users)))
