@@ -17,12 +17,36 @@ from tests.privacy.search.case import Finding, run
 from tests.privacy.search.plan import Plan, plan_of
 from tests.privacy.search.shrink import shrunk
 
+# Cases in which an earlier engine broke its promise.
+FOUND = [
+    44,
+    265,
+    701,
+    874,
+    907,
+    1049,
+    1301,
+    1461,
+    1556,
+    1720,
+    1832,
+    2030,
+    2327,
+    2336,
+    2388,
+    2544,
+    2562,
+    2871,
+    2924,
+    3316,
+]
 CASES, AT_ONCE = 300, 60
+SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
 
 
-@pytest.mark.parametrize("first", range(1, CASES + 1, AT_ONCE))
+@pytest.mark.parametrize("first", range(0, CASES, AT_ONCE))
 def test_a_bounded_search_finds_nothing(first: int) -> None:
-    findings = list(map(run, map(plan_of, range(first, first + AT_ONCE))))
+    findings = list(map(run, map(plan_of, SEEDS[first : first + AT_ONCE])))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
 
@@ -93,7 +117,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_engine_is_found_within_the_bounded_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = list(map(plan_of, range(1, CASES + 1)))
+    plans = list(map(plan_of, SEEDS))
     BROKEN[name](monkeypatch)
     assert next((finding for finding in map(run, plans) if finding.breach), None) is not None
 
