@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         SpectralFormer,
         Transformer,
     )
-    from dprec.privacy import Privacy
+    from dprec.training.callback import Privacy
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "Transformer",
 ]
 
-_HOMES = {"Clicks": "dprec.data", "Sequences": "dprec.data", "Privacy": "dprec.privacy"}
+_HOMES = {"Clicks": "dprec.data", "Sequences": "dprec.data", "Privacy": "dprec.training.callback"}
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Imports point one way: kernels <- gradients, noise <- accounting <- sparsity <- checks <- verify <- privacy.
+"""Imports point one way: kernels, gradients and noise, accounting, sparsity, checks, verify, privacy, training.
 
 Models know the private sums that they ask for, and nothing else of privacy; data and metrics know none of these.
 """
@@ -20,8 +20,14 @@ UPWARDS = [
     "dprec.verify",
     "dprec.privacy",
 ]
-OUTSIDE = ["dprec.models", "dprec.data", "dprec.metrics", "dprec.*"]  # of what a private step is made of
-LAYERS = ["dprec_kernels", *UPWARDS, "dprec.models"]
+OUTSIDE = [
+    "dprec.training",
+    "dprec.models",
+    "dprec.data",
+    "dprec.metrics",
+    "dprec.*",
+]  # of what a private step is made of
+LAYERS = ["dprec_kernels", *UPWARDS, "dprec.training", "dprec.models"]
 FORBIDDEN = {  # folder: what it may not import; a folder that does not exist yet is bound all the same
     "kernels/dprec_kernels": ["dprec"],
     "dprec/noise": [*UPWARDS[1:], *OUTSIDE],
@@ -31,16 +37,37 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "dprec/sparsity": [*UPWARDS[4:], *OUTSIDE],
     "dprec/checks": ["dprec.noise", "dprec.accounting", "dprec.verify", "dprec.privacy", *OUTSIDE],
     "dprec/verify": ["dprec.noise", "dprec.accounting", "dprec.privacy", *OUTSIDE],
-    "dprec/privacy": OUTSIDE,
+    "dprec/privacy": [*OUTSIDE, "pytorch_lightning", "torchmetrics"],
+    "dprec/training": ["dprec.models", "dprec.metrics", "dprec.*"],
     "dprec/convex": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.benchmarks", "dprec.cli"],
     "dprec/cli": ["dprec.run"],
-    "dprec/models": ["dprec.noise", "dprec.sparsity", "dprec.checks", "dprec.verify", "dprec.privacy", "dprec.*"],
+    "dprec/models": [
+        "dprec.noise",
+        "dprec.sparsity",
+        "dprec.checks",
+        "dprec.verify",
+        "dprec.privacy",
+        "dprec.training",
+        "dprec.*",
+    ],
     "dprec/data": [*LAYERS, "dprec.metrics", "dprec.*"],
     "dprec/metrics": [*LAYERS, "dprec.data", "dprec.*"],
 }
 # What the folders may use of the top level: everything else there is a command.
 SHARED = {"dprec.errors"}
-PACKAGES = {"privacy", "verify", "checks", "sparsity", "accounting", "gradients", "noise", "models", "data", "metrics"}
+PACKAGES = {
+    "training",
+    "privacy",
+    "verify",
+    "checks",
+    "sparsity",
+    "accounting",
+    "gradients",
+    "noise",
+    "models",
+    "data",
+    "metrics",
+}
 
 
 def imported(file: Path) -> set[str]:

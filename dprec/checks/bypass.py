@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import (
-    BatchSizeFinder,
-    LearningRateFinder,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -22,9 +15,7 @@ from dprec.errors import UserError
 
 
 def refuse_model(model: Any) -> None:
-    """Refuse a model that is not trained through a descent, or that says itself that it mixes users."""
-    if not hasattr(model, "descent") or not hasattr(model, "losses"):
-        raise UserError(f"{type(model).__name__} cannot be trained privately: subclass dprec.Learner")
+    """Refuse a model that says itself that it mixes users, or that writes in every pass."""
     mixed = getattr(model, "mixes_users", None)
     if mixed:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")
@@ -47,33 +38,6 @@ def _rewritten(part: nn.Module) -> str | None:
             "torch.nn.utils.parametrizations"
         )
     return None
-
-
-def refuse_tuners(trainer: pl.Trainer) -> None:
-    """Refuse callbacks that train to find a setting: those steps would look at the data and have no noise."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
-            raise UserError(
-                f"{type(callback).__name__} trains without privacy to find its setting: leave it out and give "
-                "model.learning_rate and data.batch_size"
-            )
-
-
-def refuse_overtaking(trainer: pl.Trainer, privacy: pl.Callback) -> None:
-    """Refuse a step whose batch another callback was the first to see."""
-    first: pl.Callback = trainer.callbacks[0]  # type: ignore[attr-defined]
-    if first is not privacy:
-        raise UserError(
-            f"{type(first).__name__} was put before Privacy while training, so it could change the batch: give the "
-            "trainer its callbacks before trainer.fit"
-        )
-
-
-def refuse_averaging(trainer: pl.Trainer) -> None:
-    """Refuse averages of weights, for a run whose rows owe noise between steps."""
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    if any(isinstance(callback, (WeightAveraging, StochasticWeightAveraging)) for callback in callbacks):
-        raise UserError("averaged weights would hold rows that still owe noise: leave LazyDP or averaging out")
 
 
 def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection[int]) -> None:

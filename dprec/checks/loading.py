@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,18 +18,22 @@ from dprec.gradients.tape import batch_tensors
 
 
 class Loading:
-    """The users of a run as its loader and its model's transfer hooks make batches of them."""
+    """The users of a run as its loader makes batches of them, and `transfer` brings these to the model.
 
-    def __init__(self, trainer: pl.Trainer, unit: str = "user") -> None:
-        loader: Any = trainer.train_dataloader
+    `holders` are what may hold generators of its own, beside data set and collate function.
+    """
+
+    def __init__(
+        self, loader: Any, unit: str, holders: Sequence[Any], transfer: Callable[[Any], Any] = lambda batch: batch
+    ) -> None:
         _refuse_loader(loader, unit)
         self.dataset = loader.dataset
         self.unit = unit
         self._collate: Callable[[Any], Any] = loader.collate_fn
         self._sampler = loader.batch_sampler
         self._sampler.telling = True
-        self._loader, self._trainer = loader, trainer
-        self.streams = Streams([trainer.lightning_module, self.dataset, self._collate])
+        self._loader, self._transfer = loader, transfer
+        self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
 
     def __len__(self) -> int:
@@ -72,10 +75,7 @@ class Loading:
                 f"the loader cannot make a batch of nobody, which a step may draw ({type(error).__name__}: "
                 f"{str(error).splitlines()[0] if str(error) else 'no message'}): let collate_fn return [] for no rows"
             ) from error
-        module: Any = self._trainer.lightning_module
-        batch = self._trainer.precision_plugin.convert_input(batch)
-        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-        batch = self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        batch = self._transfer(batch)
         self.check(batch, users)
         return [part for part in batch if len(part)]
 

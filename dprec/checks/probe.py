@@ -55,7 +55,14 @@ class Probe:
         self._done = (False, False)
         self._steps = 0
 
-    def __call__(self, module: Any, made: Made, drawn: Sequence[int], owing: Collection[int] = ()) -> None:
+    def __call__(
+        self,
+        module: nn.Module,
+        losses: Callable[[Any], Tensor],
+        made: Made,
+        drawn: Sequence[int],
+        owing: Collection[int] = (),
+    ) -> None:
         """Look at a few of the users that a step has drawn, if they tell more than those before."""
         self._steps += 1
         rare = self._steps > SPREAD and self._steps & (self._steps - 1)
@@ -63,7 +70,7 @@ class Probe:
             return
         company, told = _company(made, drawn, self._streams)
         if told > self._done:
-            probe(module, trained_parameters(module), module.losses, made, company, self._streams, owing)
+            probe(module, trained_parameters(module), losses, made, company, self._streams, owing)
             self._done = told
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -35,11 +34,14 @@ _ATOMS = (
     Tensor,
     np.ndarray,
 )
-_OUTSIDE = (pl.Trainer, DataLoader, PayFirst)  # they hold the whole run
 _LIBRARIES = {
     "torch", "pytorch_lightning", "lightning", "lightning_utilities", "lightning_fabric", "torchmetrics", "numpy",
     "dprec", "dprec_kernels", *sys.stdlib_module_names,
 }  # fmt: skip
+
+
+class OfTheRun:
+    """What drives a run, and is no part of what it trains."""
 
 
 def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterator[tuple[str, Any]]:
@@ -50,11 +52,11 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
     >>> [name for name, _ in reachable(vars(part)["_parameters"] | {"seen": part.seen})]
     ['weight', 'bias', "seen['users'][0]", "seen['users'][1]"]
     """
-    met = {id(thing) for thing in without}
+    met, outside = {id(thing) for thing in without}, _outside()
     waiting = [(name, value) for name, value in reversed(list(roots.items()))]
     while waiting:
         name, value = waiting.pop()
-        if isinstance(value, _OUTSIDE) or (id(value) in met and not isinstance(value, (int, float, str, type(None)))):
+        if isinstance(value, outside) or (id(value) in met and not isinstance(value, (int, float, str, type(None)))):
             continue
         met.add(id(value))
         inner = _parts(name, value)
@@ -62,6 +64,12 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
             yield name, value
         else:
             waiting += reversed(inner)
+
+
+def _outside() -> tuple[type, ...]:
+    """Return the kinds of things that hold the whole run."""
+    lightning = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
+    return (DataLoader, PayFirst, OfTheRun, *([] if lightning is None else [lightning]))
 
 
 def _parts(name: str, value: Any) -> list[tuple[str, Any]] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import pytorch_lightning as pl
+from typing import TYPE_CHECKING, Any
 
 from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 # The values a run can have, and why it cannot have others.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {

@@ -21,7 +21,7 @@ from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Transformer
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
 BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}

@@ -19,7 +19,7 @@ class Periods:
         self._sampling, self._rules = sampling, rules
         self._now: int | None = None  # the period of the last step that this process took
 
-    def enter(self, step: int, everybody: Users, model: Any, sums: ExactSums) -> None:
+    def enter(self, step: int, everybody: Users, trained: Any, sums: ExactSums) -> None:
         """At the start of a period, whose batch comes next, let strategies look at it."""
         period = self._sampling.period_of(step)
         if period is None:
@@ -27,7 +27,7 @@ class Periods:
         if period != self._now:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
-            self._rules.enter(period, model, trained_parameters(model), own, sums)
+            self._rules.enter(period, trained, trained_parameters(trained.module), own, sums)
 
 
 class UsersOfAPeriod:

@@ -11,7 +11,7 @@ from dprec.accounting.ledger import Ledger
 from dprec.accounting.partition import Partition
 from dprec.data.histories import visits
 from dprec.errors import UserError
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 
 
 def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str, Any] | None = None) -> None:

@@ -16,7 +16,6 @@ from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.privacy.callback import Privacy
 from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.catalogue import settle_catalogue
 from dprec.run.checkpoints import SaveRun
@@ -28,6 +27,7 @@ from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data, stored_settings
 from dprec.run.tasks import task_of
 from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
+from dprec.training.callback import Privacy
 
 
 class Experiment:

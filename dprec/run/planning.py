@@ -16,11 +16,11 @@ from dprec.data.poisson import UserBatches, user_batches
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.privacy.callback import Privacy
 from dprec.run.console import notice_box
 from dprec.run.experiment import sizes_for
 from dprec.run.tasks import task_of
 from dprec.run.trainer import total_steps
+from dprec.training.callback import Privacy
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dprec.privacy.callback import Privacy
 from dprec.run.tasks import Task
+from dprec.training.callback import Privacy
 
 LEAST_SECONDS = 2.0  # between two looks at ε, which costs a composition of the whole ledger
 LINES = 10  # printed where there is no terminal

@@ -20,7 +20,7 @@ from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, rel
 from dprec.errors import UserError
 from dprec.models import Spectral
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.privacy.support import BATCH, USERS, data, fit, trainer
 
 entries = st.lists(

@@ -20,7 +20,7 @@ from dprec.auditing.one_run import LowerBound, lower_bound
 from dprec.gradients import norms
 from dprec.gradients.contribution import Contribution, Rows
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms
 from tests.models.zoo import ITEMS, LENGTH, Zoo
 from tests.privacy.support import trainer

@@ -13,7 +13,7 @@ from dprec.auditing.canaries import Canaries
 from dprec.auditing.data import CanariedSequences
 from dprec.auditing.losses import losses_of
 from dprec.models import DualEncoder
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.auditing.support import Broken, noise_times
 from tests.privacy.support import trainer
 

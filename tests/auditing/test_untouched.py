@@ -8,7 +8,7 @@ from dprec.auditing.untouched import touching_alone, untouched_rows
 from dprec.data import Sequences
 from dprec.data.histories import Histories
 from dprec.models import DualEncoder
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.auditing.support import noise_on_touched_rows_only
 from tests.privacy.support import data, trainer
 

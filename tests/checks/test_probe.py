@@ -162,10 +162,10 @@ def test_padding_is_probed_as_soon_as_somebody_is_padded() -> None:
     model, look = MeanOverPadding(), Probe()
     alike = SequenceBatch(torch.ones(5, 3, dtype=torch.long), torch.ones(5, 3, dtype=torch.long))
     padded = batch_of(4)
-    look(model, lambda users: [], [])
-    look(model, lambda users: [select_users(alike, users)], range(5))  # nobody is padded, so nobody differs
+    look(model, model.losses, lambda users: [], [])
+    look(model, model.losses, lambda users: [select_users(alike, users)], range(5))  # nobody is padded
     with pytest.raises((MixedUsers, UncoveredUse), match="padding"):
-        look(model, lambda users: [select_users(padded, users)], range(4))
+        look(model, model.losses, lambda users: [select_users(padded, users)], range(4))
 
 
 def test_dropout_between_recurrent_layers_is_no_mixing() -> None:

@@ -81,7 +81,7 @@ def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
         raise Stopped
 
     seen: list = []
-    from dprec.privacy.callback import Privacy
+    from dprec.training.callback import Privacy
 
     begin = Privacy.begin_with
     with (

@@ -21,7 +21,7 @@ from dprec.cli.command import Command
 from dprec.data import Sequences
 from dprec.fit import main as fit
 from dprec.models import Transformer
-from dprec.privacy import Privacy
+from dprec.training.callback import Privacy
 from tests.commands.support import ROOT, environment
 
 

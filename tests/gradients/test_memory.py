@@ -21,7 +21,7 @@ import torch
 from torchmetrics import MeanMetric
 from dprec.data import Clicks
 from dprec.models import DLRM
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.sparsity import AdaFEST, LazyDP
 

@@ -18,7 +18,7 @@ from dprec.gradients.contribution import Rows, SharedRows
 from dprec.gradients.tape import Tape
 from dprec.models import DualEncoder, Transformer, negatives
 from dprec.models.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
 from tests.models.zoo import ITEMS, MODELS, batch_of, dual_encoder
 

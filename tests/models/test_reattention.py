@@ -19,7 +19,7 @@ from dprec.errors import UserError
 from dprec.models import DPFormer, reattention
 from dprec.models.cooccurrence import item_presence
 from dprec.models.descent import PlainDescent
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit
 

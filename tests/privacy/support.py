@@ -12,7 +12,7 @@ from dprec.checks.probe import probe
 from dprec.data import Sequences
 from dprec.gradients.tape import select_users
 from dprec.models import Transformer
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 
 USERS, BATCH = 60, 12
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Transformer
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.models.zoo import Zoo
 from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.callback import Privacy
 from dprec.privacy.step import PrivateGradient
+from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of
 from tests.privacy import support
 

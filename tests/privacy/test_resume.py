@@ -9,7 +9,7 @@ import pytest
 import pytorch_lightning as pl
 
 from dprec.errors import UserError
-from dprec.privacy.callback import Privacy
+from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, model, trainer
 
 

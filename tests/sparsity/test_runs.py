@@ -17,11 +17,11 @@ from dprec.data import Clicks, Sequences
 from dprec.errors import UserError
 from dprec.fit import main as fit_command
 from dprec.models import PCTR, DualEncoder
-from dprec.privacy.callback import Privacy
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, Strategy
 from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
+from dprec.training.callback import Privacy
 from tests.sparsity.support import Served
 
 STEPS = 5

@@ -22,9 +22,9 @@ from dprec.gradients.clipping import Clipping
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy import step
-from dprec.privacy.callback import Privacy
 from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows import row_rules
+from dprec.training.callback import Privacy
 from dprec.verify import recount
 from dprec.verify.self_check import BrokenPromise
 from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder

@@ -1,4 +1,4 @@
-"""The Lightning callback that makes a model's training private, and says what that guarantees."""
+"""A private run: its settings, its plan, its ledger and its sentence, whoever trains."""
 
 from __future__ import annotations
 
@@ -7,46 +7,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-import pytorch_lightning as pl
-import torch
-
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.composition import COARSE
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.partition import Partition
 from dprec.accounting.plan import Plan
-from dprec.accounting.release import NoisySums, Release
+from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
 from dprec.accounting.terms import refuse_change, refuse_part, refuse_unrecorded, terms
-from dprec.checks.bypass import (
-    refuse_averaging,
-    refuse_model,
-    refuse_other_gradients,
-    refuse_overtaking,
-    refuse_own_step,
-    refuse_tuners,
-)
-from dprec.checks.loading import Loading
-from dprec.checks.probe import Probe
-from dprec.checks.state import Unchanged
-from dprec.checks.switches import refuse_switches, switches_of
+from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
-from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.noise.gaussian import GaussianNoise, most_users
-from dprec.privacy.descent import NoDescent, PrivateDescent
+from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.guarantee import guarantee
-from dprec.privacy.periods import Periods
-from dprec.privacy.saved import forget_evaluation
-from dprec.privacy.step import PrivateGradient
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
-from dprec.verify.drawn import Drawn
-from dprec.verify.self_check import SelfCheck
 
 
-class Privacy(pl.Callback):
-    """Trains whatever model it is given with differential privacy per user, or whatever else the data draws as one.
+class PrivateRun(OfTheRun):
+    """What a private run may spend and has spent, and what that guarantees.
 
     Args:
         epsilon: the budget; training stops before a step that would pass it. None: ε is only reported.
@@ -176,98 +155,6 @@ class Privacy(pl.Callback):
             self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, self.coarse
         )
 
-    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
-        """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
-        if stage == "fit":
-            refuse_tuners(trainer)
-            if hasattr(pl_module, "descent"):
-                pl_module.descent = NoDescent()
-            others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
-            trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        refuse_switches(switches_of(trainer))
-        if self.rules.defer:
-            refuse_averaging(trainer)
-        refuse_model(pl_module)
-        torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
-        total: int = pl_module.total_steps
-        releases = tuple(getattr(pl_module, "releases", ()))
-        self.plan(getattr(trainer.train_dataloader, "batch_sampler", None), total, releases)
-        self._continue(trainer)
-        self._loading = Loading(trainer, self.sampling.unit)
-        if not self.noise.seeded:
-            self._loading.forget_seeds()
-        self._loading.of([0])
-        self._loading.of([])  # a draw may be empty: say now where that cannot be
-        self._probe, self._first, self._periods = Probe(self._loading.streams), True, Periods(self.sampling, self.rules)
-        self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
-        if self._allowed == 0 and self.steps == 0:
-            raise self.planned.too_dear()
-        sums = NoisySums(self.planned.releases, self.noise, self.ledger.record)
-        trained = trained_parameters(pl_module)
-        self.coarse |= "bf16" in str(trainer.precision) or any(p.dtype.itemsize < 4 for p in trained.values())
-        sigma, unit = self.sigma * self.rules.gradient_noise, self.clipping.max_norm / self.sampling.expected_batch
-        most = most_users(self.sampling.expected_batch)
-        self.rules.begin(pl_module, trained, self.sigma, unit, self.noise, most)
-        if self.steps == 0:
-            self.rules.prepare(pl_module, trained, self._loading, sums, len(self.sampling.periods))
-        self.rules.guard(pl_module, pl_module.optimizers(use_pl_optimizer=False), self.steps)
-        self._drawn = Drawn(self._loading.of, self._loading.streams)
-        gradient = PrivateGradient(
-            self.clipping,
-            sigma,
-            self.sampling.expected_batch,
-            self.noise,
-            padding_rows(pl_module),
-            self._record,
-            self.rules,
-            self._loading.refuse_other,
-            most,
-            self._self_check(pl_module, trained),
-        )
-        self._descent = pl_module.descent = PrivateDescent(gradient, sums, sigma * unit, self.steps + self._allowed)
-        owing = [name for name in trained if self.rules.defer and self.rules.over(name)]
-        self._unchanged, self._owing = Unchanged(pl_module, owing), [id(trained[name]) for name in owing]
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        refuse_overtaking(trainer, self)
-        self._before = self.steps
-        drawn = self._loading.drawn(self.steps)
-        self._loading.check(batch, drawn)
-        self._drawn.users = drawn
-        self._probe(pl_module, self._loading.of, drawn, self._owing)
-        self._periods.enter(self.steps, self._loading, pl_module, self._descent.sums)
-        self._loading.hold(batch)
-        self._unchanged.begin()
-        if not self.noise.seeded:
-            self._loading.streams.reseed()
-
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Let no parameter move by a gradient that was not made private."""
-        refuse_own_step(pl_module, self.steps - self._before)
-        refuse_other_gradients(pl_module, optimizer, self._descent.gradient.filled)
-        self._unchanged.end()
-        self.rules.update(optimizer)
-        self._loading.release()
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        refuse_own_step(pl_module, self.steps - self._before)
-
-    def on_validation_start(self, *_: Any) -> None:
-        self.rules.settle()
-
-    def on_train_end(self, *_: Any) -> None:
-        self.rules.settle()
-
-    def on_exception(self, *_: Any) -> None:
-        self.rules.settle()
-
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        forget_evaluation(checkpoint)
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "ledger": self.ledger.state_dict(),
@@ -292,24 +179,22 @@ class Privacy(pl.Callback):
         self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases, self._bought)
         refuse_unrecorded(self.steps, self.ledger, sampling)
 
-    def _self_check(self, module: Any, trained: dict[str, torch.nn.Parameter]) -> SelfCheck | None:
-        if not self.verify:
-            return None
-        return SelfCheck(self.verify, module, trained, self.clipping, self.rules, self._drawn)
-
-    def _continue(self, trainer: pl.Trainer) -> None:
-        """Check that what was taken over is the beginning of this very run."""
-        if self._resumed is None and trainer.global_step:
-            raise UserError(f"the checkpoint's first {trainer.global_step} steps were not private: start a new run")
+    def start(self, taken: int, total: int) -> int:
+        """Return how many steps this process may take, for a model that has taken some of a run's steps in all."""
+        if self._resumed is None and taken:
+            raise UserError(f"the checkpoint's first {taken} steps were not private: start a new run")
         if self._resumed is not None:
             refuse_change(self._resumed, self.planned.settings())
-        if self.steps != trainer.global_step:
-            raise UserError(
-                f"the model has taken {trainer.global_step} steps, its ledger {self.steps}: it is not whole"
-            )
+        if self.steps != taken:
+            raise UserError(f"the model has taken {taken} steps, its ledger {self.steps}: it is not whole")
+        self._first = True
+        self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
+        if self._allowed == 0 and self.steps == 0:
+            raise self.planned.too_dear()
+        return self._allowed
 
-    def _record(self) -> None:
-        """Enter the coming release in the ledger. The entry comes first: a crash may over-count, never under-count."""
+    def record(self) -> None:
+        """Enter the coming step in the ledger. The entry comes first: a crash may over-count, never under-count."""
         if self._allowed == 0:
             raise UserError(f"the budget epsilon={self.epsilon} is spent: another step would pass it")
         self._allowed -= 1

@@ -1,0 +1,106 @@
+"""The steps of a private run on one model, whoever drives them: what is refused, probed, recorded and checked, when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dprec.accounting.release import NoisySums
+from dprec.checks.bypass import refuse_model, refuse_other_gradients, refuse_own_step
+from dprec.checks.loading import Loading
+from dprec.checks.probe import Probe
+from dprec.checks.reachable import OfTheRun
+from dprec.checks.state import Unchanged
+from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.noise.gaussian import most_users
+from dprec.privacy.descent import PrivateDescent
+from dprec.privacy.periods import Periods
+from dprec.privacy.run import PrivateRun
+from dprec.privacy.step import PrivateGradient
+from dprec.verify.drawn import Drawn
+from dprec.verify.self_check import SelfCheck
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run trains: a module, one loss per user of a micro-batch, and the optimizer that moves the module."""
+
+    module: nn.Module
+    losses: Callable[[Any], Tensor]
+    optimizer: Optimizer
+
+
+class PrivateSteps(OfTheRun):
+    """Takes the steps of a run. Each is `draw`, then the gradient by `descent`, then `release`, then the optimizer.
+
+    `taken` of the run's `total` steps were taken before, by a run that this one goes on with.
+    """
+
+    def __init__(self, run: PrivateRun, trained: Trained, loading: Loading, taken: int, total: int) -> None:
+        refuse_model(trained.module)
+        torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
+        self.run, self.trained, self._loading = run, trained, loading
+        module, rules, sampling = trained.module, run.rules, run.sampling
+        if not run.noise.seeded:
+            loading.forget_seeds()
+        loading.of([0])
+        loading.of([])  # a draw may be empty: say now where that cannot be
+        self._probe, self._periods = Probe(loading.streams), Periods(sampling, rules)
+        allowed = run.start(taken, total)
+        sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
+        parameters = trained_parameters(module)
+        run.coarse |= any(p.dtype.itemsize < 4 for p in parameters.values())
+        sigma, unit = run.sigma * rules.gradient_noise, run.clipping.max_norm / sampling.expected_batch
+        most = most_users(sampling.expected_batch)
+        rules.begin(module, parameters, run.sigma, unit, run.noise, most)
+        if run.steps == 0:
+            rules.prepare(trained, parameters, loading, sums, len(sampling.periods))
+        rules.guard(module, trained.optimizer, run.steps)
+        self._drawn = Drawn(loading.of, loading.streams)
+        check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
+        gradient = PrivateGradient(
+            run.clipping,
+            sigma,
+            sampling.expected_batch,
+            run.noise,
+            padding_rows(module),
+            run.record,
+            rules,
+            loading.refuse_other,
+            most,
+            check,
+        )
+        self.descent = PrivateDescent(gradient, sums, sigma * unit, run.steps + allowed)
+        owing = [name for name in parameters if rules.defer and rules.over(name)]
+        self._unchanged, self._owing = Unchanged(module, owing), [id(parameters[name]) for name in owing]
+        self._before = run.steps
+
+    def draw(self, batch: Any) -> None:
+        """Take the batch of the coming step, if it is what the sampler drew."""
+        self._before = self.run.steps
+        drawn: Sequence[int] = self._loading.drawn(self.run.steps)
+        self._loading.check(batch, drawn)
+        self._drawn.users = drawn
+        self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
+        self._periods.enter(self.run.steps, self._loading, self.trained, self.descent.sums)
+        self._loading.hold(batch)
+        self._unchanged.begin()
+        if not self.run.noise.seeded:
+            self._loading.streams.reseed()
+
+    def release(self, optimizer: Optimizer) -> None:
+        """Let the optimizer step, by nothing but the gradient that was made private."""
+        self.refuse_own_step()
+        refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
+        self._unchanged.end()
+        self.run.rules.update(optimizer)
+        self._loading.release()
+
+    def refuse_own_step(self) -> None:
+        """Refuse a step that did not ask for the private gradient exactly once."""
+        refuse_own_step(self.trained.module, self.run.steps - self._before)
