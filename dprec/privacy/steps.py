@@ -98,7 +98,10 @@ class PrivateSteps(OfTheRun):
         self.refuse_own_step()
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
+        check = self.descent.gradient.check
+        check.stepping(optimizer)
         self.run.rules.update(optimizer)
+        check.stepped()
         self._loading.release()
 
     def refuse_own_step(self) -> None:

@@ -63,8 +63,12 @@ class NoiseWatch:
             before, released = old.flatten(), values.flatten()
         else:
             released = gradient.reshape(-1)[held].double() * batch
+        self.compare(name, released, before, std, torch.finfo(gradient.dtype).eps)
+
+    def compare(self, name: str, released: Tensor, before: Tensor, std: float, eps: float) -> None:
+        """Compare numbers with what they were before their noise; they are held with a relative rounding of `eps`."""
         # Below this nothing can be told of noise that is added to numbers so large.
-        rounding = torch.finfo(gradient.dtype).eps * float(torch.cat([released, before.new_zeros(1)]).abs().amax())
+        rounding = eps * float(torch.cat([released, before.new_zeros(1)]).abs().amax())
         least = max((rounding / std) ** 2, 1e-12) if std else math.inf
         if least < 1e-4 and len(released):
             mean = float((released - before).square().mean()) / std**2
@@ -81,6 +85,10 @@ class NoiseWatch:
                     f"and {std:.3g} is promised"
                 )
         return None
+
+    def some(self, count: int, width: int) -> Tensor:
+        """Draw some of so many rows with so many numbers each, ascending."""
+        return self._places(count, max(1, ENTRIES // max(1, width))).unique()
 
     def _places(self, count: int, most: int = ENTRIES) -> Tensor:
         if count <= most:

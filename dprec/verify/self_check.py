@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dprec.checks.perturbed import Shaken
 from dprec.errors import UserError
@@ -30,6 +31,7 @@ from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn import Drawn
 from dprec.verify.fingerprint import fingerprints
 from dprec.verify.generators import Generators, kept
+from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import Judge
 from dprec.verify.recount import Vector, less, norm, recount, squares
@@ -81,12 +83,14 @@ class SelfCheck(StepCheck):
         self.time = SpareTime(share)
         self.checked = 0  # steps
         self._module, self._clipping, self._rules, self._drawn = module, clipping, rules, drawn
-        self._tables = [table.name for table in tables_of(module, trained)]
+        tables = {table.name: table for table in tables_of(module, trained)}
+        self._tables = list(tables)
         self._padding = padding_rows(module)
         padding: dict[str, list[int]] = {}
         for place in self._padding:
             padding.setdefault(place.parameter, []).append(place.row)
         self._watch = NoiseWatch(padding)
+        self._late = LateNoise(self._watch, tables, rules.defer)
         self._due = False
 
     def begin(self) -> None:
@@ -125,17 +129,32 @@ class SelfCheck(StepCheck):
                 self._watch.before(name, total)
 
     def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
-        if self._due and self._rules.noised_now(name):
-            with self.time.check():
+        with self.time.check():
+            if not self._rules.noised_now(name):
+                self._late.read(name, gradient.indices()[0])
+                if self._due:
+                    self._late.follow(name, gradient.indices()[0], std / batch)
+            elif self._due:
                 self._watch.after(name, gradient, batch, std)
 
     def end(self) -> None:
-        if self._due:
-            with self.time.check():
-                found = self._watch.problem()
-                if found is not None:
-                    raise BrokenPromise(found)
+        with self.time.check():
+            self._refuse_noise()
         self.time.stop()
+
+    def stepping(self, optimizer: Optimizer) -> None:
+        with self.time.check():
+            self._late.step(optimizer)
+
+    def stepped(self) -> None:
+        with self.time.check():
+            self._late.stepped()
+            self._refuse_noise()
+
+    def _refuse_noise(self) -> None:
+        found = self._watch.problem()
+        if found is not None:
+            raise BrokenPromise(found)
 
     def _refuse_rows(self, step: Summed) -> None:
         """Refuse a batch whose rows are not the users that were drawn, one each."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dprec.gradients.row_sum import RowSum
 
@@ -42,3 +43,9 @@ class StepCheck:
 
     def end(self) -> None:
         """Stop the run, if anything was wrong, before the step is released."""
+
+    def stepping(self, optimizer: Optimizer) -> None:
+        """Hear that parameters are about to move by their gradients, and tables whose noise comes later by theirs."""
+
+    def stepped(self) -> None:
+        """Hear that tables whose noise comes later have moved."""

@@ -82,7 +82,9 @@ class Steps:
         batch = change(self.people.__getitems__(users))
         with torch.autocast("cpu", torch.bfloat16) if self.bfloat16 else nullcontext():
             self.gradient(self.parameters, self.losses, batch)
+        self.check.stepping(self.optimizer)
         self.rules.update(self.optimizer)
+        self.check.stepped()
         self.optimizer.step()
 
     def go_on(self, count: int, change: Callable[[list[Any]], list[Any]] | None = None) -> None:

@@ -22,7 +22,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy import step
-from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP
+from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense, lazy_tables
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify import recount
@@ -116,6 +116,30 @@ def table_without_noise() -> Iterator[None]:
 
 
 @contextmanager
+def debts_forgotten() -> Iterator[None]:
+    """Rows under `LazyDP` are settled without the noise that they owe."""
+    right = lazy_tables.lazy_noise
+
+    def wrong(values: Tensor, rows: Tensor, std: Any, *rest: Any, **options: Any) -> None:
+        right(values, rows, 0 * std, *rest, **options)
+
+    with mock.patch.object(lazy_tables, "lazy_noise", wrong):
+        yield
+
+
+@contextmanager
+def step_without_noise() -> Iterator[None]:
+    """A table under `Dense` moves by its sum alone."""
+    right = dense.dense_noise
+
+    def wrong(table: Tensor, std: float, *rest: Any, **options: Any) -> None:
+        right(table, 0.0, *rest, **options)
+
+    with mock.patch.object(dense, "dense_noise", wrong):
+        yield
+
+
+@contextmanager
 def rows_not_counted() -> Iterator[None]:
     """Of the rows that users move only the even ones are counted."""
     right = row_rules.batch_rows
@@ -156,6 +180,8 @@ def mixed(parts: list[Any]) -> list[Any]:
         (nothing_wrong, in_place_of_another, "transformer", "with one user more"),
         (last_user_dropped, None, "transformer", "autograd gives|with one user more"),
         (table_without_noise, None, "transformer", "'embedding.weight' would be released with noise"),
+        (debts_forgotten, None, "lazydp", "'.*weight' would be released with noise"),
+        (step_without_noise, None, "dense", "'.*weight' would be released with noise"),
         (rows_not_counted, None, "adafest", "are not counted"),
         (nothing_wrong, mixed, "transformer", "with one user more"),
     ],
@@ -166,7 +192,7 @@ def test_a_broken_engine_is_found(
     broken: Callable[[], Any], change: Callable[[list[Any]], list[Any]] | None, model: str, said: str, seed: int
 ) -> None:
     """Within 50 steps, although checks take two hundredths of the time."""
-    sparsity = [AdaFEST(threshold=2.0)] if model == "adafest" else []
+    sparsity = {"adafest": [AdaFEST(threshold=2.0)], "lazydp": [LazyDP()], "dense": [Dense()]}.get(model, [])
     steps = steps_of(model, seed, sparsity=sparsity, verify=0.02)
     with broken(), pytest.raises(BrokenPromise, match=said):
         steps.go_on(STEPS, change)

@@ -1,0 +1,106 @@
+"""Noise that a table gets after its gradient: has it come, once a row is settled?
+
+Some rows are followed from a moment on at which they owe nothing. What plain SGD without noise would make of them is
+done step by step beside the run, in float64, and so is the variance that their noise should have: nothing of how a
+strategy sums its noise up is used here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from dprec.sparsity.rows.tables import Table
+from dprec.verify.noise_watch import NoiseWatch
+from dprec_kernels.ordering import is_among
+
+
+@dataclass
+class Followed:
+    """Rows of a table as they would be without noise.
+
+    >>> followed = Followed(torch.tensor([2, 5]), torch.ones(2, 1, dtype=torch.float64), std=2.0)
+    >>> gradient = torch.sparse_coo_tensor(torch.tensor([[5]]), torch.tensor([[4.0]]), (9, 1)).coalesce()
+    >>> followed.step(gradient, rate=0.5, decay=0.0)
+    >>> followed.values.flatten().tolist(), followed.variance
+    ([1.0, -1.0], 1.0)
+    """
+
+    rows: Tensor  # (n,) ascending
+    values: Tensor  # (n, *rest) float64
+    std: float  # of the noise in each entry of a step's gradient
+    variance: float = 0.0  # of all noise that a row should have had since
+
+    def step(self, gradient: Tensor, rate: float, decay: float) -> None:
+        """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
+        touched, keep = gradient.indices()[0], 1 - rate * decay
+        self.values *= keep
+        self.variance = keep**2 * self.variance + (rate * self.std) ** 2
+        if len(touched):
+            place = torch.searchsorted(touched, self.rows).clamp(max=len(touched) - 1)
+            there = touched[place] == self.rows
+            self.values[there] -= rate * gradient.values()[place[there]].double()
+
+
+class LateNoise:
+    """Follows a few rows of each table whose noise comes after its gradient, and tells a watch what has come.
+
+    Where rows `owe`, those are compared that are read again; else all, as soon as the step is taken.
+    """
+
+    def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], owe: bool) -> None:
+        self._watch, self._tables, self._owe = watch, tables, owe
+        self._followed: dict[str, Followed] = {}
+
+    def read(self, name: str, rows: Tensor) -> None:
+        """Hear that these rows of a table were read, so that they owe nothing just now."""
+        if self._owe and name in self._followed:
+            self._compare(name, rows)
+
+    def follow(self, name: str, read: Tensor, std: float) -> None:
+        """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
+        table = self._tables[name]
+        width = table.parameter[0].numel()
+        rows = read[self._watch.some(len(read), width)] if self._owe else self._watch.some(table.rows, width)
+        rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=rows.device))]
+        self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Take the coming step with all rows that are followed."""
+        for name in list(self._followed):
+            parameter = self._tables[name].parameter
+            told = rates(optimizer, parameter)
+            if told is None or parameter.grad is None:
+                del self._followed[name]
+            else:
+                self._followed[name].step(parameter.grad.coalesce(), *told)
+
+    def stepped(self) -> None:
+        """Compare what has its noise by now."""
+        if not self._owe:
+            for name in list(self._followed):
+                self._compare(name, self._followed[name].rows)
+
+    def _compare(self, name: str, settled: Tensor) -> None:
+        """Compare those of the rows that are among these, which ascend, and follow the others on."""
+        followed, parameter = self._followed.pop(name), self._tables[name].parameter.detach()
+        there = is_among(followed.rows, settled)
+        now, expected = parameter[followed.rows[there]].double().flatten(), followed.values[there].flatten()
+        std, eps = math.sqrt(followed.variance), torch.finfo(parameter.dtype).eps
+        self._watch.compare(name, now, expected, std, eps)
+        if not bool(there.all()):
+            left = followed.rows[~there], followed.values[~there]
+            self._followed[name] = Followed(*left, followed.std, followed.variance)
+
+
+def rates(optimizer: Optimizer, parameter: Tensor) -> tuple[float, float] | None:
+    """Return the learning rate and the decay that plain SGD has for a parameter; None for any other optimizer."""
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    if not isinstance(optimizer, SGD) or group["momentum"]:
+        return None
+    return float(group["lr"]), float(group["weight_decay"])
