@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprec import Privacy, Recommender
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
-from dprec.gradients.contribution import Outer
+from dprec.gradients.contributions import Outer
 from dprec.gradients.operations import RULES
 from dprec.gradients.operations.rule import by_user
 

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import UncoveredUse
 from dprec.gradients import layout
-from dprec.gradients.contribution import Contribution
+from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.intercept import tap
 from dprec.gradients.layout import Layout, layout_of, operation_name

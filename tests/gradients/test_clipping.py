@@ -14,7 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
-from dprec.gradients.contribution import Rows
+from dprec.gradients.contributions import Rows
 from dprec.gradients.tape import Tape
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax
@@ -85,7 +85,7 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
 def test_the_sum_does_not_depend_on_how_many_users_are_built_at_once(monkeypatch: Any, slice_size: int) -> None:
     model, batch = MODELS["transformer"]().double(), batch_of(5)
     expected = clipped_sums(model, [batch], Clipping())
-    monkeypatch.setattr("dprec.gradients.norms.SLICE", slice_size)
+    monkeypatch.setattr("dprec.gradients.contributions.building.SLICE", slice_size)
     assert distance(clipped_sums(model, [batch], Clipping()), expected) < 1e-12
 
 

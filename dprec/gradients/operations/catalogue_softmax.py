@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from dprec.gradients.catalogue_rows import CatalogueRows
-from dprec.gradients.contribution import Contribution, zeroed
+from dprec.gradients.contributions.base import Contribution, zeroed
+from dprec.gradients.contributions.catalogue_rows import CatalogueRows
 from dprec.gradients.layout import layout_of
 from dprec.gradients.operations.rule import Rules, at_least_float32, by_user, marked, named
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.gradients import layout
-from dprec.gradients.contribution import Aligned, Contribution, Dense
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.operations.rule import Operation, Rules, at_least_float32
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Rows
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.expression import Expression, express
 from dprec.gradients.layout import layout_of, mark
 from dprec.gradients.operations.rule import Rules, at_least_float32, named

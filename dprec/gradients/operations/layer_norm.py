@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Dense
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.operations.rule import Rules, at_least_float32, named
 
 if TYPE_CHECKING:

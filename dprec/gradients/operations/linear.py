@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contribution import Contribution, Dense, Outer
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.layout import layout_of
 from dprec.gradients.operations.rule import Rules, by_user, marked, named
 

@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Dense, Outer
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.layout import Layout, layout_of, mark, operation_name
 from dprec.gradients.operations.linear import linear
 from dprec.gradients.operations.rule import Rules, by_user, marked, named

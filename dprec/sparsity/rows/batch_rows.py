@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from dprec.accounting.release import Portion
 from dprec.errors import MixedUsers
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
-from dprec.gradients.contribution import Contribution, Rows, SharedRows
-from dprec.gradients.layout import layout_of
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import LookUp
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Tape, select_users
+from dprec.gradients.uses.layout import layout_of
 from dprec.sparsity.rows.strategy import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
@@ -37,7 +38,7 @@ def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution
     """Return what is left of a table's uses, all of them look-ups, where no other rows than these may change."""
     if rows is None:
         return list(uses)
-    return [use.only(rows) for use in uses if isinstance(use, (Rows, SharedRows))]
+    return [use.only(rows) for use in _look_ups(uses)]
 
 
 def batch_rows(
@@ -54,10 +55,9 @@ def batch_rows(
     pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
     for part in recorded:
         for name in space.tables:
-            for use in part.contributions.get(name, ()):
-                if isinstance(use, (Rows, SharedRows)):
-                    user, ids = _moved(use, alike - space.start(name))
-                    pairs.append((user + users) * space.size + space.flat(name, ids))
+            for use in _look_ups(part.contributions.get(name, ())):
+                user, ids = use.moved(alike - space.start(name))
+                pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
     user, row = _kept(space, torch.cat(pairs))
     here = ~is_among(row, alike)
@@ -126,25 +126,8 @@ def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter]
     return _kept(space, torch.cat(pairs))
 
 
-def _moved(use: Rows | SharedRows, besides: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the users and the rows of the reads that have a gradient.
-
-    It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
-    `besides`, which ascend, are left out.
-    """
-    if isinstance(use, Rows):
-        values = use.values.reshape(*use.ids.shape, -1)
-        if values.shape[1] and values.stride(1) == 0:
-            values = values[:, :1]  # a bag's, which all its reads share
-        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
-        moved = ((largest > 0) & (largest < torch.inf)).expand(use.ids.shape)
-        return moved.nonzero()[:, 0], use.ids[moved]
-    use = use.only(use.ids[~is_among(use.ids, besides)].unique())
-    if not len(use.ids):
-        return use.ids, use.ids
-    largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
-    user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
-    return user, use.ids[read]
+def _look_ups(uses: Iterable[Contribution]) -> list[LookUp]:
+    return [use for use in uses if isinstance(use, LookUp)]
 
 
 def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:

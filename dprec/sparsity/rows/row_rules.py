@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dprec.accounting.release import ExactSums, Release
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
-from dprec.gradients.contribution import Rows, SharedRows
+from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.gaussian import GaussianNoise, rounding
 from dprec.sparsity.rows.batch_rows import Users, batch_rows, broken_alone, look_ups, only
@@ -240,7 +240,7 @@ class RowRules:
 
     def _refuse_whole(self, recorded: Recorded) -> None:
         for name in self._over:
-            if not all(isinstance(use, (Rows, SharedRows)) for use in recorded.contributions.get(name, ())):
+            if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(
                     f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so every row changes in "
                     f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "

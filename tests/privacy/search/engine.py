@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping
+from dprec.gradients.contributions import building
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise, most_users, rounding
 from dprec.privacy.step import PrivateGradient
@@ -102,9 +103,9 @@ class Engine:
     def _room(self) -> Iterator[None]:
         """Have gradients built in pieces and built again, as those of large models are."""
         with contextlib.ExitStack() as stack:
-            for name, factor in (("SLICE", 1), ("KEPT", 4)):
-                if self.plan.room and hasattr(norms, name):
-                    stack.enter_context(mock.patch.object(norms, name, factor * self.plan.room))
+            for home, name, factor in ((building, "SLICE", 1), (norms, "KEPT", 4)):
+                if self.plan.room:
+                    stack.enter_context(mock.patch.object(home, name, factor * self.plan.room))
             yield
 
     def _strategies(self) -> list[Strategy]:
