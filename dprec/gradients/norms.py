@@ -130,7 +130,8 @@ def _sum_known(
         squared[users] += (norms.sqrt() + slack[users]).square()
         done[users] = True
     weight = torch.where(done, scale(squared.sqrt(), noise), 0.0)
-    broken = done & (weight == 0)
+    # Of the others, too, who are still to be built: 0 · ∞ would not be 0. No rounding is finite where a term is not.
+    broken = (done & (weight == 0)) | ~torch.isfinite(noise)
     for contribution in contributions:
         if bool(broken.any()):
             contribution.forget(broken)
