@@ -175,19 +175,19 @@ def _clip(
                 numbers = users * shapes[name].numel()
                 room -= numbers if numbers <= room else 0
     known = squared_norms(rest, shapes, users)
-    rounding = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
-    noise = torch.zeros_like(squared)
-    for share in rounding.values():
-        noise += share**2
-    noise = noise.sqrt()
+    roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
+    rounded = torch.zeros_like(squared)
+    for share in roundings.values():
+        rounded += share**2
+    rounded = rounded.sqrt()
     for name, norm in known.items():
-        squared += (norm.sqrt() + rounding[name]).square()
+        squared += (norm.sqrt() + roundings[name]).square()
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)
-        norms.sweep(contributions[swept], whole, squared, noise, clipping.scale)
+        norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
     norm = squared.sqrt()
-    scale = clipping.scale(norm, noise)
+    scale = clipping.scale(norm, rounded)
     broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():

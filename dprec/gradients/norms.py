@@ -81,12 +81,12 @@ def sweep(
     contributions: Sequence[Contribution],
     out: Tensor,
     squared: Tensor,
-    noise: Tensor,
+    rounded: Tensor,
     scale: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Complete the users' squared norms (B,), which hold all other parameters, and add the scaled gradients to `out`.
 
-    `scale` is asked for the factors of norms, given what rounding may have put into them, `noise` (B,).
+    `scale` is asked for the factors of norms, given what rounding may have put into them, `rounded` (B,).
 
     Users whose norms a contribution knows need no gradient built. The others' gradients are
     built once: norm, scale and sum while they are in the cache.
@@ -96,7 +96,7 @@ def sweep(
     for use, others in _with_others(contributions):
         known = use.some_squared_norms(others)
         if known:
-            left = _sum_known([use, *others], known, out, squared, noise, scale, dtype)
+            left = _sum_known([use, *others], known, out, squared, rounded, scale, dtype)
             break
     part, together = WidePart(out, dtype), 0
     for chosen, gradient in built(contributions, out.shape, left):
@@ -106,7 +106,7 @@ def sweep(
             together = len(gradient)
         own = square(gradient)
         squared[chosen] += own
-        weight = scale(squared[chosen].sqrt(), noise[chosen])
+        weight = scale(squared[chosen].sqrt(), rounded[chosen])
         if not bool(torch.isfinite(own).all()):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         flat = gradient.view(len(gradient), -1)
@@ -119,7 +119,7 @@ def _sum_known(
     known: Sequence[tuple[Tensor, Tensor]],
     out: Tensor,
     squared: Tensor,
-    noise: Tensor,
+    rounded: Tensor,
     scale: Callable[[Tensor, Tensor], Tensor],
     dtype: torch.dtype,
 ) -> list[int]:
@@ -129,9 +129,9 @@ def _sum_known(
     for users, norms in known:
         squared[users] += (norms.sqrt() + slack[users]).square()
         done[users] = True
-    weight = torch.where(done, scale(squared.sqrt(), noise), 0.0)
+    weight = torch.where(done, scale(squared.sqrt(), rounded), 0.0)
     # Of the others, too, who are still to be built: 0 · ∞ would not be 0. No rounding is finite where a term is not.
-    broken = (done & (weight == 0)) | ~torch.isfinite(noise)
+    broken = (done & (weight == 0)) | ~torch.isfinite(rounded)
     for contribution in contributions:
         if bool(broken.any()):
             contribution.forget(broken)
