@@ -124,7 +124,7 @@ class Tape(TorchFunctionMode):
             )
         return known.rows
 
-    def reads(self, parameter: Tensor, ids: Tensor | None) -> None:
+    def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""
         if self._read is not None and id(parameter) in self._names:
             self._read(self._names[id(parameter)], ids)
@@ -188,7 +188,7 @@ class Tape(TorchFunctionMode):
         announced = entry is not None and entry.announces
         if self._read is not None and not announced and operation_name(func) not in FORM:
             for value in used:
-                self.reads(value, None)
+                self.announce(value, None)
         if kwargs.get("out") is not None:
             raise UncoveredUse(
                 f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
@@ -201,7 +201,7 @@ class Tape(TorchFunctionMode):
                 self._refuse_unmarked(func, result)
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
-                self.reads(value, None)
+                self.announce(value, None)
         others = [tensor for tensor in tensors if not self.trainable(tensor)]
         if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
             return self._of_parameters_alone(func, args, kwargs, used)

@@ -91,7 +91,7 @@ def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) ->
 
 
 def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
-    tape.reads(weight, ids)
+    tape.announce(weight, ids)
     if layout_of(ids) is None:
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
@@ -112,7 +112,7 @@ def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -
 
 
 def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int | None) -> Any:
-    tape.reads(weight, ids)
+    tape.announce(weight, ids)
     rows = tape.rows(ids, "embedding_bag", weight)
     own = ids.reshape(tape.users, -1)
     real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding  # (bags, P)

@@ -24,7 +24,7 @@ class Recorder(Protocol):
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
         """Return how many rows of `tensor` belong to each user, or refuse to guess."""
 
-    def reads(self, parameter: Tensor, ids: Tensor | None) -> None:
+    def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read."""
 
     def name_of(self, value: Tensor) -> str:
@@ -76,7 +76,7 @@ def rule(*operations: Operation, announces: bool = False) -> Callable[[SomeRule]
     A rule runs `function(*args, **kwargs)` on detached parameters, `tape.record`s for every parameter how the gradient
     of the output becomes a `Contribution`, and returns what that gives. It returns `NotImplemented` for a call that is
     not its own: one of parameters alone is carried back by autograd, any other is refused. A rule that `announces`
-    tells `tape.reads` which rows of a table it reads.
+    says in `tape.announce` which rows of a table it reads.
 
     >>> import torch
     >>> @rule(torch.nn.functional.linear)
