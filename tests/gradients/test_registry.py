@@ -18,7 +18,7 @@ from dprec.data import SequenceBatch
 from dprec.errors import UncoveredUse, UserError
 from dprec.gradients import Contribution, Outer, by_user, rule
 from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
-from dprec.gradients.contributions.base import Users, zeroed
+from dprec.gradients.contributions.base import Places, zeroed
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
@@ -112,14 +112,14 @@ class Plain(Contribution):
 
     values: Tensor  # (B, o, i)
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        out += self.values[users]
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.values[places]
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += (weight[:, None, None] * self.values).sum(0)
 
-    def forget(self, users: Tensor) -> None:
-        self.values = zeroed(self.values, users)
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
 
     def terms(self) -> Tensor:
         return self.values.flatten(1).norm(dim=1)

@@ -18,17 +18,17 @@ from torch import Tensor
 
 from dprec.gradients.contributions.wide_sum import WidePart
 
-Users: TypeAlias = "slice | Tensor"  # some of the batch's users: a range of places, or their places
+Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
 
-def places(users: Users, count: int) -> list[int]:
-    """Return the places in the batch, of so many, of some of its users.
+def listed(places: Places, count: int) -> list[int]:
+    """Return each place, in a batch of so many users.
 
-    >>> places(slice(1, 9), 3), places(torch.tensor([2, 0]), 3)
+    >>> listed(slice(1, 9), 3), listed(torch.tensor([2, 0]), 3)
     ([1, 2], [2, 0])
     """
-    chosen: list[int] = users.tolist() if isinstance(users, Tensor) else list(range(count)[users])
+    chosen: list[int] = places.tolist() if isinstance(places, Tensor) else list(range(count)[places])
     return chosen
 
 
@@ -36,15 +36,15 @@ class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
     @abstractmethod
-    def materialise(self, out: Tensor, users: Users) -> None:
-        """Add these users' gradients to out (b, *shape)."""
+    def materialise(self, out: Tensor, places: Places) -> None:
+        """Add the gradients of the users at these places to out (b, *shape)."""
 
     @abstractmethod
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u to out (*shape)."""
 
     @abstractmethod
-    def forget(self, users: Tensor) -> None:
+    def forget(self, lost: Tensor) -> None:
         """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
 
     @abstractmethod

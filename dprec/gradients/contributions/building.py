@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, Users
+from dprec.gradients.contributions.base import Contribution, Places
 from dprec.gradients.contributions.wide_sum import USERS
 from dprec_kernels.workspace import workspace
 
@@ -19,13 +19,13 @@ SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float
 
 def built(
     contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
-) -> Iterator[tuple[Users, Tensor]]:
+) -> Iterator[tuple[Places, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, until all had a turn."""
     step = min(USERS, max(1, SLICE // max(1, shape.numel())))
     like = torch.empty(0, **precision(contributions))
     for start in range(0, len(users), step):
         part = users[start : start + step]
-        chosen: Users = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)
+        chosen: Places = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)
         gradient = workspace.take("gradients", (len(part), *shape), like).zero_()
         for contribution in contributions:
             contribution.materialise(gradient, chosen)
@@ -51,18 +51,18 @@ class BuiltAgain(Contribution):
     uses: list[Contribution]
     shape: Size
 
-    def materialise(self, out: Tensor, users: Users) -> None:
+    def materialise(self, out: Tensor, places: Places) -> None:
         for use in self.uses:
-            use.materialise(out, users)
+            use.materialise(out, places)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
             flat = gradient.view(len(gradient), -1)
             out.view(-1).addmv_(flat.T, weight[chosen].to(flat.dtype))
 
-    def forget(self, users: Tensor) -> None:
+    def forget(self, lost: Tensor) -> None:
         for use in self.uses:
-            use.forget(users)
+            use.forget(lost)
 
     def terms(self) -> Tensor:
         return torch.stack([use.terms().double() for use in self.uses]).sum(0)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Users, all_of, lengths, places, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, all_of, lengths, listed, zeroed
 from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec.gradients.contributions.wide_sum import POSITIONS
 from dprec_kernels.catalogue_softmax import overlaps, pieces
@@ -28,8 +28,8 @@ class CatalogueRows(Contribution):
     padding: int
     groups: list[Group]  # all users
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        chosen = places(users, len(self.hidden))
+    def materialise(self, out: Tensor, places: Places) -> None:
+        chosen = listed(places, len(self.hidden))
         again = []
         for place, user in enumerate(chosen):
             group, row = self._homes[user]
@@ -97,10 +97,10 @@ class CatalogueRows(Contribution):
         each = self.weight.abs() * lengths(self.hidden) * (2**0.5 + doubt)
         return each.masked_fill(self.target == self.padding, 0.0).sum(1)
 
-    def forget(self, users: Tensor) -> None:
+    def forget(self, lost: Tensor) -> None:
         for group in self.groups:
-            if bool(users[group.users].any()):
+            if bool(lost[group.users].any()):
                 group.kept = None
-        self.hidden = zeroed(self.hidden, users)
-        self.log_total = zeroed(self.log_total, users)
-        self.weight = zeroed(self.weight, users)
+        self.hidden = zeroed(self.hidden, lost)
+        self.log_total = zeroed(self.log_total, lost)
+        self.weight = zeroed(self.weight, lost)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, SquaredNorms, Users, lengths, places, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, lengths, listed, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.contributions.wide_sum import USERS
@@ -21,8 +21,8 @@ class Dense(Contribution):
     values: Tensor  # (B, *shape)
     summed: Tensor | None = None  # (B,) the norms of what was added up, where other batches would keep that instead
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        out += self.values[users]
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.values[places]
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += torch.tensordot(weight, self.values, dims=1)
@@ -32,8 +32,8 @@ class Dense(Contribution):
             users = slice(start, start + USERS)
             yield Dense(self.values[users]), weight[users]
 
-    def forget(self, users: Tensor) -> None:
-        self.values = zeroed(self.values, users)
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
 
     def terms(self) -> Tensor:
         return lengths(self.values.reshape(len(self.values), -1)) if self.summed is None else self.summed
@@ -57,8 +57,8 @@ class Aligned(Contribution):
     values: Tensor  # (B * rows, *rest)
     rows: int
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        for place, user in enumerate(places(users, len(self.values) // self.rows)):
+    def materialise(self, out: Tensor, places: Places) -> None:
+        for place, user in enumerate(listed(places, len(self.values) // self.rows)):
             own = slice(user * self.rows, (user + 1) * self.rows)
             out[place, own] += self.values[own]
 
@@ -66,8 +66,8 @@ class Aligned(Contribution):
         each = weight.repeat_interleave(self.rows)
         out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
 
-    def forget(self, users: Tensor) -> None:
-        self.values = zeroed(self.values, users.repeat_interleave(self.rows))
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost.repeat_interleave(self.rows))
 
     def terms(self) -> Tensor:
         return lengths(self.values.reshape(len(self.values) // self.rows, -1))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, SquaredNorms, Users, all_of, lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
 from dprec.gradients.contributions.building import built, square
 from dprec.gradients.contributions.wide_sum import summed_product
 from dprec_kernels import sample_norms
@@ -64,8 +64,8 @@ class Rows(LookUp):
     ids: Tensor  # (B, N)
     values: Tensor  # (B, N, *rest)
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        ids, values = self.ids[users], self.values[users]
+    def materialise(self, out: Tensor, places: Places) -> None:
+        ids, values = self.ids[places], self.values[places]
         first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
         out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
 
@@ -80,8 +80,8 @@ class Rows(LookUp):
         ids, values = self.weighted_rows(weight)
         total.index_add_(0, ids, values.to(total.dtype))
 
-    def forget(self, users: Tensor) -> None:
-        self.values = zeroed(self.values, users)
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
 
     def terms(self) -> Tensor:
         if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
@@ -124,8 +124,8 @@ class SharedRows(LookUp):
     left: Tensor  # (B, T, K)
     right: Tensor  # (B, T, d)
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        out.index_add_(1, self.ids, self.left[users].mT @ self.right[users])
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out.index_add_(1, self.ids, self.left[places].mT @ self.right[places])
 
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         left = self.left * weight[:, None, None]
@@ -139,9 +139,9 @@ class SharedRows(LookUp):
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         total.index_add_(0, self.ids, self._product(weight, total.dtype))
 
-    def forget(self, users: Tensor) -> None:
-        self.left = zeroed(self.left, users)
-        self.right = zeroed(self.right, users)
+    def forget(self, lost: Tensor) -> None:
+        self.left = zeroed(self.left, lost)
+        self.right = zeroed(self.right, lost)
 
     def terms(self) -> Tensor:
         return (lengths(self.left) * lengths(self.right)).sum(1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, SquaredNorms, Users, all_of, lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec.gradients.contributions.wide_sum import summed_product
@@ -23,8 +23,8 @@ class Outer(Contribution):
     left: Tensor  # (B, T, o)
     right: Tensor  # (B, T, i)
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        out.baddbmm_(self.left[users].mT, self.right[users])
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out.baddbmm_(self.left[places].mT, self.right[places])
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
@@ -34,9 +34,9 @@ class Outer(Contribution):
         left = self.left * weight[:, None, None]
         total += summed_product(left.flatten(0, 1), self.right.flatten(0, 1), total.dtype)
 
-    def forget(self, users: Tensor) -> None:
-        self.left = zeroed(self.left, users)
-        self.right = zeroed(self.right, users)
+    def forget(self, lost: Tensor) -> None:
+        self.left = zeroed(self.left, lost)
+        self.right = zeroed(self.right, lost)
 
     def terms(self) -> Tensor:
         return (lengths(self.left) * lengths(self.right)).sum(1)

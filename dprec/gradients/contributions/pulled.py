@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Users, lengths
+from dprec.gradients.contributions.base import Contribution, Places, lengths
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
 
@@ -24,9 +24,9 @@ class Pulled(Contribution):
     expression: Tensor  # requires grad
     parameter: Tensor
 
-    def materialise(self, out: Tensor, users: Users) -> None:
+    def materialise(self, out: Tensor, places: Places) -> None:
         inner = out.new_zeros(out.shape[0], *self.expression.shape)
-        self.inner.materialise(inner, users)
+        self.inner.materialise(inner, places)
         out += self._back(inner, batched=True)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
@@ -37,8 +37,8 @@ class Pulled(Contribution):
             self.materialise(each, slice(start, start + len(part)))
             out += torch.tensordot(part.to(out.dtype), each, dims=1)
 
-    def forget(self, users: Tensor) -> None:
-        self.inner.forget(users)
+    def forget(self, lost: Tensor) -> None:
+        self.inner.forget(lost)
 
     def terms(self) -> Tensor:
         """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
