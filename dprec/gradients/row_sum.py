@@ -13,6 +13,7 @@ from dprec_kernels.sparse_update import summed
 class RowSum:
     """Adds up rows of a table of this shape, in float32 at least; nothing it does grows with the table.
 
+    >>> from dprec.gradients.contributions import Rows
     >>> total = RowSum(torch.Size([9, 2]), torch.float32)
     >>> total.add(Rows(torch.tensor([[4, 7], [4, 0]]), torch.ones(2, 2, 2)), torch.tensor([1.0, 0.5]))
     >>> total.merged()

@@ -79,7 +79,7 @@ def rule(*operations: Operation, announces: bool = False) -> Callable[[SomeRule]
     says in `tape.announce` which rows of a table it reads.
 
     >>> import torch
-    >>> @rule(torch.nn.functional.linear)
+    >>> @rule(torch.nn.functional.linear)  # doctest: +ELLIPSIS
     ... def mine(tape, function, args, kwargs):
     ...     return NotImplemented
     Traceback (most recent call last):
