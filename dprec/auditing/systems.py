@@ -21,6 +21,7 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
 from dprec.run.folder import replace_file
+from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 
 NO_PRIVACY = "no privacy"
@@ -62,7 +63,8 @@ class System:
     def with_strategy(cls, strategy: str, multiplier: float) -> System:
         """The same noise where this strategy of `dprec.sparsity`, as it is by default, puts it."""
         path = f"dprec.sparsity.{strategy}"
-        if resolve(Strategy, path, "--strategies")().releases():
+        made = resolve(Strategy, path, "--strategies")()
+        if isinstance(made, RowChoice) and made.releases():
             raise UserError(
                 f"--strategies: {strategy} takes a share of privacy.epsilon, and a given noise has no epsilon: "
                 "name it in --beside, with one"

@@ -16,6 +16,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 
 NOISE = 1.0
@@ -116,7 +117,7 @@ class DprecPrivate(Dprec):
         super().build()
         self.clipping = Clipping("auto-v")
         self.gradient = PrivateGradient(
-            self.clipping, self.noise, self.users, GaussianNoise(), padding_rows(self.recommender)
+            self.clipping, StepNoise(GaussianNoise(), self.noise, self.users), padding_rows(self.recommender)
         )
 
     def scale(self, norm: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from dprec.data.batch import ClickBatch
 from dprec.gradients.parameters import padding_rows
 from dprec.models.clicks import ClickModel
 from dprec.models.optimizers import SGD
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import EANA, Dense, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
@@ -84,9 +85,10 @@ class Step:
 
     def _make_private(self, expected: int) -> None:
         noise, clipping = GaussianNoise(), ClippingWithStages("flat", 1.0, self.stages)
-        self.rules.begin(self.model, self.parameters, 1.0, 1 / expected, noise, most_users(expected))
-        for strategy in self.rules.strategies:  # not `guard`: the others' steps would settle all rows
-            strategy.bind(self.optimizer, 0)
+        step_noise = StepNoise(noise, 1.0, expected)
+        self.rules.begin(self.model, self.parameters, step_noise, 1.0)
+        for schedule in self.rules.schedules:  # not `guard`: the others' steps would settle all rows
+            schedule.bind(self.optimizer, 0)
         sigma = self.rules.gradient_noise
         if self.system in HOOKED:
             hooked: Any = HOOKED[self.system](self.model, clipping, sigma, expected, noise)
@@ -94,7 +96,7 @@ class Step:
             self.rule = hooked
         else:
             padding = padding_rows(self.model)
-            self.rule = PrivateGradient(clipping, sigma, expected, noise, padding, rules=self.rules)
+            self.rule = PrivateGradient(clipping, step_noise, padding, self.rules)
         self.ready = True
 
     def _plain(self, parameters: object, losses: Callable[[Any], Tensor], batch: Sequence[Any]) -> None:

@@ -1,37 +1,21 @@
-"""What users do to the rows of some tables: in one batch, and in all training data."""
+"""What the users of a batch do to the rows of some tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dprec.accounting.release import Portion
-from dprec.errors import MixedUsers
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Tape, select_users
-from dprec.gradients.uses.layout import layout_of
-from dprec.sparsity.rows.strategy import BatchRows
+from dprec.gradients.tape import select_users
+from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
-
-AT_ONCE = 8192  # users whose look-ups are counted together
-
-
-class Users(Protocol):
-    """Users whom training draws from."""
-
-    def __len__(self) -> int:
-        """Return how many there are, numbered from 0."""
-
-    def of(self, users: Sequence[int]) -> list[Any]:
-        """Return the micro-batches of these users alone, as training would get them."""
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
@@ -59,7 +43,7 @@ def batch_rows(
                 user, ids = use.moved(alike - space.start(name))
                 pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
-    user, row = _kept(space, torch.cat(pairs))
+    user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
     if among is not None:
         here &= is_among(row, among)
@@ -92,45 +76,12 @@ def broken_alone(
     return all_parts, all_recorded
 
 
-def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users) -> Iterator[Portion]:
-    """Yield which rows of a space the users look up in training, each row of a user once.
-
-    Refused is a model in which what a user looks up depends on who else is in the micro-batch.
-    """
-    before = 0
-    for start in range(0, len(users), AT_ONCE):
-        for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
-            user, row = _looked_up(space, module, trained, part)
-            for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
-                if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):
-                    raise MixedUsers(
-                        "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
-                        "counted: declare padding_idx for tables that are read for padding"
-                    )
-            yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
-            before += len(part)
-
-
-def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], part: Any) -> tuple[Tensor, Tensor]:
-    """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
-    pairs = [torch.zeros(0, dtype=torch.int64)]
-
-    def read(name: str, ids: Tensor | None) -> None:
-        if name in space.tables and ids is not None and layout_of(ids) is not None:
-            user = torch.arange(len(part), device=ids.device).unsqueeze(1)
-            pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
-
-    with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
-        tape.watch(part)
-        module.losses(part)
-    return _kept(space, torch.cat(pairs))
-
-
 def _look_ups(uses: Iterable[Contribution]) -> list[LookUp]:
     return [use for use in uses if isinstance(use, LookUp)]
 
 
-def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def real_pairs(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct users and rows of pairs, user · rows + row, without padding."""
     pairs = distinct(pairs)
     user, row = pairs // space.size, pairs % space.size
     real = ~is_among(row, space.padding)
