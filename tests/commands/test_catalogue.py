@@ -135,6 +135,6 @@ def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixtur
 
 def test_nobody_gets_it_for_nothing(log: Path) -> None:
     data = Sequences(dataset="file", path="log.txt", catalogue="private")
-    with pytest.raises(UserError, match="nobody has chosen and paid for it"):
+    with pytest.raises(UserError, match="no release has chosen it"):
         data.setup()
     assert torch.is_tensor(Sequences(dataset="file", path="log.txt", batch_size=10).popularity)

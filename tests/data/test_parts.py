@@ -155,6 +155,6 @@ def test_columns_that_hold_no_ids(tmp_path):
 
 def test_a_day_beside_a_clock_is_asked_about(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,date,time\na,x,2020-01-02,0802\na,y,2020-01-01,0930\n")
-    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the one that says when"):
+    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the right one"):
         read_interactions(tmp_path / "log.csv")
     assert raw(read_interactions(tmp_path / "log.csv", time_column="date")) == [("a", "y"), ("a", "x")]

@@ -108,7 +108,7 @@ def test_sequences_read_a_prepared_folder_by_its_path(log, tmp_path):
     assert prepared.catalogue_ids == read.catalogue_ids
     assert np.array_equal(prepared.training.items, read.training.items)
     assert prepared.name == "home"
-    with pytest.raises(UserError, match="is prepared, and how it was read cannot change: leave data.where out"):
+    with pytest.raises(UserError, match="is already prepared, so data.where cannot change: leave it out"):
         Sequences(path=str(tmp_path / "home"), where="rating > 3", **options).setup()
 
 
