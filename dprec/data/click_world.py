@@ -13,7 +13,7 @@ BASE_RATE = 0.25
 NEW = 0.3  # share of the buckets of a large feature that appear after the first day
 LARGE = 30  # a feature with at least this many buckets counts as large
 TURN = np.pi / 4  # how far tastes turn between the first day and the last
-PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # the paired part: its weight, share of the second axis, and linear share
+PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # of the paired part: weight, share of the second axis, shift of both sums
 BENT, STRAIGHT = 1.1, 0.5  # standard deviations of the two counted parts of the logit
 CHUNK = 2**14  # records drawn together: their draws stay in the cache
 

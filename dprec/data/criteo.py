@@ -121,7 +121,7 @@ def _wrong_value(value: bytes, column: int, path: Path, line: int) -> UserError:
     if column <= NUMBERS:
         wanted = "a whole number of 32 bits or nothing" if column else "0 or 1"
     shown = value[:40].decode(errors="replace")
-    return UserError(f"{path} line {line} field {column + 1} is '{shown}', not {wanted}: mend or remove the line")
+    return UserError(f"{path} line {line} field {column + 1} is '{shown}': want {wanted}; mend or remove the line")
 
 
 def _kaggle(path: Path) -> list[Path]:
