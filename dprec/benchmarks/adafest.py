@@ -78,7 +78,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and what follows from it."""
+    """Return the comparison and its summary."""
     line = (
         f"A table of width {DIM}, {BATCH:,} users a step, one look-up each. AdaFEST: the mean of {STEPS} steps; dense: "
         f"of {DENSE_STEPS}. One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."

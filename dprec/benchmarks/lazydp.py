@@ -1,7 +1,7 @@
 """DLRM on large tables: plain SGD, DP-SGD with dense noise, EANA and LazyDP, side by side on the same tables.
 
-The cost of a step is that of a whole step, and that of its embedding part alone: the same tables under a model that
-only adds up what it looks up.
+Two costs are measured: of a whole step, and of its embedding part alone, with the same tables under a model that only
+sums its look-ups.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SIZES = (0.4, 4.0, 8.0)  # GB of tables
 BATCHES = (1024, 2048, 4096)
 POOLINGS = (1, 10, 20, 30)
 ACCESS = {"even": 1.0, "low skew": 0.36, "medium skew": 0.1, "high skew": 0.006}  # the rows of nine look-ups in ten
-UNFUSED_FITS = 4.0  # GB: it needs as much again
+UNFUSED_FITS = 4.0  # GB: it needs twice the tables' memory
 ROUNDS, SLOW_ROUNDS = 5, 2
 SWEEPS = ("sizes", "batches", "poolings", "access")
-SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies, the rest being common
+SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies; everything else is equal
 MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
@@ -50,7 +50,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Case:
-    """Tables, and batches that read them."""
+    """The sizes of tables and of the batches that read them."""
 
     gigabytes: float
     batch: int = BATCH
@@ -104,14 +104,14 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
     rows: list[Row] = []
     for case in chosen:
         say(f"{case.gigabytes:g} GB of tables, batch {case.batch:,}, pooling {case.pooling}, {case.access}")
-        # A process for each, since memory is kept by the one that had it.
+        # A process for each, because a process keeps its memory.
         with ProcessPoolExecutor(1, get_context("spawn")) as own:
             rows += own.submit(compared, case).result()
     return rows
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and what follows from it."""
+    """Return the comparison and its summary."""
     line = (
         f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. "
         f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
@@ -127,7 +127,7 @@ ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
-    """Time of a step against what was swept."""
+    """Time of a step against the varied quantity."""
     plt = figure.pyplot()
     common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
     across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
@@ -204,7 +204,7 @@ def _raced(
         0.0 if case.quick else 1.0,
     )
     sgd = dict.fromkeys(seconds, seconds["SGD"])
-    # A sweep over the tables takes seconds, and leaves the caches to nobody: few turns, two at a time.
+    # A pass over the tables takes seconds and fills the caches, so these systems get few turns, each beside SGD.
     for name in slow:
         pair = race({"SGD": steps["SGD"], name: steps[name]}, 1 if case.quick else SLOW_ROUNDS, 0.0)
         seconds[name], sgd[name] = pair[name], pair["SGD"]

@@ -1,4 +1,4 @@
-"""Side by side: every round gives each system a turn, so that whatever else the machine does hits all alike."""
+"""Times systems side by side: every round gives each a turn, so other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def race(
 ) -> dict[str, list[float]]:
     """Return for each system the seconds of its fastest step in each round.
 
-    A turn lasts `turn` seconds or two steps, whichever is longer: the first step of a turn finds the caches full
-    of another system's data. The order within a round is drawn anew each time.
+    A turn lasts `turn` seconds or two steps, whichever is longer, because in the first step of a turn the caches hold
+    another system's data. Each round has a random order.
     """
     order = np.random.default_rng(0)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
@@ -30,7 +30,7 @@ def race(
 
 
 def against(seconds: list[float], base: list[float]) -> tuple[float, list[float]]:
-    """Return the median of the rounds' ratios and their middle half.
+    """Return the median of the rounds' ratios and their interquartile range.
 
     >>> against([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
     (2.0, [2.0, 2.5])

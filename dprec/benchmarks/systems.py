@@ -1,4 +1,4 @@
-"""The systems that are compared, under one interface, and the two that are dprec."""
+"""The interface of the compared systems, and the two systems of dprec."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ NOISE = 1.0
 
 
 def adam(module: nn.Module) -> torch.optim.Adam:
-    """The optimizer that every system steps with."""
+    """The optimizer of every system."""
     return torch.optim.Adam(module.parameters(), lr=1e-3, weight_decay=1e-5)
 
 
 class CannotRun(Exception):
-    """Why a system has no number."""
+    """The reason why a system has no number."""
 
 
 class System(ABC):
     """Trains one of `ARCHITECTURES`, one step on one batch of users at a time.
 
-    A private system says how it scales a user's gradient, and gives a plain twin of its model: what the check
-    needs to compute the same clipped sum without it.
+    A private system says how it scales a user's gradient and has a plain twin of its model. The check uses them to
+    compute the same clipped sum independently.
     """
 
     name: ClassVar[str]
@@ -52,7 +52,7 @@ class System(ABC):
 
     @abstractmethod
     def build(self) -> None:
-        """Make the model and its optimizer; raise `CannotRun` with the reason where that is impossible."""
+        """Make the model and its optimizer; raise `CannotRun` with the reason if that is impossible."""
 
     @abstractmethod
     def step(self, batch: Sequence[SequenceBatch]) -> None:

@@ -1,4 +1,4 @@
-"""Steps on large tables by each of the systems that are compared, on one model that they share."""
+"""Steps on large tables by each of the compared systems, on one model that they share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AT_ONCE = {"DP-SGD(B), fused": 128}  # records whose gradients fit into memory t
 
 
 class Pooled(ClickModel):
-    """Adds up what it looks up: the embedding part of a step and nothing else."""
+    """Sums its look-ups: only the embedding part of a step."""
 
     def __init__(self, tables: nn.Module, vocabularies: Sequence[int]) -> None:
         super().__init__(13, vocabularies, optimizer="sgd")
@@ -71,7 +71,7 @@ class Step:
     def __call__(self) -> None:
         if not self.ready:
             self._prepare()
-        for part in self.model.modules():  # torch's own sparse gradients are for plain SGD and second passes
+        for part in self.model.modules():  # torch's sparse gradients are only for plain SGD and second passes
             if isinstance(part, nn.EmbeddingBag):
                 part.sparse = not isinstance(self.rule, PrivateGradient)
         self.stages.enter("rest")
@@ -87,7 +87,7 @@ class Step:
         noise, clipping = GaussianNoise(), ClippingWithStages("flat", 1.0, self.stages)
         step_noise = StepNoise(noise, 1.0, expected)
         self.rules.begin(self.model, self.parameters, step_noise, 1.0)
-        for schedule in self.rules.schedules:  # not `guard`: the others' steps would settle all rows
+        for schedule in self.rules.schedules:  # not `guard`: steps of the other systems would settle all rows
             schedule.bind(self.optimizer, 0)
         sigma = self.rules.gradient_noise
         if self.system in HOOKED:
