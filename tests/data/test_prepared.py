@@ -146,7 +146,7 @@ def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
 
 def test_no_room_is_one_line(log, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with room"):
+    with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with enough room"):
         open_log(log, HowToRead(), tmp_path / "cache")
 
 
