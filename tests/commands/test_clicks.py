@@ -141,7 +141,7 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path
     [
         (recommend, "RUN --history 1", "PCTR, which does not rank items"),
         (evaluate, "RUN --metrics ndcg@10", "unknown metric 'ndcg@10': give auc"),
-        (evaluate, "RUN --split validation", "no validation records are held out"),
+        (evaluate, "RUN --split validation", "held out no validation records"),
         (fit, "RECIPE --model dprec.models.Transformer", "takes items and max_length from the data"),
         (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
         (fit, "RECIPE --model.vocabularies [3]", "model.vocabularies comes from the data; set data.vocabularies"),
