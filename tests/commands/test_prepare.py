@@ -77,7 +77,7 @@ def test_training_finds_what_was_prepared(
         ("log.csv --data.where rating>=", "write it as in SQL"),
         ("log.csv --data.where rating>9", "data.where holds for none of its 6 rows"),
         ("log.csv --data.where user>3", "names in double quotes"),
-        ('log.csv --data.where "user">3', "does not fit"),
+        ('log.csv --data.where "user">3', "fails on log.csv"),
     ],
 )
 def test_mistakes_are_one_line(messy: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
