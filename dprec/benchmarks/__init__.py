@@ -18,6 +18,7 @@ BENCHMARKS = {
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",
+    "shares": "dprec.benchmarks.shares",
     "sparsity": "dprec.benchmarks.sparsity",
     "stream": "dprec.benchmarks.stream",
     "table-memory": "dprec.benchmarks.table_memory",

@@ -1,4 +1,4 @@
-"""Sums over users' histories: which items a user saw, and which items a user saw near each other."""
+"""What users tell of items in one look: which they met, and which they met near each other."""
 
 from __future__ import annotations
 
@@ -9,28 +9,14 @@ import numpy as np
 from dprec.accounting.release import Portion
 from dprec.data.histories import Histories
 
-PAIRS = 1 << 22  # in one portion; limits the memory
+PAIRS = 1 << 22  # of one portion: bounds the memory
 
 
 def item_counts(histories: Histories) -> Iterator[Portion]:
-    """Every item that a user saw, once; the entry of item i is number i."""
+    """Every item a user met, once; the entry of item i is number i."""
     for users, _, items in _flat(histories, each=1):
         met = np.unique(np.stack([users, items], 1), axis=0)
         yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
-
-
-def item_presence(histories: Histories) -> Iterator[Portion]:
-    """`item_counts` with a 1 for the user in entry 0, which belongs to no item.
-
-    After every user is scaled to norm 1, entry i over entry 0 is a share of users, in which each user has one weight.
-    """
-    for met in item_counts(histories):
-        users = np.unique(met.users)
-        yield Portion(
-            np.concatenate([met.users, users]),
-            np.concatenate([met.keys, np.zeros_like(users)]),
-            np.concatenate([met.values, np.ones(len(users))]),
-        )
 
 
 def pair_weights(
@@ -38,7 +24,7 @@ def pair_weights(
 ) -> Iterator[Portion]:
     """Unordered pairs of chosen items near each other: the entry of places i < j of n is number i * n + j.
 
-    `place` (items,) is the place of an item among the chosen ones, n for other items; `weight` (n,) scales it. A pair
+    `place` (items,) says where an item is among the chosen, n where it is not; `weight` (n,) scales it. A pair
     at distance k counts decay^(k-1), up to distance `window` among the chosen items of a user.
     """
     chosen = len(weight)
@@ -59,7 +45,7 @@ def pair_weights(
 def _flat(
     histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield events of whole users as (user, place, item), so many that `each` times their number fits a portion."""
+    """Yield whole users' events as (user, place, item), so many that `each` times them fit a portion."""
     lengths, start = histories.lengths, 0
     while start < histories.users:
         most = int(histories.offsets[start]) + max(1, PAIRS // each)

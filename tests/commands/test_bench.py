@@ -149,7 +149,7 @@ def test_turns_alternate() -> None:
         (
             ["fantom"],
             "there is no benchmark 'fantom'; there is adafest, convex, dpformer-tables, lazydp, phantom, recurrent, "
-            "sparsity, stream, table-memory",
+            "shares, sparsity, stream, table-memory",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),

@@ -49,6 +49,15 @@ def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
     assert all(row["ms_per_step"] > 0 for row in rows)  # type: ignore[operator]
 
 
+def test_shares_are_judged_against_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(tmp_path, "shares")
+    exact = [row for row in rows if row["epsilon"] is None]
+    error = {row["way"]: row["median_error"] for row in exact}
+    assert error["corrected"] < 0.05 < error["every user of norm 1"]  # type: ignore[operator]
+    assert {row["epsilon"] for row in rows} == {None, 5.0, 8.0, 10.0}
+    assert "no noise" in capsys.readouterr().out
+
+
 def test_the_peak_of_a_run_is_measured(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, "table-memory")
     assert (row["system"], row["rows"]) == ("LazyDP", 20_000)
@@ -99,7 +108,7 @@ def test_a_run_of_other_settings_does_not_stand_for_the_one_asked_for(
     capsys.readouterr()
     assert bench(["sparsity", "--runs", str(runs), "--trainer.max_steps", "2"]) == 2
     said = capsys.readouterr().err
-    assert "dp-sgd_8 holds a run with other settings" in said
+    assert "dp-sgd_8 holds a run of something else" in said
     assert "data.synthetic_records" in said
     assert said.count("\n") == 1
     assert bench(["sparsity", "--quick", "--runs", str(runs), "--trainer.max_steps", "3"]) == 2

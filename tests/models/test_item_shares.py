@@ -1,0 +1,165 @@
+"""The share of users who met each item, as DPFormer learns it: without bias, or from a public file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.release import ExactSums, NoisySums, Release, release_events, unit_sum
+from dprec.data import Sequences
+from dprec.data.histories import Histories
+from dprec.errors import UserError
+from dprec.fit import main as fit
+from dprec.models import item_shares
+from dprec.models.dpformer import DPFormer
+from dprec.noise.gaussian import GaussianNoise
+
+ITEMS, USERS = 401, 4000
+RARE = 0.01  # share of users from which on an item's estimate is judged
+
+
+def world(seed: int = 0) -> Histories:
+    """Users of 5 to 300 items; each adds up with an item's appeal, and half of the items appeal to eager users more."""
+    draw = np.random.default_rng(seed)
+    activity = np.sort(draw.normal(-3.0, 1.3, (USERS, 1)), 0)
+    appeal = draw.normal(0.0, 1.2, ITEMS - 1)
+    own = draw.normal(0.0, 0.1, ITEMS - 1) * (activity + 3)
+    met = draw.random((USERS, ITEMS - 1)) < 1 / (1 + np.exp(-(activity + appeal + own)))
+    user, item = np.nonzero(met)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=USERS))])
+    return Histories(offsets, (item + 1).astype(np.int32))
+
+
+def truth(histories: Histories) -> np.ndarray:
+    return np.bincount(histories.items, minlength=ITEMS) / histories.users
+
+
+def ratios(estimate: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimate over truth of the more frequent half of the items that are met at all often, and of the rest."""
+    often = np.flatnonzero(shares >= RARE)
+    often = often[np.argsort(-shares[often])]
+    found = estimate[often] / shares[often]
+    return found[: len(often) // 2], found[len(often) // 2 :]
+
+
+def noisy(epsilon: float, share: float, seed: int) -> NoisySums:
+    events = release_events(PrivacyBudget(epsilon, 1 / USERS), item_shares.releases(share))
+    return NoisySums(events, GaussianNoise(seed=seed), lambda event: None)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_estimates_have_no_bias_between_head_and_tail(seed: int) -> None:
+    histories = world(seed)
+    shares = truth(histories)
+    for sums in (ExactSums(), noisy(20.0, 0.5, seed)):
+        head, tail = ratios(item_shares.estimated_shares(ITEMS, 0.5, histories, sums), shares)
+        assert np.median(head) == pytest.approx(1, abs=0.03)
+        assert np.median(tail) == pytest.approx(1, abs=0.03)
+        assert np.median(np.abs(np.concatenate([head, tail]) - 1)) < 0.06
+
+
+def test_a_sum_of_users_of_norm_1_is_biased() -> None:
+    """What is corrected: without any noise, a count in which each user has norm 1 is far off, the tail farther."""
+    histories = world()
+    one = np.ones(len(histories.items))
+    user = np.repeat(np.arange(USERS), histories.lengths)
+    counts = unit_sum(ITEMS, USERS, [item_shares.Portion(user, histories.items.astype(np.int64), one)])
+    sizes = histories.lengths[histories.lengths > 0]
+    head, tail = ratios(counts / (1 / np.sqrt(sizes)).sum(), truth(histories))
+    assert np.median(tail) < np.median(head) < 0.9
+
+
+def test_noise_alone_is_the_same_for_all_items() -> None:
+    """Where the noise drowns everything, no item looks frequent because of it."""
+    few = Histories(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
+    shares = item_shares.estimated_shares(ITEMS, 0.01, few, noisy(0.1, 0.01, 3))
+    assert np.isfinite(shares).all()
+    assert ((shares > 0) & (shares <= 1)).all()
+
+
+def test_users_and_items_are_counted_by_two_releases_of_one_share() -> None:
+    activity, frequencies = item_shares.releases(0.08)
+    assert activity.share + frequencies.share == pytest.approx(0.08)
+    assert DPFormer(ITEMS, frequency_share=0.08).releases == (activity, frequencies)
+    assert isinstance(activity, Release)
+
+
+def test_nobody_adds_more_than_norm_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `estimated_shares` asks for has norm 1 for everybody already: nothing is scaled behind its back."""
+    asked = []
+
+    class Watched(ExactSums):
+        def __call__(self, release, size, users, portions):  # type: ignore[no-untyped-def]
+            asked.append(list(portions))
+            return super().__call__(release, size, users, asked[-1])
+
+    histories = world()
+    item_shares.estimated_shares(ITEMS, 0.1, histories, Watched())
+    counts, items = asked
+    assert all((part.values == 1).all() and len(np.unique(part.users)) == len(part.users) for part in counts)
+    norm = np.bincount(items[0].users, weights=items[0].values ** 2, minlength=USERS)
+    mean = histories.lengths.mean()
+    below = (histories.lengths > 0) & (histories.lengths < 0.9 * mean)
+    assert norm[below] == pytest.approx(norm[below][0])  # K², whatever the user's own number of items
+    assert norm[histories.lengths > 1.1 * mean] == pytest.approx(histories.lengths[histories.lengths > 1.1 * mean])
+
+
+RECIPE = """
+data: {dataset: synthetic, synthetic_users: 40, synthetic_items: 12, batch_size: 10, max_length: 8}
+model:
+  class_path: dprec.models.DPFormer
+  init_args: {dim: 8, blocks: 1, frequencies: public, frequency_file: shares.csv}
+privacy: {epsilon: 20}
+trainer: {max_steps: 2}
+"""
+
+
+def test_shares_from_a_public_file_cost_nothing_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    items = Sequences(dataset="synthetic", synthetic_users=40, synthetic_items=12, batch_size=10).catalogue_ids
+    rows = [("item", "share"), *((item, 0.5 / (1 + place % 3)) for place, item in enumerate(items))]
+    with open("shares.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert fit(["recipe.yaml", "--out", "run"]) == 0
+    said = json.loads(Path("run/metrics.json").read_text())["guarantee"]
+    assert "assumed public" in said
+    assert "the shares of users in shares.csv" in said.split("assumed public")[1]
+    assert "release" not in said
+
+
+def test_a_public_file_is_read_by_raw_id(tmp_path: Path) -> None:
+    file = tmp_path / "shares.csv"
+    file.write_text("item,share\n0042,0.25\nalien,0.5\nunknown,0.125\n")
+    shares = item_shares.public_shares(file, ["alien", "42", "0042"])
+    assert shares.tolist() == [1.0, 0.5, 0.125, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "No such file"),
+        ("item,count\na,3\n", "columns item and share"),
+        ("item,share\na,1.5\n", "above 0 and at most 1"),
+        ("item,share\na,0\n", "above 0 and at most 1"),
+        ("item,share\n", "above 0 and at most 1"),
+        ("item,share\nb,0.5\n", "none of the items"),
+    ],
+)
+def test_a_file_that_says_no_shares_is_refused(text: str | None, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "shares.csv"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=says):
+        item_shares.public_shares(file, ["a"])
+
+
+@pytest.mark.parametrize("wrong", [{"frequencies": "public"}, {"frequency_file": "shares.csv"}])
+def test_a_file_goes_with_public(wrong: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="frequency_file"):
+        DPFormer(ITEMS, **wrong)  # type: ignore[arg-type]
