@@ -1,4 +1,4 @@
-"""DPFormer's tables and pictures, rebuilt from finished runs; missing runs that are asked for are trained first."""
+"""DPFormer's tables and pictures, rebuilt from finished runs; what is asked for and missing is trained first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.dpformer_study import document, pictures, runs, tables
-from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, Cell
+from dprec.benchmarks.dpformer_study.cells import Cell, all_cells, grid_cells
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 
@@ -17,12 +17,12 @@ RUNS = "runs/dpformer-tables"
 PICTURES = {
     "NDCG@10 of each model": ("dpformer_models.png", pictures.bars),
     "NDCG@10 during training, with Re-Attention and without": ("dpformer_training.png", pictures.curves),
-    "NDCG@10 over learning rate and batch size, ε = 8": ("dpformer_tuning.png", pictures.tuning),
+    "NDCG@10 over learning rate and batch size": ("dpformer_tuning.png", pictures.tuning),
 }
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train cells, print the tables, and write the requested files."""
+    """Train cells, print the tables, and write what is asked for."""
     places = [Path(place.strip()) for place in (line.take("runs") or RUNS).split(",")]
     seeds, cells, kept = line.take_number("seeds") or 1, _cells(line.take("cells")), line.take("keep")
     page, json_file = line.take("document"), line.take("json")
@@ -46,11 +46,11 @@ def bench(line: CommandLine, console: Console) -> None:
 
 
 def _train(wanted: Sequence[tuple[Cell, int]], places: Sequence[Path], overrides: Sequence[str]) -> None:
-    """Train missing runs, in the only folder among the places."""
+    """Train what is missing, in the one folder among the places."""
     folders = [place for place in places if place.suffix != runs.FILE]
     if len(folders) != 1:
         raise UserError("--cells trains in one folder: name it in --runs, such as --runs runs/dpformer-tables")
-    # The runs in a file were trained without overrides; a run with overrides is another run.
+    # What is in a file was trained without overrides; with some, a run is another run.
     files = [] if overrides else [place for place in places if place.suffix == runs.FILE]
     there = {(run["cell"], run["seed"]) for run in runs.finished(files)}
     for cell, seed in wanted:
@@ -59,8 +59,8 @@ def _train(wanted: Sequence[tuple[Cell, int]], places: Sequence[Path], overrides
 
 
 def _cells(names: str | None) -> list[Cell]:
-    if names == "all":
-        return [Cell(data, model, epsilon) for data in DATA for model in MODELS for epsilon in EPSILONS]
+    if names in ("all", "grid"):
+        return all_cells() if names == "all" else grid_cells()
     return [Cell.read(name.strip()) for name in names.split(",")] if names else []
 
 

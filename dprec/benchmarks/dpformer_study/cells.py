@@ -1,4 +1,4 @@
-"""The cells of the comparison: a recipe at an ε, and the paper's figures for it."""
+"""What is compared: a recipe at an ε, and the paper's figures for it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ MODELS = {
     "dpformer": "DPFormer",
     "transformer": "Transformer",
     "transformer_untied": "Transformer, untied",
+    "transformer_untied_halved": "Transformer, untied, half the width",
     "gru": "GRU",
     "lstm": "LSTM",
 }
 VARIANTS = {
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
+    "transformer_untied_halved": ("transformer_untied", ("--model.dim", "32")),
 }
 EPSILONS = (5.0, 8.0, 10.0)
 SHOWN = (1.0, *EPSILONS)
+GRID = ((0.005, 0.01, 0.02, 0.04), (256, 1024))  # learning rates and batch sizes, of one model at one ε
 NUMBER = r"\d+(?:\.\d+)?"
 # (model, data) -> NDCG@10 and HIT@10 in % at each ε, from tables 1 and 2 of the DPFormer paper.
 PAPER = {
@@ -44,7 +47,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe at one ε, unchanged or with another learning rate and batch size."""
+    """One recipe at one ε, as it stands or at another learning rate and batch size."""
 
     data: str
     model: str
@@ -53,7 +56,7 @@ class Cell:
 
     @classmethod
     def read(cls, text: str) -> Cell:
-        """The cell of this name; a folder's name has dashes in place of @ and :, which some systems refuse.
+        """The cell of this name; a folder's name has a dash for every @ and :, which some systems refuse in names.
 
         >>> Cell.read("movielens_dpformer@5")
         Cell(data='movielens', model='dpformer', epsilon=5.0, tuned=None)
@@ -78,7 +81,7 @@ class Cell:
 
     @property
     def recipe(self) -> list[str]:
-        """What to train: the recipe and its overrides."""
+        """What to train: the recipe and what differs from it."""
         name, differs = VARIANTS.get(self.model, (self.model, ()))
         settings = [f"recipes/{self.data}_{name}.yaml", *differs, "--privacy.epsilon", f"{self.epsilon:g}"]
         if self.tuned:
@@ -87,3 +90,19 @@ class Cell:
 
     def folder(self, runs: Path, seed: int) -> Path:
         return runs / re.sub("[@:]", "-", self.name) / f"seed-{seed}"
+
+
+def all_cells() -> list[Cell]:
+    """Every cell of the tables and the grid.
+
+    >>> [cell.name for cell in all_cells() if cell.tuned][:2], Cell("movielens", "spectral_small", 1.0) in all_cells()
+    (['movielens_spectral_former@8:0.005:256', 'movielens_spectral_former@8:0.005:1024'], True)
+    """
+    small = [Cell("movielens", "spectral_small", SHOWN[0])]
+    tables = [Cell(data, model, epsilon) for data in DATA for model in MODELS for epsilon in EPSILONS]
+    return small + [cell for cell in tables if cell.model != "spectral_small"] + grid_cells()
+
+
+def grid_cells() -> list[Cell]:
+    """One model over learning rates and batch sizes."""
+    return [Cell("movielens", "spectral_former", 8.0, (rate, batch)) for rate in GRID[0] for batch in GRID[1]]

@@ -18,7 +18,7 @@ CURVES = {"dpformer": ("with Re-Attention", DPREC), "transformer": ("without", P
 
 
 def bars(rows: Sequence[Row], file: Path) -> None:
-    """NDCG@10 of each model at each ε, with the paper's as a line across the bar."""
+    """NDCG@10 of each model at each ε, the paper's as a line across the bar."""
     plt = pyplot()
     drawn, panels = plt.subplots(1, len(DATA), figsize=(11, 3.6), layout="constrained")
     for panel, (data, name) in zip(panels, DATA.items(), strict=True):
@@ -61,22 +61,19 @@ def curves(rows: Sequence[Row], file: Path) -> None:
 
 
 def tuning(rows: Sequence[Row], file: Path) -> None:
-    """NDCG@10 over learning rate and batch size, for every data set with such runs."""
+    """NDCG@10 over learning rate and batch size: a panel for each model at one ε on one data set, mean over seeds."""
     plt = pyplot()
-    drawn, panels = plt.subplots(1, len(DATA), figsize=(8, 3.2), layout="constrained")
-    for panel, (data, name) in zip(panels, DATA.items(), strict=True):
-        found: dict[tuple[float, float], list[float]] = {}
-        models = set()
-        for row in rows:
-            if row["data"] == data and row["tuned"]:
-                found.setdefault(row["tuned"], []).append(100 * row["ndcg@10"])
-                models.add(MODELS[row["model"]])
-        rates, sizes = sorted({rate for rate, _ in found}), sorted({size for _, size in found})
-        values = [[statistics.mean(found[r, s]) if (r, s) in found else float("nan") for s in sizes] for r in rates]
-        if not found:
-            panel.axis("off")
-            continue
-        panel.set_title(f"{name}: {', '.join(sorted(models))}", loc="left", fontsize=10, fontweight="bold")
+    found: dict[tuple[str, str, float], dict[tuple[float, float], list[float]]] = {}
+    for row in rows:
+        if row["tuned"]:
+            one = found.setdefault((row["data"], row["model"], row["target"]), {})
+            one.setdefault(tuple(row["tuned"]), []).append(100 * row["ndcg@10"])
+    drawn, panels = plt.subplots(1, len(found), figsize=(4 * len(found), 3.2), layout="constrained", squeeze=False)
+    for panel, ((data, model, epsilon), one) in zip(panels[0], sorted(found.items()), strict=True):
+        rates, sizes = sorted({rate for rate, _ in one}), sorted({size for _, size in one})
+        values = [[statistics.mean(one[r, s]) if (r, s) in one else float("nan") for s in sizes] for r in rates]
+        title = f"{DATA[data]}: {MODELS[model]}, ε = {epsilon:g}"
+        panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
         _heat(panel, values, rates, sizes)
     save(plt, drawn, file)
 
@@ -94,7 +91,7 @@ def _heat(panel: Any, values: Sequence[Sequence[float]], rates: Sequence[float],
 
 
 def _together(curves: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[list[float]]]:
-    """Return the steps that all curves share, and the values in % at these steps."""
+    """Return the steps that all curves have, and their values in % there."""
     maps = [dict(curve) for curve in curves if curve]
     if not maps:
         return [], []
