@@ -1,29 +1,35 @@
 """DLRM on large tables: plain SGD, DP-SGD with dense noise, EANA and LazyDP, side by side on the same tables.
 
-Two costs are measured: of a whole step, and of its embedding part alone, with the same tables under a model that only
-sums its look-ups.
+The cost of a step is that of a whole step, and that of its embedding part alone: the same tables under a model that
+only adds up what it looks up.
+
+What is measured is a run that has gone on for long (`dprec.benchmarks.steady`): no batch comes twice, and rows wait for
+as long as such batches let them. All sizes take turns in one process, in the same memory: small tables are the first
+rows of large ones.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Group
+from torch import Tensor, nn
 
 from dprec.benchmarks import figure, report
 from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.measure import against, race
 from dprec.benchmarks.report import Row
 from dprec.benchmarks.stages import STAGES
-from dprec.benchmarks.table_steps import HOOKED, SYSTEMS, Pooled, Step, invented
-from dprec.data.batch import ClickBatch
+from dprec.benchmarks.steady import LookUps
+from dprec.benchmarks.table_steps import HOOKED, SYSTEMS, Pooled, Step
 from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel
@@ -33,10 +39,12 @@ SIZES = (0.4, 4.0, 8.0)  # GB of tables
 BATCHES = (1024, 2048, 4096)
 POOLINGS = (1, 10, 20, 30)
 ACCESS = {"even": 1.0, "low skew": 0.36, "medium skew": 0.1, "high skew": 0.006}  # the rows of nine look-ups in ten
-UNFUSED_FITS = 4.0  # GB: it needs twice the tables' memory
-ROUNDS, SLOW_ROUNDS = 5, 2
+UNFUSED = "DP-SGD, unfused"
+UNFUSED_FITS = 4.0  # GB: it needs as much again, so that it has its own process from here on
+ROUNDS, SLOW_ROUNDS = 5, 3
+MINUTES = 30.0  # seconds of a step that is measured once, and its embedding part not by itself
 SWEEPS = ("sizes", "batches", "poolings", "access")
-SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies; everything else is equal
+SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies, the rest being common
 MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
@@ -44,13 +52,14 @@ COLUMNS = {
     "ms_per_step": "ms/step",
     "ratio_to_sgd": "ratio",
     "ratio_spread": "middle half",
+    "ratio_to_smallest": "of the smallest",
     "embedding_ms": "embedding ms",
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """The sizes of tables and of the batches that read them."""
+    """Tables, and batches that read them."""
 
     gigabytes: float
     batch: int = BATCH
@@ -58,6 +67,7 @@ class Case:
     access: str = "even"
     hooked: bool = False  # whether the variants of DP-SGD with hooks take part
     quick: bool = False
+    only: tuple[str, ...] = ()  # systems; else all that fit
 
     @property
     def ids(self) -> int:
@@ -67,9 +77,16 @@ class Case:
     @property
     def systems(self) -> list[str]:
         left_out = set() if self.hooked else set(HOOKED)
-        if self.gigabytes > UNFUSED_FITS:
-            left_out.add("DP-SGD, unfused")
-        return [system for system in SYSTEMS if system not in left_out]
+        if self.gigabytes >= UNFUSED_FITS:
+            left_out.add(UNFUSED)
+        return [s for s in SYSTEMS if (s in self.only if self.only else s not in left_out)]
+
+    @property
+    def look_ups(self) -> LookUps:
+        return LookUps(self.batch, TABLES, self.ids - 1, self.pooling, ACCESS[self.access])
+
+
+SIZED = Case(0)  # what the cases of the sizes have in common
 
 
 def cases(sweeps: Sequence[str], quick: bool) -> list[Case]:
@@ -99,19 +116,24 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
     if unknown := [sweep for sweep in wanted if sweep not in SWEEPS]:
         raise UserError(f"--sweeps has {unknown[0]!r}: give some of {','.join(SWEEPS)}")
     chosen = cases(wanted, quick)
+    together = [case for case in chosen if "sizes" in wanted and replace(case, gigabytes=0, hooked=False) == SIZED]
+    groups = [together, *([case] for case in chosen if case not in together)]
+    if "sizes" in wanted:
+        groups.append([Case(UNFUSED_FITS, only=("SGD", UNFUSED))])
     if quick:
-        return [row for case in chosen for row in compared(case)]
+        return [row for group in ([case] for case in chosen) for row in compared(group)]
     rows: list[Row] = []
-    for case in chosen:
-        say(f"{case.gigabytes:g} GB of tables, batch {case.batch:,}, pooling {case.pooling}, {case.access}")
-        # A process for each, because a process keeps its memory.
+    for group in filter(None, groups):
+        for case in group:
+            say(f"{case.gigabytes:g} GB of tables, batch {case.batch:,}, pooling {case.pooling}, {case.access}")
+        # A process for each, since memory is kept by the one that had it.
         with ProcessPoolExecutor(1, get_context("spawn")) as own:
-            rows += own.submit(compared, case).result()
+            rows += own.submit(compared, group).result()
     return rows
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and its summary."""
+    """Return the comparison and what follows from it."""
     line = (
         f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. "
         f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
@@ -127,7 +149,7 @@ ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
-    """Time of a step against the varied quantity."""
+    """Time of a step against what was swept."""
     plt = figure.pyplot()
     common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
     across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}
@@ -159,53 +181,90 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 
 
 @one_thread()
-def compared(case: Case) -> list[Row]:
-    """Measure all systems of a case in turns."""
-    ids = case.ids
-    sizes = {"bottom": [8], "top": [8]} if case.quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
-    model = DLRM(13, [ids - 1] * TABLES, dim=DIM, optimizer="sgd", weight_decay=0.0, **sizes)  # type: ignore[arg-type]
-    part = Pooled(model.tables, model.vocabularies)
-    hot = ACCESS[case.access]
-    batches = [invented(case.batch, TABLES, ids - 1, case.pooling, hot, seed) for seed in range(4 if case.quick else 8)]
-    whole, sgd, steps = _raced(case, model, batches)
-    embedding, _, _ = _raced(case, part, batches)
+def compared(group: Sequence[Case]) -> list[Row]:
+    """Measure all systems of some cases in turns, over tables in the same memory."""
+    memory = torch.empty(TABLES, max(case.ids for case in group), DIM).normal_(0.0, 0.1)
+    memory[:, 0] = 0.0
+    models = {case: _model(case, memory) for case in group}
+    whole = _raced({case: model for case, (model, _) in models.items()}, {})
+    known = {key: min(timed.seconds) for key, timed in whole.items()}
+    sizes = len(group) > 1 or group[0].only or group[0].quick  # elsewhere `tables_ms` is near enough
+    embedding = _raced({case: part for case, (_, part) in models.items()}, known) if sizes else {}
+    smallest = min(group, key=lambda case: case.gigabytes)
     rows: list[Row] = []
-    for name in case.systems:
-        ratio, spread = against(whole[name], sgd[name])
-        stages = steps[name].taken[1:]
+    for (case, name), timed in whole.items():
+        if case.only and name == "SGD":
+            continue  # there it is what the other is measured beside
+        ratio, spread = against(timed.seconds, timed.sgd)
+        steps, part = timed.step.taken[1:] or timed.step.taken, embedding.get((case, name))
+        beside = whole[smallest, name].seconds
+        growth = against(timed.seconds, beside) if len(beside) == len(timed.seconds) == ROUNDS else (None, None)
         rows.append(
             {
                 "table_gb": case.gigabytes,
-                "rows": TABLES * ids,
+                "rows": TABLES * case.ids,
                 "batch": case.batch,
                 "pooling": case.pooling,
                 "access": case.access,
                 "system": name,
-                "ms_per_step": 1e3 * min(whole[name]),
+                "rounds": len(timed.seconds),
+                "ms_per_step": 1e3 * float(np.median(timed.seconds)),
+                "ms_spread": [1e3 * min(timed.seconds), 1e3 * max(timed.seconds)],
                 "ratio_to_sgd": ratio,
                 "ratio_spread": spread,
-                "embedding_ms": 1e3 * min(embedding[name]),
-                "survivors": steps[name].rules.report().get("rows_noised"),
-                **{f"{stage}_ms": 1e3 * float(np.median([s.get(stage, 0.0) for s in stages])) for stage in STAGES},
+                "ratio_to_smallest": growth[0],
+                "ratio_to_smallest_spread": growth[1],
+                "embedding_ms": 1e3 * float(np.median(part.seconds)) if part else None,
+                "survivors": timed.step.rules.report().get("rows_noised"),
+                **{f"{stage}_ms": 1e3 * float(np.median([s.get(stage, 0.0) for s in steps])) for stage in STAGES},
             }
         )
     return rows
 
 
-def _raced(
-    case: Case, model: ClickModel, batches: Sequence[ClickBatch]
-) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, Step]]:
-    """Return the seconds of each system's rounds, those of SGD in the same rounds, and the steps."""
-    steps = {name: Step(name, model, batches) for name in case.systems}
-    slow = [name for name in steps if name.startswith("DP-SGD") or "replayed" in name]
-    seconds = race(
-        {name: step for name, step in steps.items() if name not in slow},
-        2 if case.quick else ROUNDS,
-        0.0 if case.quick else 1.0,
-    )
-    sgd = dict.fromkeys(seconds, seconds["SGD"])
-    # A pass over the tables takes seconds and fills the caches, so these systems get few turns, each beside SGD.
-    for name in slow:
-        pair = race({"SGD": steps["SGD"], name: steps[name]}, 1 if case.quick else SLOW_ROUNDS, 0.0)
-        seconds[name], sgd[name] = pair[name], pair["SGD"]
-    return seconds, sgd, steps
+def _model(case: Case, memory: Tensor) -> tuple[ClickModel, ClickModel]:
+    """Return DLRM over the first rows of this memory, and its embedding part alone."""
+    sizes = {"bottom": [8], "top": [8]} if case.quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
+    model = DLRM(13, [1] * TABLES, dim=DIM, optimizer="sgd", weight_decay=0.0, **sizes)  # type: ignore[arg-type]
+    for bag, values in zip(model.tables.tables, memory, strict=True):
+        assert isinstance(bag, nn.EmbeddingBag)
+        bag.num_embeddings, bag.weight = case.ids, nn.Parameter(values[: case.ids])
+    return model, Pooled(model.tables, [case.ids - 1] * TABLES)
+
+
+@dataclass
+class Timed:
+    """Seconds of a system's rounds, and of SGD in the same rounds."""
+
+    step: Step
+    seconds: list[float]
+    sgd: list[float]
+
+
+Key = tuple[Case, str]
+
+
+def _raced(models: Mapping[Case, ClickModel], known: Mapping[Key, float]) -> dict[Key, Timed]:
+    """Time every system of every case; what is known to take minutes is left out."""
+    steps = {
+        (case, name): Step(name, model, case.look_ups)
+        for case, model in models.items()
+        for name in case.systems
+        if known.get((case, name), 0.0) < MINUTES
+    }
+    slow = [key for key in steps if key[1].startswith("DP-SGD") or "replayed" in key[1]]
+    quick = next(iter(models)).quick
+    turn = 0.0 if quick else 1.0
+    seconds = race({key: step for key, step in steps.items() if key not in slow}, 2 if quick else ROUNDS, turn)
+    timed = {key: Timed(steps[key], taken, seconds[key[0], "SGD"]) for key, taken in seconds.items()}
+    # A sweep over the tables takes seconds, and leaves the caches to nobody: few turns, two at a time.
+    for key in slow:
+        base = (key[0], "SGD")
+        timed[key] = Timed(steps[key], [], [])
+        for _ in range(1 if quick else SLOW_ROUNDS):
+            pair = race({base: steps[base], key: steps[key]}, 1, turn, least=1)
+            timed[key].seconds += pair[key]
+            timed[key].sgd += pair[base]
+            if pair[key][0] > MINUTES:
+                break
+    return {key: timed[key] for key in steps}

@@ -1,36 +1,55 @@
-"""Times systems side by side: every round gives each a turn, so other load on the machine affects all of them."""
+"""Side by side: every round gives each system a turn, so that whatever else the machine does hits all alike.
+
+Seconds are those of the processor: a clock's, where nothing else is at work. Every system has one thread.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 LEAST, MOST = 2, 20  # steps in a turn
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Fetched(Protocol):
+    """A step that gets ready for itself in time that does not count."""
+
+    def fetch(self) -> None: ...
+
+    def __call__(self) -> object: ...
 
 
 def race(
-    steps: Mapping[str, Callable[[], object]], rounds: int, turn: float, say: Callable[[str], None] = lambda _: None
-) -> dict[str, list[float]]:
+    steps: Mapping[Name, Callable[[], object] | Fetched],
+    rounds: int,
+    turn: float,
+    say: Callable[[str], None] = lambda _: None,
+    least: int = LEAST,
+) -> dict[Name, list[float]]:
     """Return for each system the seconds of its fastest step in each round.
 
-    A turn lasts `turn` seconds or two steps, whichever is longer, because in the first step of a turn the caches hold
-    another system's data. Each round has a random order.
+    A turn lasts `turn` seconds or two steps, whichever is longer: the first step of a turn finds the caches full
+    of another system's data. The order within a round is drawn anew each time. Where steps take minutes, `least` says
+    that a turn is fewer; with one, nothing is tried out before the first round either.
     """
     order = np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
+    names = list(steps)
+    seconds: dict[Name, list[float]] = {name: [] for name in names}
+    for step in steps.values() if least > 1 else ():
+        _seconds(step)
     for number in range(rounds):
-        for name in order.permutation(list(steps)):
+        for name in (names[place] for place in order.permutation(len(names))):
             say(f"round {number + 1} of {rounds}: {name}")
-            seconds[name].append(_fastest(steps[name], turn))
+            seconds[name].append(_fastest(steps[name], turn, least))
     return seconds
 
 
 def against(seconds: list[float], base: list[float]) -> tuple[float, list[float]]:
-    """Return the median of the rounds' ratios and their interquartile range.
+    """Return the median of the rounds' ratios and their middle half.
 
     >>> against([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
     (2.0, [2.0, 2.5])
@@ -39,10 +58,16 @@ def against(seconds: list[float], base: list[float]) -> tuple[float, list[float]
     return middle, [low, high]
 
 
-def _fastest(step: Callable[[], object], turn: float) -> float:
+def _fastest(step: Callable[[], object] | Fetched, turn: float, least: int) -> float:
     taken: list[float] = []
-    while len(taken) < LEAST or (sum(taken) < turn and len(taken) < MOST):
-        begin = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - begin)
+    while len(taken) < least or (sum(taken) < turn and len(taken) < MOST):
+        taken.append(_seconds(step))
     return min(taken)
+
+
+def _seconds(step: Callable[[], object] | Fetched) -> float:
+    if hasattr(step, "fetch"):
+        step.fetch()
+    begin = time.process_time()
+    step()
+    return time.process_time() - begin

@@ -1,7 +1,7 @@
-"""The systems that dprec is compared with: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
+"""What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
 
 Opacus and fastDP clip a tied table wrongly (tests/gradients/test_opacus.py), so they train two tables.
-They get the same micro-batches as dprec, and each accumulates them in its own way.
+Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NORM = 1.0
 
 
 class Peer(System):
-    """A plain model with the gradient of another library."""
+    """A plain model under somebody else's gradient."""
 
     def build(self) -> None:
         self.plain = self.architecture.plain(self.ids, self.length, self.dim, self.tied)
@@ -87,7 +87,7 @@ class Opacus(Peer):
 
     @abstractmethod
     def wrap(self, opacus: Any) -> None:
-        """Wrap the model in the mode of Opacus that this system measures."""
+        """Put the model into the form of Opacus that this system measures."""
 
     def scale(self, norm: Tensor) -> Tensor:
         return (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
@@ -115,7 +115,7 @@ class OpacusHooks(Opacus):
 
 
 class OpacusRecurrent(OpacusHooks):
-    """A recurrent model with Opacus's layers, because its hooks do not work inside torch's recurrent layers."""
+    """A recurrent model with Opacus's own layers in place of torch's, which its hooks cannot see into."""
 
     name = "Opacus DPGRU, DPLSTM"
 
@@ -145,7 +145,7 @@ class OpacusGhost(Opacus):
 
 
 class _PerUser:
-    """A loss function for models whose output is already the loss."""
+    """The model's output is the loss already."""
 
     reduction = "mean"
 
@@ -182,7 +182,7 @@ class FastDP(Peer):
 
 
 class OptimizerAlone(Peer):
-    """What every system needs for any loss: a gradient, and Adam's moments and scratch."""
+    """What every system needs whatever its loss: a gradient, and Adam's moments and scratch."""
 
     name = "gradient and Adam alone"
     private = False

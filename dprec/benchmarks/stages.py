@@ -1,4 +1,4 @@
-"""Measures the time of each stage of a step."""
+"""Where the time of a step goes: seconds of the processor, as in `measure`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Stages:
         self._since = 0.0
 
     def enter(self, stage: str | None) -> None:
-        """End the present stage and start this one."""
-        now = time.perf_counter()
+        """Leave the stage there was for this one."""
+        now = time.process_time()
         if self._stage is not None:
             self._seconds[self._stage] += now - self._since  # type: ignore[assignment]
         self._stage, self._since = stage, now
 
     def inside(self, stage: str, call: Callable[..., Result]) -> Callable[..., Result]:
-        """Return the call, which runs in this stage and then returns to the stage before it."""
+        """Return the call, which takes place in a stage, and goes back to the one before."""
 
         def counted(*args: Any, **kwargs: Any) -> Result:
             before = self._stage
@@ -53,7 +53,7 @@ class Stages:
         return counted
 
     def before(self, stage: str, call: Callable[..., Result]) -> Callable[..., Result]:
-        """Return the call, whose start begins another stage."""
+        """Return the call, from whose beginning on the time is another stage's."""
 
         def counted(*args: Any, **kwargs: Any) -> Result:
             self.enter(stage)
@@ -62,7 +62,7 @@ class Stages:
         return counted
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of each stage, and start again from 0."""
+        """Return the seconds of each stage, and begin anew."""
         self.enter(None)
         seconds: dict[str, float] = dict(self._seconds)
         self._seconds = Counter()

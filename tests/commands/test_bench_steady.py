@@ -1,0 +1,66 @@
+"""The benchmark of LazyDP starts where a long run would be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dprec.benchmarks.steady import RATES, LongRunning, LookUps
+from dprec.benchmarks.table_steps import Pooled, Step
+from dprec.models.clicks import FeatureTables
+from dprec.sparsity import LazyDP
+
+LOOK_UPS = LookUps(records=150, tables=2, ids=300, hot=0.3)
+
+
+def step(system: str) -> Step:
+    torch.manual_seed(0)
+    ids = [LOOK_UPS.ids] * LOOK_UPS.tables
+    return Step(system, Pooled(FeatureTables(ids, [3] * LOOK_UPS.tables), ids), LOOK_UPS)
+
+
+def owed(strategy: LazyDP) -> Tensor:
+    """Return how many steps' noise each row of both tables owes, without padding."""
+    return torch.cat([lazy.now - lazy.settled[1:] for lazy in strategy._tables.values()]).double()
+
+
+@pytest.mark.parametrize("system", ["LazyDP", "LazyDP, noise replayed"])
+def test_rows_wait_from_the_start_as_they_do_after_many_steps(system: str) -> None:
+    """After 150 steps of the real thing rows owe what they were made to owe before the first: its law stays."""
+    run = step(system)
+    run.fetch()  # makes it private
+    (strategy,) = run.rules.strategies
+    assert isinstance(strategy, LongRunning)
+    before = owed(strategy)
+    for lazy in strategy._tables.values():
+        lazy.settled.fill_(lazy.now)  # as at a start without a past
+    for _ in range(150):
+        run()
+        run.fetch()
+    after, often = owed(strategy), torch.arange(600) % 300 < 90
+    for rows in (often, ~often):
+        assert before[rows].mean() == pytest.approx(float(after[rows].mean()), rel=0.25, abs=0.2)
+        assert before[rows].quantile(0.9) == pytest.approx(float(after[rows].quantile(0.9)), rel=0.3, abs=1)
+    assert after[~often].mean() > 5 * after[often].mean()
+
+
+def test_no_batch_comes_twice() -> None:
+    run = step("SGD")
+    seen = []
+    for _ in range(20):
+        run.fetch()
+        seen.append(run.parts[0].categories.flatten())
+        run()
+    assert len(torch.stack(seen).unique(dim=0)) == 20
+
+
+def test_what_a_long_past_owes_is_its_sum() -> None:
+    """Rows of a long past get the noise of as many steps as they owe, of the rate that is measured."""
+    run = step("LazyDP")
+    run.fetch()
+    (strategy,) = run.rules.strategies
+    assert isinstance(strategy, LazyDP)
+    lazy = next(iter(strategy._tables.values()))
+    _, noise = lazy.steps.since(lazy.settled[1:].long())  # type: ignore[attr-defined]
+    assert noise.square() / RATES.rate**2 == pytest.approx((lazy.now - lazy.settled[1:]).double(), rel=1e-6)
