@@ -8,7 +8,7 @@ from typing import Any
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
 from dprec.gradients.parameters import trained_parameters
-from dprec.sparsity.rows.counts import Users
+from dprec.sparsity.rows.batch_rows import Users
 from dprec.sparsity.rows.row_rules import RowRules
 
 
@@ -27,8 +27,7 @@ class Periods:
         if period != self._now:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
-            periods = len(self._sampling.periods)
-            self._rules.learn(period, trained, trained_parameters(trained.module), own, sums, periods)
+            self._rules.enter(period, trained, trained_parameters(trained.module), own, sums)
 
 
 class UsersOfAPeriod:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
-from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice, Touched
+from dprec.sparsity.rows.strategy import Noised, Strategy
 
 
-class EANA(RowChoice):
+class EANA(Strategy):
     """Adds a step's noise to rows with a gradient alone: as fast as training without privacy, and not private.
 
     Which rows have moved tells what was in the batch: a row still at its start was in nobody's history, and a row
@@ -17,7 +15,5 @@ class EANA(RowChoice):
     noise there is.
     """
 
+    noised: ClassVar[Noised] = "touched"
     broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so which rows moved shows what users did"
-
-    def choose(self, batch: object, among: Tensor | None) -> Touched:
-        return TOUCHED

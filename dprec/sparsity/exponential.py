@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from dprec.noise.gaussian import ROUNDING
-from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
+from dprec.sparsity.rows.strategy import BatchRows, Strategy
 
 
-class ExponentialSelection(RowChoice):
+class ExponentialSelection(Strategy):
     """Lets `keep` rows change in each step, drawn with a preference for large gradients.
 
     A row is worth the norm of the sum of the users' gradients there, each user's clipped to norm `max_norm` over all
@@ -30,6 +30,8 @@ class ExponentialSelection(RowChoice):
         options: those of `Strategy`.
     """
 
+    looks: ClassVar[bool] = True
+
     def __init__(self, keep: int = 1_000, noise_ratio: float = 1.0, max_norm: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         for name, value in (("keep", keep), ("noise_ratio", noise_ratio), ("max_norm", max_norm)):
@@ -45,7 +47,8 @@ class ExponentialSelection(RowChoice):
         """The pure ε of each draw that, `keep` times, counts as this noise multiplier."""
         return pure_epsilon(1 / (sigma * math.sqrt(self.keep))) if sigma else math.inf
 
-    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
+    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
+        assert batch is not None
         space = self.space.size if among is None else len(among)
         rows, worth = batch.summed(self.max_norm)
         if among is not None:

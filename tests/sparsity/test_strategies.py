@@ -21,7 +21,6 @@ from dprec.models.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import batch_rows
-from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
@@ -38,9 +37,11 @@ EVERY: dict[str, Callable[[], list[Strategy]]] = {
 }
 
 
-def _everywhere(size: int) -> Tensor:
-    """Counts that choose the rows with odd numbers first."""
-    return torch.from_numpy(np.arange(size) % 2 + np.linspace(0, 0.1, size))
+class _Everywhere:
+    """Sums that choose the rows with odd numbers first."""
+
+    def __call__(self, release: Any, size: int, users: int, portions: Any) -> np.ndarray:
+        return np.arange(size) % 2 + np.linspace(0, 0.1, size)
 
 
 def _chosen(fest: FEST) -> FEST:
@@ -48,7 +49,7 @@ def _chosen(fest: FEST) -> FEST:
 
     def prepared(*given: Any) -> None:
         begin(*given)
-        fest.learn(None, lambda release: _everywhere(fest.space.size))
+        fest.prepare(1, lambda: (), _Everywhere())  # type: ignore[arg-type]
 
     fest.begin = prepared  # type: ignore[method-assign]
     return fest
@@ -280,7 +281,7 @@ def test_rows_step_by_themselves_as_tables_would(kind: Any) -> None:
     ],
 )
 def test_what_is_no_list_of_rows_is_refused(chosen: Any, says: str) -> None:
-    class Careless(RowChoice):
+    class Careless(Strategy):
         def choose(self, batch: Any, among: Any) -> Any:
             return chosen
 

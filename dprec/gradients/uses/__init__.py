@@ -1,1 +1,0 @@
-"""A use of a parameter: which rule runs it, whose rows it meets, and what is computed from parameters alone."""

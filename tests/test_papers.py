@@ -1,0 +1,91 @@
+"""docs/papers.md promises nothing that is not there: commands parse, names can be imported, recipes exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from dprec.benchmarks import BENCHMARKS, find
+from dprec.benchmarks.dpformer_study.cells import Cell
+from dprec.cli.arguments import CommandLine
+from dprec.cli.parser import parse
+from dprec.cli.usage import AUDIT, BENCH, PLAN
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "papers.md"
+COLUMNS = ["of the paper", "command or name", "recipe", "theirs", "ours", "why they differ"]
+PAPERS = 5
+USAGE = {"dprec.audit": AUDIT, "dprec.bench": BENCH, "dprec.plan": PLAN}
+
+
+def lines() -> list[list[str]]:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+LINES = [line for line in lines() if line != COLUMNS]
+
+
+def test_every_paper_has_its_table() -> None:
+    assert lines().count(COLUMNS) == PAPERS
+    assert len(LINES) > 60
+
+
+@pytest.mark.parametrize("line", LINES, ids=[line[0] for line in LINES])
+def test_a_line_names_what_is_there(line: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert len(line) == len(COLUMNS)
+    what, recipe = line[1], line[2]
+    if what not in ("not built", "nothing to measure"):
+        (named,) = re.fullmatch(r"`(.+)`", what).groups()  # type: ignore[union-attr]
+        if named.startswith("python "):
+            command(shlex.split(named))
+        else:
+            name(named)
+    if recipe:
+        assert Path(recipe.strip("`")).is_file()
+
+
+@pytest.mark.parametrize("recipe", sorted({line[2].strip("`") for line in LINES if line[2]}))
+def test_a_recipe_parses(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    parse(CommandLine.read([recipe]))
+
+
+def command(words: list[str]) -> None:
+    """Read a command as its program would, without running it."""
+    assert words[:2] == ["python", "-m"]
+    program, usage = words[2], USAGE[words[2]]
+    positionals = "benchmark" if program == "dprec.bench" else None
+    line = CommandLine.read(
+        words[3:], switches=("quick", "json") if positionals is None else ("quick",), positionals=positionals
+    )
+    for recipe in line.recipes:
+        assert Path(recipe).is_file()
+    for key, value in line.overrides:
+        assert f"--{key} " in usage or "." in key, key
+        if key == "cells":
+            for cell in value.split(","):
+                assert Path(Cell.read(cell).recipe[0]).is_file()
+    if positionals:
+        assert line.only("benchmark") in BENCHMARKS
+        find(line.only("benchmark"))
+
+
+def name(path: str) -> None:
+    """Import a module, or what a module has under this name."""
+    try:
+        import_module(path)
+    except ModuleNotFoundError:
+        module, _, attribute = path.rpartition(".")
+        assert hasattr(import_module(module), attribute), path
+
+
+@pytest.mark.parametrize("broken", ["python -m dprec.bench nothing", "python -m dprec.bench phantom --wrong x"])
+def test_a_command_that_is_none_is_found(broken: str) -> None:
+    with pytest.raises(AssertionError):
+        command(shlex.split(broken))
