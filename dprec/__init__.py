@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, so that `python -m dprec.fit --help` does not wait for torch.
+    # Imported on first use, so that `python -m dprec.fit --help` does not wait for torch.
     if name not in __all__:
         raise AttributeError(f"module 'dprec' has no attribute '{name}'")
     from importlib import import_module

@@ -14,7 +14,7 @@ NAMES = ("fit", "prepare", "plan", "evaluate", "recommend", "audit", "bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word names, as its module `dprec.COMMAND` does; return the exit code."""
+    """Run the module `dprec.COMMAND` that the first word names; return the exit code."""
     name, *words = list(sys.argv[1:] if argv is None else argv) or [""]
     if name in NAMES:
         command: Command = import_module(f"dprec.{name}").main
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(words)
     if name not in ("", "--help", "-h"):
         close = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(NAMES)}"
+        hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(NAMES)}"
         print(f"error: no command {name!r}; {hint}", file=sys.stderr)
         return 2
     print(COMMANDS, end="")

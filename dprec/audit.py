@@ -1,4 +1,4 @@
-"""Does the model keep what the guarantee promises? ``python -m dprec.audit RECIPE [--canaries LIST] [--key value]``."""
+"""Test whether a model keeps its guarantee: ``python -m dprec.audit RECIPE [--canaries LIST] [--key value]``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit(line: CommandLine, console: Console) -> None:
-    # Only now, so that help does not wait for torch.
+    # Imported here, so that help does not wait for torch.
     from dprec.auditing import picture, report
     from dprec.auditing.audit import Audit
     from dprec.auditing.systems import asked_canaries, asked_systems

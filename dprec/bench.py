@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    # Only now, so that help does not wait for torch.
+    # Imported here, so that help does not wait for torch.
     from dprec.benchmarks import find
 
     benchmark = find(line.only("benchmark"))
@@ -28,7 +28,7 @@ def bench(line: CommandLine, console: Console) -> None:
 
 
 def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
-    """Measure systems side by side, and leave the rows where they are asked for."""
+    """Measure systems side by side, and write the rows to the requested files."""
     from dprec.benchmarks import report
 
     json_file, picture = line.take("json"), line.take("picture")

@@ -1,4 +1,4 @@
-"""Judge a trained model again: ``python -m dprec.evaluate RUN [--data.path ...] [--split NAME]``."""
+"""Evaluate a trained model again: ``python -m dprec.evaluate RUN [--data.path ...] [--split NAME]``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def evaluate(line: CommandLine, console: Console) -> None:
     split = line.take("split") or "test"
     asked, trusted = line.take("metrics"), line.take_list("trust")
     checkpoint, model = load_run(line.only("RUN"), trusted)
-    if not any(normal(key) == "data.class_path" for key, _ in line.overrides):  # else the data are not the file's
+    if not any(
+        normal(key) == "data.class_path" for key, _ in line.overrides
+    ):  # otherwise the run's file does not decide the data
         refuse_foreign(checkpoint["dprec"]["data"], line.only("RUN"), trusted)
     task = task_of(type(model))
     metrics = task.asked(asked or checkpoint["dprec"]["metrics"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fit(line: CommandLine, console: Console) -> None:
-    # Only now, so that help does not wait for torch.
+    # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
     from dprec.run.experiment import Experiment, resume, start
     from dprec.run.resume import folder_to_resume, stored_settings

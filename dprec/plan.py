@@ -1,4 +1,4 @@
-"""What a run would cost in privacy: ``python -m dprec.plan RECIPE [--users N] [--json]``."""
+"""Compute the privacy cost of a run before it starts: ``python -m dprec.plan RECIPE [--users N] [--json]``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def plan(line: CommandLine, console: Console) -> None:
 
     users, items = line.take_number("users"), line.take_number("items")
     if items is not None and users is None:
-        raise UserError("--items goes with --users: without it both are counted in the data")
+        raise UserError(
+            "--items needs --users: without --users both are counted in the data; add it, or leave --items out"
+        )
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.plan recipes/quickstart.yaml")
     planned = RunPlan.of(parse(line), users, items)

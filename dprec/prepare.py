@@ -28,10 +28,10 @@ def prepare(line: CommandLine, console: Console) -> None:
     how = HowToRead(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     log = Path(line.only("LOG"))
     if is_prepared(log):
-        raise UserError(f"{log} is prepared already: train on it with --data.path {log}")
+        raise UserError(f"{log} is already prepared: train on it with --data.path {log}")
     home = home_of(log, asdict(how), None if cache is None else Path(cache)) if out is None else Path(out)
     if home.exists() and not is_prepared(home):
-        raise UserError(f"--out {home} is something else: give a folder that does not exist yet")
+        raise UserError(f"--out {home} exists and is not this log prepared: give a folder that does not exist yet")
     events, made = prepare_log(log, how, home)
     if "json" in line.switches:
         print_json({"folder": str(home), **events.facts})

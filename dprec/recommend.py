@@ -21,7 +21,7 @@ def recommend(line: CommandLine, console: Console) -> None:
     count, trusted = line.take_number("k") or 10, line.take_list("trust")
     line.refuse_overrides()
     if (history is None) == (file is None):
-        raise UserError('say whose items come next: --history "id id id", or --file histories.txt')
+        raise UserError('no history given: add --history "id id id", or --file histories.txt')
     recommendations = Recommendations.of_run(line.only("RUN"), count, "allow-seen" not in line.switches, trusted)
     if file is not None:
         for number, raw in read_histories(file):

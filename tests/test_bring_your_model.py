@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from dprec import Privacy, Recommender
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
-from dprec.gradients.contribution import Outer
-from dprec.gradients.operations import RULES
-from dprec.gradients.operations.rule import by_user
+from dprec.gradients.contributions import Outer
+from dprec.gradients.uses.arguments import by_user
+from dprec.gradients.uses.registry import RULES, rule
 
 USERS, ITEMS, LENGTH, DIM = 40, 20, 6, 8
 
@@ -179,7 +179,8 @@ def test_a_rule_of_ones_own_is_compared_with_autograd(factor: float) -> None:
         output = function(equation, x, weight.detach())
         return tape.record(output, rows, [(weight, lambda g: Outer(factor * by_user(g, tape.users), inputs))])
 
-    with mock.patch.dict(RULES, {torch.einsum: project}):
+    with mock.patch.dict(RULES):
+        rule(torch.einsum)(project)
         if factor == 1.0:
             assert train(WithEinsum()).steps == 3
         else:

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dprec.gradients.operations import RULES
+from dprec.gradients.uses.registry import RULES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

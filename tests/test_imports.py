@@ -1,16 +1,20 @@
 """Imports point one way: kernels, gradients and noise, accounting, sparsity, checks, verify, privacy, training.
 
+No two folders import each other, by whatever way round, and no two files, not even for types.
+
 Models know the private sums that they ask for, and nothing else of privacy; data and metrics know none of these.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "dprec"
 UPWARDS = [
     "dprec.noise",
     "dprec.gradients",
@@ -106,6 +110,47 @@ def test_nothing_below_imports_what_is_above(folder: str) -> None:
         if forbidden(module, FORBIDDEN[folder])
     ]
     assert not wrong
+
+
+def circles(arrows: dict[str, set[str]]) -> set[str]:
+    """Return what is left once nothing stands alone at the bottom or at the top."""
+    left = set(arrows).union(*arrows.values())
+    before = None
+    while left != before:
+        before = left
+        left = {one for one in left if arrows.get(one, set()) & left}
+        left &= {other for one in left for other in arrows[one]}
+    return left
+
+
+def inside() -> dict[str, set[str]]:
+    """Return the modules of the package that each of its modules imports, types included."""
+    files = {str(file.relative_to(ROOT).with_suffix("")).replace(os.sep, "."): file for file in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    found = {}
+    for name, file in modules.items():
+        nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+        named = {(f"{node.module}.{alias.name}", node.module) for node in nodes for alias in node.names}
+        found[name] = {part if part in modules else whole for part, whole in named} & set(modules) - {name}
+    return found
+
+
+def folder_of(module: str) -> str:
+    return module if (ROOT / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
+
+
+def test_no_two_folders_import_each_other() -> None:
+    """The commands at the top may import anything, and nothing but errors is theirs; studies are no part of this."""
+    arrows: dict[str, set[str]] = {}
+    for name, modules in inside().items():
+        own = folder_of(name)
+        if own != "dprec" and not own.startswith("dprec.benchmarks"):
+            arrows.setdefault(own, set()).update({folder_of(module) for module in modules} - {own, "dprec"})
+    assert not circles(arrows)
+
+
+def test_no_two_files_import_each_other() -> None:
+    assert not circles(inside())
 
 
 def test_folders_stay_small_enough_to_read() -> None:

@@ -50,7 +50,7 @@ def test_only_recipes_of_measured_tables_train_on_the_item_before_the_last(recip
     if resolve(LightningDataModule, data["class_path"], "data") is Sequences:
         measured = recipe.stem.startswith(("movielens", "games"))
         assert data["init_args"]["validation"] is not measured
-        assert ("validation: false     # as docs/" in recipe.read_text()) is measured
+        assert ("validation: false     # as in docs/" in recipe.read_text()) is measured
 
 
 # What makes a run of a recipe short, by the class of its data: a few users, generated on the spot.

@@ -1,1 +1,1 @@
-"""Does a trained model keep what its guarantee promises? Planted users, and what can be told of them afterwards."""
+"""Does a trained model keep its guarantee? Train with planted users, and measure what the model reveals about them."""

@@ -1,4 +1,4 @@
-"""One audit: every system trained on the same canaries, and what can be told of them afterwards."""
+"""One audit: train every system on the same canaries, and measure what each model reveals about them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Audited(Experiment):
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings, checkpoint)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
-        # Strategies that keep DP-SGD's promise keep it beside a table of their own with dense noise, whose steps show.
+        # A strategy that keeps DP-SGD's promise also keeps it with one more table of dense noise, which we can read.
         ruled = self.privacy is not None and self.privacy.rules.broken is not None
         self.model.watch(self.planted.directions, self.steps, ruled)
 
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
-        assert issubclass(cls, Recommender)  # `canaried` has refused all else
+        assert issubclass(cls, Recommender)  # `canaried` refuses all others
         return marked(cls)
 
     @property
@@ -57,14 +57,14 @@ class Audited(Experiment):
 
 @dataclass(frozen=True)
 class Audit:
-    """Where an audit keeps its files, what it plants and how long it may take."""
+    """Where an audit keeps its files, which canaries it plants and how long it may take."""
 
     folder: Path
     canaries: Canaries
     minutes: float
 
     def run(self, line: CommandLine, systems: Sequence[System], console: Console) -> dict[str, Any]:
-        """Train and measure every system, and return what audit.json holds; what is done already is not repeated."""
+        """Train and measure every system, and return what audit.json holds; skip systems that are done."""
         self._claim(line, systems)
         deadline = time.monotonic() + 60 * self.minutes
         rows = []
@@ -85,11 +85,11 @@ class Audit:
         }
 
     def _claim(self, line: CommandLine, systems: Sequence[System]) -> None:
-        """Make the folder this audit's; go on with one that asks the same, refuse one that asks something else."""
+        """Take the folder for this audit: continue an audit with the same settings, refuse any other."""
         asked, file = self._asked(line, systems), self.folder / "asked.json"
         if file.is_file():
             if json.loads(file.read_text(encoding="utf-8")) != asked:
-                raise UserError(f"--out {self.folder} holds an audit of something else: give another folder")
+                raise UserError(f"--out {self.folder} holds an audit with other settings: give another folder")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise UserError(f"--out {self.folder} is not empty and holds no audit: give another folder")
         else:
@@ -115,7 +115,7 @@ class Audit:
 
 
 def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
-    """What the trained model, and the steps on the way to it, tell of the canaries."""
+    """What the trained model, and its training steps, reveal about the canaries."""
     report = json.loads(run.metrics.read_text(encoding="utf-8"))
     checkpoint = read_checkpoint(run.checkpoint)
     planted, privacy, batches = experiment.planted, experiment.privacy, experiment.batches
@@ -153,7 +153,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
 def _bounds(
     planted: Planted, closeness: np.ndarray, scores: Mapping[str, np.ndarray], delta: float
 ) -> dict[str, LowerBound]:
-    """The ε that guesses about either kind of canary refute, half of the doubt for each; none without coins."""
+    """The ε that guesses about each kind of canary refute, with half of the doubt for each; none without coins."""
     if not len(planted.sequences):
         return {}
     return {
@@ -172,7 +172,7 @@ def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:
 
 
 def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str, steps.Gauge]) -> list[str]:
-    """What was seen that the promise excludes."""
+    """One line for each measurement that the promise excludes."""
     promised = row["promised_there"]
     said = [
         f"ε is at least {bound.epsilon:.2f} by {name}, promised is {promised:.2f} at δ = {bound.delta:.1g}"
@@ -194,7 +194,7 @@ def _groups(experiment: Audited, ledger: Ledger | None, delta: float) -> dict[in
 
 
 def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> dict[str, Any]:
-    """Bits for each number of occurrences, by rank and by fit: median and quartiles; and how far off the fit is."""
+    """Median and quartiles in bits for each number of occurrences, by rank and by fit; and the error of the fit."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
     ranked = exposure.by_rank(secrets, references)

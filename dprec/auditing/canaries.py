@@ -1,4 +1,4 @@
-"""Artificial users with random items, whom no model has a reason to know: what is planted, and what was not."""
+"""Artificial users with random items. A model can know their items only if it learned them from these users."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from dprec.data.histories import Histories
 from dprec.errors import UserError
 
-ROOM = 10  # times as many possible sequences as are drawn, so that drawing different ones ends soon
-_STREAM = 0x63616E617279  # keeps these draws apart from whatever else is derived from the same seed
+ROOM = 10  # there must be so many times more sequences than are drawn, so that drawing distinct ones ends soon
+_STREAM = 0x63616E617279  # keeps these draws apart from other draws from the same seed
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """How many canaries of which kind are planted; who they are is a function of this and of the catalogue's size.
+    """How many canaries of each kind to plant. This and the size of the catalogue determine all their items.
 
     Args:
-        occurrences: a secret is planted as this many users, all alike.
-        each: secrets of each number of occurrences.
-        references: sequences of the same law that are never planted, for secrets to be ranked among.
-        coins: canaries of each of two kinds, sequences and directions, planted once each if a fair coin says so.
+        occurrences: how many identical users hold a secret.
+        each: secrets for each number of occurrences.
+        references: sequences of the same distribution that are never planted; secrets are ranked among them.
+        coins: canaries of each of two kinds, sequences and directions; a fair coin decides whether each is planted.
         length: random items of a canary; one more random item is its last target.
-        seed: of all of it.
+        seed: of all draws.
     """
 
     occurrences: tuple[int, ...] = (1, 2, 3, 4, 5, 10, 20, 50, 100)
@@ -58,15 +58,15 @@ class Canaries:
         sizes = (len(counts), self.references, self.coins, self.coins)
         if items ** (self.length + 1) < ROOM * sum(sizes):
             raise UserError(
-                f"--length is {self.length}: of {items} items there are too few such sequences for {sum(sizes)} "
-                "different ones: give longer ones, or fewer"
+                f"--length is {self.length}: with {items} items there are too few sequences of this length for "
+                f"{sum(sizes)} different ones: raise --length, or plant fewer"
             )
         generators = [self._generator(place) for place in range(len(sizes) + 1)]
         rows = np.concatenate(
             [_sequences(g, many, self.length, items) for g, many in zip(generators, sizes, strict=False)]
         )
         places = np.repeat(np.arange(len(sizes)), sizes)
-        while len(again := _repeated(rows)):  # a secret must not be a reference, nor a name be that of two
+        while len(again := _repeated(rows)):  # no secret may equal a reference, no two names each other
             for row in again:
                 rows[row] = _sequences(generators[places[row]], 1, self.length, items)
         coins = generators[-1].integers(0, 2, size=(2, self.coins)) == 1
@@ -81,7 +81,7 @@ def _sequences(draw: np.random.Generator, many: int, length: int, items: int) ->
 
 
 def _repeated(rows: np.ndarray) -> np.ndarray:
-    """Which rows are equal to one before them."""
+    """The rows that equal an earlier row."""
     _, first = np.unique(rows, axis=0, return_index=True)
     return np.setdiff1d(np.arange(len(rows)), first)
 
@@ -94,15 +94,15 @@ class Planted:
     secrets: np.ndarray  # (S, L + 1)
     references: np.ndarray  # (R, L + 1)
     sequences: np.ndarray  # (m, L + 1)
-    directions: np.ndarray  # (m, L + 1), each the name of a direction of the gradient (`dprec.auditing.directions`)
+    directions: np.ndarray  # (m, L + 1), each names a direction of the gradient (`dprec.auditing.directions`)
     sequence_coins: np.ndarray  # (m,) bool: planted
     direction_coins: np.ndarray  # (m,) bool
 
     def training(self) -> Histories:
         """The histories of all planted users.
 
-        Who lost the toss is there with an empty history, which is what "removing a user" means where the number
-        of users is public: the sampling rate is the same in any case, and tells nothing of the coins.
+        A canary that its coin leaves out takes part with an empty history. The number of users is public, so this is
+        what "removing a user" means here. The sampling rate does not depend on the coins and reveals nothing of them.
         """
         users = np.concatenate([np.repeat(self.secrets, self.occurrences, axis=0), self.sequences, self.directions])
         planted = [np.ones(self.occurrences.sum(), dtype=bool), self.sequence_coins, self.direction_coins]
@@ -111,7 +111,7 @@ class Planted:
 
 
 def together(first: Histories, second: Histories) -> Histories:
-    """The users of both, those of `first` first.
+    """The users of both: first those of `first`.
 
     >>> one, two = Histories(np.array([0, 2]), np.array([7, 8])), Histories(np.array([0, 0, 1]), np.array([9]))
     >>> [together(one, two).of(user).tolist() for user in range(3)]

@@ -1,4 +1,4 @@
-"""The data of a recipe with canaries among its users, read, sampled and accounted like any other data."""
+"""The data of a recipe with canaries among its users. They are read, sampled and accounted like other data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dprec.errors import UserError
 
 
 class CanariedSequences(Sequences):
-    """`Sequences` whose training users include canaries; nobody is tested on a canary.
+    """`Sequences` whose training users include canaries; the test users do not.
 
     Args:
-        canaries: how many of which kind.
-        options: those of `Sequences`.
+        canaries: how many of each kind.
+        options: arguments of `Sequences`.
 
     >>> few = Canaries(each=1, coins=10)
     >>> data = CanariedSequences(few, dataset="synthetic", synthetic_users=50, batch_size=10, min_events=0)
@@ -29,7 +29,7 @@ class CanariedSequences(Sequences):
         if canaries.length > self.max_length:
             raise UserError(
                 f"--length is {canaries.length} but a model sees {self.max_length} items of a history: "
-                "give a shorter one, or raise data.max_length"
+                "lower --length, or raise data.max_length"
             )
 
     def load(self) -> Loaded:

@@ -1,8 +1,8 @@
-"""Canaries of the gradient: users who push one coordinate of their own, which is watched at every step.
+"""Canaries of the gradient: each is a user who pushes one coordinate of a table that the audit reads at every step.
 
-To a private engine they are users like any other: their loss goes through its tape, its clipping, its noise and its
-accounting. Each one's gradient is as large as clipping allows and meets nobody else's, which is the worst case that a
-guarantee has to hold for, and what an adversary who sees every step would plant.
+A private engine treats them as other users: their loss goes through its tape, clipping, noise and accounting. The
+gradient of each is as large as clipping allows, and no other user has a gradient at its coordinate. This is the worst
+case that a guarantee covers, and what an adversary who sees every step would plant.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dprec.errors import UserError
 from dprec.models import Recommender
 
 PUSH = 1e4  # norm of a canary's gradient before clipping: more than any sensible bound
-PREFIX = "canaries."  # of what a marked model's state holds beside the model's own
+PREFIX = "canaries."  # of the entries in a marked model's state that are not the model's
 
 
 class Apart(nn.Module):
-    """An embedding that no sparsity strategy knows for one."""
+    """An embedding that sparsity strategies do not recognise as an embedding."""
 
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class Apart(nn.Module):
 
 
 class Directions(nn.Module):
-    """A table with one entry for each canary, who the canaries are, and what each step did to their entries.
+    """A table with one entry for each canary, the names of the canaries, and what each step did to their entries.
 
-    Where it is `ruled`, sparsity strategies take it for an embedding like the model's; else it gets dense noise.
+    If it is `ruled`, sparsity strategies treat it as one of the model's embeddings; otherwise it gets dense noise.
     """
 
     names: Tensor
@@ -76,7 +76,7 @@ class Directions(nn.Module):
 
 
 class Marked(Recommender):
-    """Mixed into the class of a model by `marked`: some of its users are canaries of the gradient."""
+    """`marked` adds this to the class of a model: some of the model's users are canaries of the gradient."""
 
     canaries: Directions
 
@@ -93,17 +93,17 @@ class Marked(Recommender):
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
-                "beside EANA the audit's own table, canaries.table.weight, is ruled like the model's, and LazyDP or "
-                "Dense takes its gradient away: have them rule the model's tables only, such as tables: embedding.*"
+                "beside EANA, strategies rule the audit's table canaries.table.weight too, and LazyDP or Dense removes "
+                "its gradient: let these rule the model's tables only, such as tables: embedding.*"
             )
         self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
 
 def marked(cls: type[Recommender]) -> type[Marked]:
-    """The class of models like these that have canaries of the gradient, once they `watch` them."""
+    """The same class of models, with canaries of the gradient after a call of `watch`."""
     return type(f"Marked{cls.__name__}", (Marked, cls), {})
 
 
 def own_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a marked model's state holds of the model itself."""
+    """The entries of a marked model's state that belong to the model itself."""
     return {name: value for name, value in state.items() if not name.startswith(PREFIX)}

@@ -1,9 +1,9 @@
-"""What can be proved of embedding-aware noise (EANA), which is not differentially private: Theorem 3.1 and equation 9.
+"""What can be proved about embedding-aware noise (EANA), which is not differentially private: Theorem 3.1, equation 9.
 
-One pass over users whose gradient is their vector; a coordinate gets one piece of noise N(0, σ²) for each user who
-touches it. With m users there and one more who adds x, the two outputs are N(0, mσ²) and N(x, (m + 1)σ²).
-The paper bounds their divergence by an expression that belongs to neither direction and is larger than both, so it
-holds and is loose. Here are that bound, as `printed`, and both directions as they are.
+Consider one pass over users whose gradient is their vector. A coordinate gets noise N(0, σ²) once for each user who
+touches it. With m users, and with one more who adds x, the outputs are N(0, mσ²) and N(x, (m + 1)σ²).
+The paper bounds their divergence by an expression that is right for neither direction but larger than both. So the
+bound holds but is loose. This file has that bound, `printed`, and the exact value of both directions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def removed(alpha: Orders, count: float, x: float = 1.0, sigma: float = 1.0, wid
 
 
 def dp_sgd(alpha: Orders, count: float, x: float = 1.0, sigma: float = 1.0, width: float = 1.0) -> np.ndarray:
-    """The same for noise of the same size that is there whoever is: N(0, count σ²) on every coordinate."""
+    """The same for noise that does not depend on who is there: N(0, count σ²) on every coordinate."""
     return np.asarray(alpha, dtype=float) * x**2 / (2 * count * sigma**2)
 
 
@@ -56,21 +56,21 @@ def of_user(
 ) -> float:
     """Equation 9: the bound for one user who adds `values` to coordinates that `counts` others touch.
 
-    A rare coordinate costs more than all popular ones together; one that nobody else touches costs everything.
+    A rare coordinate costs more than all popular ones together; one that no other user touches has an infinite cost.
     """
     pairs = zip(counts, values, strict=True)
     return float(sum(bound(alpha, count, value, sigma) if count > 0 else np.inf for count, value in pairs))
 
 
 def epsilon(bound: Bound, delta: float, count: float, sigma: float, x: float = 1.0, width: float = 1.0) -> float:
-    """The ε at this δ of a Rényi bound, over real orders: data-dependent, since `count` must be known to hold."""
+    """The ε at this δ of a Rényi bound, over real orders. It depends on the data through `count`."""
     renyi = bound(ORDERS, count, x, sigma, width)
     found = renyi + np.log1p(-1 / ORDERS) - (np.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     return max(0.0, float(found.min()))
 
 
 def _orders(alpha: Orders, count: float) -> tuple[np.ndarray, np.ndarray]:
-    """The orders, and what is left of the noise at each: ∞ as an order where the divergence is infinite."""
+    """The orders, and the remaining noise at each: an order is ∞ where the divergence is infinite."""
     alpha = np.asarray(alpha, dtype=float)
     left = count + 1 - alpha
     return np.where(left > 0, alpha, np.inf), np.where(left > 0, left, 1.0)

@@ -1,16 +1,16 @@
-"""How far below the losses of sequences it never met a model puts one that it met: Carlini's exposure, in bits."""
+"""Carlini's exposure, in bits: how far a sequence's loss is below those of sequences that the model never saw."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy import special, stats
 
-SMALL = 1e-6  # below this a cumulative distribution is integrated anew, since scipy's ends in a difference
+SMALL = 1e-6  # below this we integrate the distribution function ourselves, since scipy's loses digits in a difference
 NODES = 64
 
 
 def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
-    """log2 n - log2 rank among n references; a tie counts against having been memorised.
+    """log2 n - log2 rank among n references; a tie counts as not memorised.
 
     >>> by_rank(np.array([0.5, 2.5, 9.0]), np.array([1.0, 2.0, 3.0, 4.0])).round(2).tolist()
     [2.0, 0.42, -0.32]
@@ -22,9 +22,9 @@ def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
 def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
     """-log2 of the references' distribution function at the loss, by a fitted skew-normal distribution.
 
-    Goes on where ranks end, at log2 n; how far it can be trusted beyond that is a matter of the fit.
+    It can exceed log2 n, where ranks end; beyond that, it is only as good as the fit.
     """
-    if np.ptp(references) == 0:  # a model that tells nobody apart
+    if np.ptp(references) == 0:  # the model gives every sequence the same loss
         return np.zeros(len(losses))
     centre, spread = references.mean(), references.std()  # the fit is easier near 0 and 1
     shape, place, width = stats.skewnorm.fit((references - centre) / spread)
@@ -32,7 +32,7 @@ def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
 
 
 def misfit(bits: np.ndarray) -> float:
-    """The largest distance between two distribution functions: a fit's, from the references' own bits, and theirs.
+    """The largest distance between the fitted distribution function, from the references' bits, and the empirical one.
 
     >>> misfit(-np.log2([0.75, 0.25])), misfit(-np.log2([0.1, 0.2]))
     (0.25, 0.8)
@@ -43,10 +43,10 @@ def misfit(bits: np.ndarray) -> float:
 
 
 def log_below(x: np.ndarray, shape: float, place: float, width: float) -> np.ndarray:
-    """Logarithm of a skew-normal's distribution function, right in its far left tail as well.
+    """Logarithm of a skew-normal's distribution function, accurate in its far left tail too.
 
-    The density is log-concave: left of x it falls at least as fast as an exponential with its slope at x, so
-    that Gauss-Laguerre nodes at that scale integrate the rest of it.
+    The density is log-concave: left of x it falls at least as fast as an exponential with its slope at x. So
+    Gauss-Laguerre nodes at that scale integrate the part left of x.
     """
     z = (np.asarray(x, dtype=float) - place) / width
     below = stats.skewnorm.cdf(z, shape)

@@ -1,4 +1,4 @@
-"""What a guarantee per user says of a group of users who hold the same secret."""
+"""What a guarantee per user says about a group of users who hold the same secret."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scipy import stats
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Ledger
 
-INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the most points, of which each takes a search
+INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the largest number of points; each point takes a search
 USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10
-UNLIKELY = 1e-15  # this many of a group in one step are counted as all of it
+UNLIKELY = 1e-15  # numbers of drawn users with a smaller chance than this count as the whole group
 
 
 def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
     """An ε for data sets that differ by `group` users, at the same δ; ∞ where it would be above 20.
 
-    Tighter than group · ε: each of the group is drawn by itself, so the sum moves by a binomial number of norms,
-    and the step is a mixture of Gaussians.
+    This is tighter than group · ε: each user of the group is drawn independently, so the sum moves by a binomial number
+    of norms, and the step is a mixture of Gaussians.
 
     >>> one, three = (group_epsilon({(2.0, 0.05): 100}, delta=1e-5, group=group) for group in (1, 3))
     >>> 2 * one < three < math.inf
@@ -29,10 +29,10 @@ def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
     """
     if not uses:
         return 0.0
-    if any(group / sigma > 40 if sigma else True for sigma, _ in uses):  # whose distribution would not fit in memory
+    if any(group / sigma > 40 if sigma else True for sigma, _ in uses):  # its distribution would not fit in memory
         return math.inf
     reach = max(group / sigma for sigma, _ in uses)
-    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # as ε grows, so may the grid
+    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # a larger ε allows a coarser grid
     parts = [_step(sigma, rate, group, interval).self_compose(count) for (sigma, rate), count in uses.items() if count]
     total = reduce(lambda left, right: left.compose(right), parts)
     certain = delta - accounting.ROUNDING * (sum(uses.values()) + 10)
@@ -41,9 +41,9 @@ def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
 
 
 def group_epsilons(ledger: Ledger, delta: float, groups: Sequence[int]) -> list[float]:
-    """ε for each size of a group; larger groups are not tried once one is beyond use.
+    """ε for each size of a group; after a size with a useless ε, larger ones are not tried.
 
-    Of what is not Gaussian noise under Poisson sampling, or without any, one user's ε alone is known.
+    For other events than Gaussian noise, with Poisson sampling or none, only one user's ε is known.
     """
     gaussian = {event.kind for event in ledger.events} <= {"poisson_gaussian", "gaussian"}
     found: dict[int, float] = {}
@@ -57,10 +57,10 @@ def group_epsilons(ledger: Ledger, delta: float, groups: Sequence[int]) -> list[
 
 
 def most_exposed(epsilon: float, delta: float) -> float:
-    """Bits that at most half of the secrets of such users may be exposed by, in expectation over secrets.
+    """The exposure in bits that at most half of the secrets of such users may exceed, in expectation over secrets.
 
-    A secret that is not planted has rank m or better among n with probability m / n; planted, with at most
-    e^ε m / n + δ. That is a half at log2 n - log2 m = (ε - ln(1/2 - δ)) / ln 2.
+    A secret that is not planted has rank m or better among n with probability m / n. If it is planted, the probability
+    is at most e^ε m / n + δ. This is a half at log2 n - log2 m = (ε - ln(1/2 - δ)) / ln 2.
 
     >>> round(most_exposed(0.0, 0.0), 3)
     1.0

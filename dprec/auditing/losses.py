@@ -1,4 +1,4 @@
-"""What a trained model makes of a canary: the loss that a user with this history would have in training."""
+"""The loss of a canary under a trained model: that of a user with this history in training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dprec.data.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Recommender
 
-SCORES = 1 << 22  # users x positions x items of one batch: 16 MB where a model builds them all
+SCORES = 1 << 22  # users x positions x items of one batch: 16 MB if the model keeps all scores
 
 
 def trained_model(checkpoint: Mapping[str, Any]) -> Recommender:
-    """The model of a run's checkpoint, with the softmax over all items whatever it was trained with."""
+    """The model of a run's checkpoint, with the softmax over all items, even if it trained with negatives."""
     settings = checkpoint["dprec"]["model"]
     arguments = {name: value for name, value in settings["init_args"].items() if name != "negatives"}
     model: Recommender = build(Recommender, {**settings, "init_args": arguments}, "model")
@@ -36,5 +36,5 @@ def losses_of(model: Recommender, sequences: np.ndarray) -> np.ndarray:
     parts = [model.losses(SequenceBatch(part[:, :-1], part[:, 1:])) for part in rows.split(size)]
     losses = torch.cat(parts).double()
     if not bool(torch.isfinite(losses).all()):
-        raise UserError("the trained model's losses are not finite: it has diverged, so there is nothing to audit")
+        raise UserError("the trained model's losses are not finite, so it cannot be audited: lower the learning rate")
     return losses.numpy()

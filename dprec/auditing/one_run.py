@@ -1,9 +1,9 @@
-"""A lower bound on ε from one training run: canaries in or out by coins, guesses, and how many can be right.
+"""A lower bound on ε from one training run: coins put canaries in or out, and too many right guesses refute an ε.
 
-After Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), Theorem 5.2: of r guesses
-about canaries that a fair coin each put in or left out, an (ε, δ)-private mechanism lets at most a
-Binomial(r, e^ε / (1 + e^ε)) many be right, but for a chance that grows with m canaries times δ. With δ = 1 / users that
-chance drowns everything, so ε is bounded at a smaller δ, where a ledger promises something as well.
+After Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), Theorem 5.2. A fair coin decides
+about each of m canaries, and r of them are guessed. If the mechanism is (ε, δ)-private, at most
+Binomial(r, e^ε / (1 + e^ε)) guesses are right, except with a probability that grows with m δ. At δ = 1 / users this
+probability is too large for any conclusion. So ε is bounded at a smaller δ, where the ledger has a promise too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from scipy import special
 
 DOUBT = 0.05  # the chance that an honest run's bound is wrong
-# Of the canaries that are guessed; about the others one abstains. Not all: half in and half out is not how coins fell.
+# Of the canaries that are guessed; the audit abstains on the others. Not all: coins rarely fall half in and half out.
 SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 4 / 5)
 NEGLIGIBLE = 1e-3  # canaries times δ, at the δ where ε is bounded
 TOLERANCE = 1e-3
-MOST = 50.0  # no number of canaries shows more
+MOST = 50.0  # no number of canaries gives a larger bound
 
 
 @dataclass(frozen=True)
 class LowerBound:
-    """ε is at least this at this δ with the stated confidence, by the best of several ways to guess, all counted."""
+    """A lower bound on ε at this δ, by the best of several ways to guess; the confidence accounts for all of them."""
 
     epsilon: float
     delta: float
-    reach: float  # what it would be if every guess were right: a promise above it cannot be contradicted
+    reach: float  # the bound if every guess were right: it cannot contradict a larger promise
     guesses: int
     right: int
     by: str
@@ -38,7 +38,7 @@ class LowerBound:
 
 
 def audited_delta(delta: float, canaries: int) -> float:
-    """The δ to bound ε at: small enough for so many canaries, and not above the one that is promised.
+    """The δ at which to bound ε: small enough for this number of canaries, and at most the promised one.
 
     >>> audited_delta(1e-4, canaries=1000), audited_delta(1e-9, canaries=1000)
     (1e-06, 1e-09)
@@ -47,7 +47,7 @@ def audited_delta(delta: float, canaries: int) -> float:
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability of so many right guesses if the mechanism is (ε, δ)-private.
+    """An upper bound on the probability of this many right guesses if the mechanism is (ε, δ)-private.
 
     >>> round(chance(10, 10, 10, epsilon=0.0, delta=0.0) * 2**10, 9)
     1.0
@@ -63,7 +63,7 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
 
 
 def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float) -> float:
-    """The largest ε that so many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
+    """The largest ε that this many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
 
     >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 2)
     3.49
@@ -84,10 +84,10 @@ def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float
 def lower_bound(
     scores: Mapping[str, np.ndarray], planted: np.ndarray, delta: float, doubt: float = DOUBT
 ) -> LowerBound:
-    """Guess by each score, where a higher one speaks for "planted", and bound ε by the best way to guess.
+    """Guess by each score, where a higher one means "planted", and bound ε by the best way to guess.
 
-    Ways are each score, a share of the canaries to guess about, and whether only the highest are guessed to be in
-    or as many of the lowest to be out as well. They are fixed beforehand, and the doubt is divided among them.
+    A way to guess is a score, the share of the canaries to guess about, and whether to guess only that the highest are
+    in, or also that as many of the lowest are out. The ways are fixed in advance, and the doubt is divided among them.
     """
     many = len(planted)
     ways = [(name, share, both) for name in scores for share in SHARES for both in (False, True)]

@@ -13,12 +13,12 @@ from dprec.benchmarks.figure import DPREC, dress, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
 STYLES = ("-", ":", "-.")
-TRUSTED = 3.0  # times the bits that ranks can tell: a fit says no more than "more" beyond
+TRUSTED = 3.0  # times the bits that ranks can show: beyond this, a fit only says "more"
 WAYS = {"by_rank": "by rank (interpolation)", "by_fit": "by a fitted distribution (extrapolation)"}
 
 
 def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) -> None:
-    """Median and quartiles of the exposure, a line for each system; dashed: what ε allows the median."""
+    """Median and quartiles of the exposure, a line for each system; dashed: the most that ε allows for the median."""
     plt = pyplot()
     drawn, panels = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
@@ -40,13 +40,13 @@ def exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) ->
         panel.minorticks_off()
         dress(panel, f"Exposure {title}")
         panel.set_xlabel("users who hold the secret")
-    panels[0].set_ylabel("bits; 1 is the median of what was never seen")
+    panels[0].set_ylabel("bits; 1 is the median of a secret that was never seen")
     panels[0].legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
 
 
 def _looks(names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour for each way to train, a style of line for each of its noises; the recipe itself stands out.
+    """A colour for each way to train and a line style for each of its noises; the recipe itself stands out.
 
     >>> [tuple(look.values()) for look in _looks(["no privacy", "EANA 0.1", "EANA 0.01", "epsilon 8"])][1:3]
     [('#64748b', '-'), ('#64748b', ':')]

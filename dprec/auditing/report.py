@@ -12,7 +12,7 @@ from rich.table import Table
 from dprec.auditing.group import USELESS
 from dprec.privacy.guarantee import round_up
 
-MISFIT = 0.05  # of a distribution function, from which on a fit is not to be trusted
+MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
 GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
 
 
@@ -26,8 +26,8 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What is promised beside what is seen, a column for each system."""
-    table = _columns("what is promised and what is seen", rows)
+    """The promises beside the measurements, a column for each system."""
+    table = _columns("what is promised and what is measured", rows)
     table.add_row(
         "ε promised", *("none" if r["promised_epsilon"] is None else _short(r["promised_epsilon"]) for r in rows)
     )
@@ -85,7 +85,7 @@ def _reach(row: Mapping[str, Any]) -> float:
 
 
 def _ratio(gauge: Mapping[str, Any]) -> float:
-    """Measured over promised; as it is where 0 is promised."""
+    """Measured over promised; the measured value where 0 is promised."""
     return gauge["measured"] / (gauge["promised"] or 1.0)
 
 
@@ -94,23 +94,23 @@ def _error(gauge: Mapping[str, Any]) -> float:
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader must know to read the numbers, and every breach."""
+    """What a reader must know about the numbers, and every breach."""
     said = [
-        f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries: rate, noise and δ are of these runs",
-        "a secret that is not remembered has a median exposure of 1 bit; a lower bound on ε is no estimate of it",
+        f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries; rate, noise and δ are for this number",
+        "a secret that the model did not learn has a median exposure of 1 bit; a lower bound on ε is not an estimate",
     ]
     for row in rows:
         name, there = row["system"], row["promised_there"]
         if there is None and row["gauges"]:
-            said.append(f"{name} promises nothing: its gauges say what it lacks of DP-SGD")
+            said.append(f"{name} promises nothing: its gauges show how it differs from DP-SGD")
         elif there is not None and row["empirical_epsilon"] and _reach(row) < there < USELESS:
-            said.append(f"{name}: guesses about so few canaries cannot contradict ε = {_short(there)}, only gauges can")
+            said.append(f"{name}: with so few canaries guesses cannot contradict ε = {_short(there)}, only gauges can")
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
-            said.append(f"{name} promises groups of so many users: {'; '.join(parts)} in the median at most")
+            said.append(f"{name} promises to groups of users, with the most bits in the median: {'; '.join(parts)}")
         if row["misfit"] > MISFIT:
-            said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust the ranks only")
+            said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust only the ranks")
         if row["steps"] < row["planned_steps"]:
             said.append(f"{row['system']} had time for {row['steps']} of {row['planned_steps']} steps; see --minutes")
         said += [f"BREACH, {row['system']}: {breach}" for breach in row["breaches"]]

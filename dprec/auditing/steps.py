@@ -1,4 +1,4 @@
-"""What the steps of a run did to the canaries' entries: scores to guess by, and gauges of the engine itself."""
+"""What the steps of a run did to the canaries' entries: scores for guessing, and gauges of the engine itself."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-SIGMAS = 4.0  # a gauge that is off by so many standard errors is off
+SIGMAS = 4.0  # a gauge that differs by more standard errors than this is a breach
 
 
 def scores(seen: np.ndarray, sigma: float, rate: float) -> Mapping[str, np.ndarray]:
     """Two scores of every canary from its entries (T, m), in units of the clipping norm.
 
-    The likelihood ratio of what a private engine that drew it at this rate would show is the best there is against
-    independent noise. How much the entry changes from step to step tells if noise is missing or repeated.
+    The first is the likelihood ratio under a private engine that draws the canary at this rate: the best score against
+    independent noise. The second is how much the entry changes between steps: it detects missing or repeated noise.
     """
     if sigma > 0:
         ratio = np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + (2 * seen - 1) / (2 * sigma**2))
@@ -27,7 +27,7 @@ def scores(seen: np.ndarray, sigma: float, rate: float) -> Mapping[str, np.ndarr
 
 @dataclass(frozen=True)
 class Gauge:
-    """Something measured beside what it should be, with its standard error."""
+    """A measured value, its standard error and the promised value."""
 
     measured: float
     error: float
@@ -38,10 +38,10 @@ class Gauge:
 def gauges(seen: np.ndarray, planted: np.ndarray, sigma: float, rate: float) -> dict[str, Gauge]:
     """Noise, share and repetition, measured on entries (T, m) in units of the clipping norm.
 
-    `noise` is the standard deviation at canaries that are not there, `share` what a canary adds when it is drawn,
-    `repetition` how noise correlates with the last step's, or with that of the distance at which it is most alike
-    where that is no chance. They need no theorem, and find in a few hundred numbers what a bound on ε needs many
-    runs for.
+    `noise` is the standard deviation at canaries that are left out, `share` what a canary adds when it is drawn.
+    `repetition` is the correlation of the noise with that of the step before; if another distance between steps has a
+    correlation too large for chance, it is the largest of these. Gauges need no theorem, and detect with a few hundred
+    numbers what a bound on ε needs many runs for.
     """
     out, inside = seen[:, ~planted], seen[:, planted]
     found = {}
@@ -55,7 +55,7 @@ def gauges(seen: np.ndarray, planted: np.ndarray, sigma: float, rate: float) -> 
     if len(seen) > 1 and sigma > 0 and out.any():
         alike = correlations(out)
         errors = 1 / np.sqrt(out.shape[1] * np.arange(len(seen) - 1, 0, -1))
-        most = np.sqrt(SIGMAS**2 + 2 * np.log(len(alike)))  # standard errors, of so many lags
+        most = np.sqrt(SIGMAS**2 + 2 * np.log(len(alike)))  # standard errors, for the largest of so many lags
         breach = bool((alike > most * errors).any())
         lag = int(np.argmax(alike / errors)) if breach else 0
         found["repetition"] = Gauge(float(alike[lag]), float(errors[lag]), 0.0, breach)

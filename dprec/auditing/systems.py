@@ -1,4 +1,4 @@
-"""What is audited beside each other: a recipe, the same without privacy, and with whatever else is asked for."""
+"""The systems that one audit compares: a recipe, the same without privacy, and the variants that the user asks for."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
 from dprec.run.folder import replace_file
+from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 
 NO_PRIVACY = "no privacy"
@@ -54,18 +55,19 @@ class System:
 
     @classmethod
     def with_noise(cls, multiplier: float) -> System:
-        """DP-SGD with this noise and no budget, whatever ε that comes to."""
+        """DP-SGD with this noise and no budget."""
         noise = (("privacy.epsilon", "null"), ("privacy.noise_multiplier", f"{multiplier:g}"))
         return cls(f"DP-SGD {multiplier:g}", noise)
 
     @classmethod
     def with_strategy(cls, strategy: str, multiplier: float) -> System:
-        """The same noise where this strategy of `dprec.sparsity`, as it is by default, puts it."""
+        """The same noise, placed by this strategy of `dprec.sparsity` with its defaults."""
         path = f"dprec.sparsity.{strategy}"
-        if resolve(Strategy, path, "--strategies")().releases():
+        made = resolve(Strategy, path, "--strategies")()
+        if isinstance(made, RowChoice) and made.releases():
             raise UserError(
-                f"--strategies: {strategy} takes a share of privacy.epsilon, and a given noise has no epsilon: "
-                "name it in --beside, with one"
+                f"--strategies: {strategy} takes a share of privacy.epsilon, but a given noise has no epsilon: "
+                "name {strategy} in --beside, with an epsilon"
             )
         plain = cls.with_noise(multiplier)
         sparsity = ("privacy.sparsity", json.dumps({"class_path": path}))
@@ -77,7 +79,7 @@ class System:
 
 
 def asked_canaries(line: CommandLine) -> Canaries:
-    """What is planted, from the options that say so."""
+    """The canaries to plant, from the command's options."""
     usual = Canaries()
     listed = line.take("canaries")
     try:
@@ -90,7 +92,7 @@ def asked_canaries(line: CommandLine) -> Canaries:
 
 
 def _whole(line: CommandLine, option: str, usual: Canaries) -> int:
-    """A number that may be 0."""
+    """A whole number of at least 0."""
     value = line.take(option)
     if value is None:
         return int(getattr(usual, option.partition("_")[0]))
@@ -107,7 +109,7 @@ def asked_systems(line: CommandLine) -> list[System]:
     line.take("beside")
     tree = parse(line).tree
     privacy = tree["privacy"]
-    if noise is None:  # releases before training take a share of a budget, so there must be one
+    if noise is None:  # releases before training take a share of the budget, so they need one
         model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         noise = NOISE if model.releases is Learner.releases else "none"
     systems = [System.without_privacy(), *_noises(noise, strategies, privacy is not None), *map(System.read, beside)]
@@ -123,7 +125,7 @@ def asked_systems(line: CommandLine) -> list[System]:
 
 
 def _noises(text: str, strategies: Sequence[str], private: bool) -> list[System]:
-    if not private or text == "none":  # without a privacy block there is no clipping to add noise to
+    if not private or text == "none":  # without a privacy block there is no clipping, so noise would bound nothing
         if strategies:
             raise UserError("--strategies needs noise to place: give --noise, and a recipe with a privacy block")
         return []
@@ -136,15 +138,15 @@ def _noises(text: str, strategies: Sequence[str], private: bool) -> list[System]
 
 
 def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path, seconds: float) -> Settings:
-    """The settings of a run of this system with canaries among its users, which trains for at most so long."""
+    """The settings of a run of this system, with canaries among its users and a limit on its time."""
     overrides = [*line.overrides, *system.overrides]
     settings = parse(CommandLine(recipes=line.recipes, overrides=overrides))
     for base, wanted, group in ((pl.LightningDataModule, Sequences, "data"), (Learner, Recommender, "model")):
         found = resolve(base, settings.tree[group]["class_path"], group)
         if not (found is Sequences or (wanted is Recommender and issubclass(found, Recommender))):
             raise UserError(
-                f"{group}.class_path is {path_of(found)}: canaries are users with histories, so the audit takes "
-                "recipes of recommenders on dprec.data.Sequences"
+                f"{group}.class_path is {path_of(found)}: canaries are users with histories, so give the audit a "
+                "recipe of a recommender on dprec.data.Sequences"
             )
     tree = settings.to_store()
     data = dict(settings.tree["data"]["init_args"])
@@ -160,5 +162,5 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
 
 
 def recorded(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """What the result says of how each system was made."""
+    """How each system was made, for the result."""
     return [{"system": system.name, "overrides": dict(system.overrides)} for system in systems]

@@ -1,4 +1,4 @@
-"""The leak that needs no statistics: a table's row that nobody touched is what it was, to the last bit."""
+"""A leak that needs no statistics: without dense noise, a row that nobody touched keeps every bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dprec.data.histories import Histories
 def untouched_rows(start: Mapping[str, Tensor], end: Mapping[str, Tensor], rows: int) -> dict[str, list[int]]:
     """Rows 1 and up of every table with this many rows that are bit-identical in two states of one model.
 
-    Row 0 is padding and never moves. The other rows of a private model all carry noise.
+    Row 0 is padding and never changes. In a private model, every other row has noise.
 
     >>> import torch
     >>> start = {"table": torch.zeros(4, 1), "bias": torch.zeros(2)}
@@ -27,9 +27,9 @@ def untouched_rows(start: Mapping[str, Tensor], end: Mapping[str, Tensor], rows:
 
 
 def touching_alone(histories: Histories) -> dict[int, int]:
-    """Items that exactly one user met, and that user.
+    """Items that exactly one user touched, and that user.
 
-    Where only a user's own items move, whoever sees such an item's row moved knows that this user was there.
+    If only the rows of touched items change, a change in such an item's row reveals that this user was there.
 
     >>> touching_alone(Histories(np.array([0, 3, 5]), np.array([4, 4, 7, 7, 9])))
     {4: 0, 9: 1}

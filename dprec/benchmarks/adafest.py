@@ -16,7 +16,8 @@ from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.report import Row
 from dprec.gradients.clipping import Clipping
 from dprec.models.optimizers import SGD
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, Dense
 from dprec.sparsity.rows.row_rules import RowRules
@@ -77,7 +78,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and what follows from it."""
+    """Return the comparison and its summary."""
     line = (
         f"A table of width {DIM}, {BATCH:,} users a step, one look-up each. AdaFEST: the mean of {STEPS} steps; dense: "
         f"of {DENSE_STEPS}. One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
@@ -106,11 +107,11 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 
 def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], steps: int) -> tuple[float, float | None]:
     """Return the mean time of a step after the first one, and how many rows got noise in it."""
-    parameters, noise = dict(module.named_parameters()), GaussianNoise()
+    parameters, noise = dict(module.named_parameters()), StepNoise(GaussianNoise(), 1.0, BATCH)
     optimizer, rules = SGD(parameters.values(), lr=0.01, fused=True), RowRules([strategy])
-    rules.begin(module, parameters, 1.0, 1 / BATCH, noise, most_users(BATCH))
+    rules.begin(module, parameters, noise, 1.0)
     rules.guard(module, optimizer, 0)
-    gradient = PrivateGradient(Clipping("flat", 1.0), rules.gradient_noise, BATCH, noise, rules=rules)
+    gradient = PrivateGradient(Clipping("flat", 1.0), noise, rules=rules)
     begin = 0.0
     for number in range(steps + 1):
         if number == 1:

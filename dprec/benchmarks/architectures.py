@@ -1,4 +1,4 @@
-"""The models that are trained in the benchmarks, each as dprec has it and as anybody would write it."""
+"""The models of the benchmarks, each as dprec's class and as plain PyTorch."""
 
 from __future__ import annotations
 

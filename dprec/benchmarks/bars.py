@@ -11,7 +11,7 @@ from dprec.benchmarks.report import Row, cell
 
 
 def panels(rows: Sequence[Row], file: Path) -> None:
-    """Draw both panels side by side: bars for each system under its shape, or why there is none."""
+    """Draw both panels side by side: bars for each system under its shape, or the reason why there is none."""
     plt = pyplot()
     rows = [row for row in rows if not row["shape"].startswith("catalogue-")]
     shapes = list(dict.fromkeys(row["shape"] for row in rows))

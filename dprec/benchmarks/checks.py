@@ -1,4 +1,4 @@
-"""No number for a system that clips wrongly: each private step is compared with one user after the other."""
+"""Checks each private step against one backward pass per user; a system that clips wrongly gets no number."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TOLERANCE = 1e-4  # of the clipped sum's norm; float32 leaves about 1e-6
 
 
 def clip_error(kind: type[System], ids: int, length: int, batch: SequenceBatch, dim: int, architecture: str) -> float:
-    """Return how far the system's clipped sum is from the truth; raise `CannotRun` where that is too far."""
+    """Return the error of the system's clipped sum; raise `CannotRun` if it is too large."""
     system = kind(ids, length, users=len(batch), dim=dim, noise=0.0, architecture=architecture)
     expected = clipped_sum(system, batch)
-    middle = len(batch) // 2  # in two micro-batches, as a step has several
+    middle = len(batch) // 2  # two micro-batches, because a step has several
     system.step([batch.select(range(middle)), batch.select(range(middle, len(batch)))])
     found = system.gradients()
     wrong = sum(_off(found.get(name), expected[name], len(batch)) for name in expected)
     total = float(torch.stack([g.square().sum() for g in expected.values()]).sum().sqrt())
     error = wrong**0.5 / total
-    if not error <= TOLERANCE:  # also where it is not a number
+    if not error <= TOLERANCE:  # also if it is NaN
         raise CannotRun(f"clips wrongly: its clipped sum is off by {error:.2%}, so no number is given")
     return error
 

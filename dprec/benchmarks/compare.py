@@ -1,4 +1,4 @@
-"""Systems side by side on one shape: one that clips wrongly, or cannot run, says so in place of numbers."""
+"""Systems side by side on one shape; a system that clips wrongly or cannot run has the reason in place of numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Trains `architecture` on `shape` by each of `systems`; times are given against those of the system `base`."""
+    """Trains `architecture` on `shape` with each of `systems`; times are relative to those of the system `base`."""
 
     architecture: str
     shape: Shape
@@ -40,7 +40,7 @@ class Comparison:
     width: Callable[[type[System]], int]
     rounds: int
     turn: float  # seconds
-    at_once: tuple[int, int] | None = None  # batches from whose memory the largest possible one follows
+    at_once: tuple[int, int] | None = None  # two batches; their memory gives the largest possible one
 
     def rows(self, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
         """Measure, and return a row for each system."""
@@ -67,7 +67,7 @@ class Comparison:
         return list(rows.values())
 
     def row(self, kind: type[System]) -> Row:
-        """What is known about a system before anything is measured."""
+        """The facts about a system before any measurement."""
         dim = self.width(kind)
         with torch.device("meta"):
             plain = ARCHITECTURES[self.architecture].plain(self.shape.ids, self.shape.longest, dim, kind.tied)
@@ -94,7 +94,7 @@ class Comparison:
         return Job(kind.name, self.shape, self.width(kind), self.architecture, at_once)
 
     def _ready(self, name: str, row: Row) -> System:
-        """Return the system, ready to be timed, once its clipping is known to be right."""
+        """Check the system's clipping, and return the system ready for timing."""
         kind, shape, dim = self.systems[name], self.shape, row["dim"]
         if kind.private:
             few = shape.check_batch()

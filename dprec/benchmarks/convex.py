@@ -1,6 +1,6 @@
-"""What sparse gradients are worth: errors of means, excess risks and models of clicks, with the rates of the theory.
+"""The gain from sparse gradients: errors of means, excess risks and models of clicks, with the rates of the theory.
 
-Against plain noise in every entry and DP-SGD, at the same ε, δ and neighbours: one record replaced.
+They are compared with plain noise in every entry and with DP-SGD, at the same ε, δ and neighbours: one record replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dprec.benchmarks.convex_studies.measured import slope
 from dprec.benchmarks.report import Row
 
 COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}
-HEADINGS = {  # study: what its value is
+HEADINGS = {  # study: the meaning of its value
     "error by records": "‖ẑ − z̄‖₂",
     "error by sparsity": "‖ẑ − z̄‖₂",
     means.HEADED: "‖ẑ − z̄‖₂",
@@ -36,7 +36,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return a table for each study, and the slopes."""
+    """Return a table for each study, and the exponents."""
     return Group(*(_table(rows, study) for study in HEADINGS), *slopes(rows))
 
 
@@ -45,7 +45,7 @@ ready_to_draw = figure.pyplot
 
 
 def slopes(rows: Sequence[Row]) -> list[str]:
-    """Say how fast errors and risks fall with the number of records, and what the theory says."""
+    """Return how fast errors and risks fall with the number of records, beside the theory."""
     asked = (
         ("error by records", "projection", 1e3, 3.2e4, "-1/2 in the sparse regime"),
         ("error by records", "projection", 1e7, 1e8, "-1 beyond it"),

@@ -1,4 +1,4 @@
-"""DPFormer's tables and pictures, rebuilt from finished runs; what is asked for and missing is trained first."""
+"""DPFormer's tables and pictures, rebuilt from finished runs; missing runs that are asked for are trained first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PICTURES = {
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train cells, print the tables, and write what is asked for."""
+    """Train cells, print the tables, and write the requested files."""
     places = [Path(place.strip()) for place in (line.take("runs") or RUNS).split(",")]
     seeds, cells, kept = line.take_number("seeds") or 1, _cells(line.take("cells")), line.take("keep")
     page, json_file = line.take("document"), line.take("json")
@@ -46,11 +46,11 @@ def bench(line: CommandLine, console: Console) -> None:
 
 
 def _train(wanted: Sequence[tuple[Cell, int]], places: Sequence[Path], overrides: Sequence[str]) -> None:
-    """Train what is missing, in the one folder among the places."""
+    """Train missing runs, in the only folder among the places."""
     folders = [place for place in places if place.suffix != runs.FILE]
     if len(folders) != 1:
         raise UserError("--cells trains in one folder: name it in --runs, such as --runs runs/dpformer-tables")
-    # What is in a file was trained without overrides; with some, a run is another run.
+    # The runs in a file were trained without overrides; a run with overrides is another run.
     files = [] if overrides else [place for place in places if place.suffix == runs.FILE]
     there = {(run["cell"], run["seed"]) for run in runs.finished(files)}
     for cell, seed in wanted:

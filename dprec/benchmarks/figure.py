@@ -1,4 +1,4 @@
-"""What all pictures share: matplotlib, where there is one, colours, and files that can be written."""
+"""Shared by all pictures: matplotlib if it is installed, colours, and writing a picture to a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pyplot() -> Any:
 
 
 def save(plt: Any, drawn: Any, file: Path) -> None:
-    """Write a figure and let go of it."""
+    """Write a figure to a file and close it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         drawn.savefig(file, dpi=160)
@@ -34,6 +34,6 @@ def save(plt: Any, drawn: Any, file: Path) -> None:
 
 
 def dress(panel: Any, title: str = "", size: int = 11) -> None:
-    """Give a panel its title and leave only the two axes of its frame."""
+    """Give a panel its title, and remove its frame except the two axes."""
     panel.set_title(title, loc="left", fontsize=size, fontweight="bold")
     panel.spines[["top", "right"]].set_visible(False)

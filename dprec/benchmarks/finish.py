@@ -1,4 +1,4 @@
-"""A run that is trained where it is missing, continued where it was stopped, and left alone where it is finished."""
+"""Finishes a run: trains it if it is missing, continues it if it was stopped, and otherwise leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dprec.run.resume import stored_settings
 
 
 def finish(path: Path, recipe: Sequence[str]) -> None:
-    """Leave a finished run of a recipe and its overrides in this folder, as `dprec.fit` would.
+    """Make sure that this folder holds a finished run of a recipe and its overrides, as from `dprec.fit`.
 
-    A run of something else there, such as one of `--quick`, is refused: its figures would stand for this one's.
+    A run with other settings in the folder, such as one of `--quick`, is refused: its figures would replace this run's.
     """
     folder = RunFolder(path)
     if folder.config.exists():
         try:
             stored_settings(CommandLine.read(list(recipe)), folder)
         except UserError as error:
-            differs = str(error).partition(";")[0]  # without the advice, which is for who resumes
-            raise UserError(f"{path} holds a run of something else, {differs}: give another --runs") from None
+            differs = str(error).partition(";")[0]  # without the advice about resuming
+            raise UserError(f"{path} holds a run with other settings, {differs}: give another --runs") from None
     if folder.metrics.exists():
         return
     argv = ["--resume", str(path)] if folder.checkpoint.exists() else [*recipe, "--out", str(path)]

@@ -1,7 +1,7 @@
-"""DP-SGD as it is done with hooks on layers, for models of linear layers and bags that are each called once.
+"""DP-SGD with hooks on layers, for models of linear layers and bags that are each called once.
 
-Two of the three variants that LazyDP is measured beside; the third, which needs no gradient of a single record, is
-dprec's own. Noise and the tables' updates are the same for all three.
+These are two of the three variants in the comparison with LazyDP. The third is dprec's own, which needs no gradient of
+a single record. All three have the same noise and the same updates of tables.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
-SLICE = 1 << 22  # numbers of single records' gradients of a layer that exist at once where they are not kept
+SLICE = 1 << 22  # numbers in memory of single records' gradients of a layer, if they are not kept
 Parameters = Mapping[str, nn.Parameter]
-Use = tuple[str, nn.Module, Tensor, Tensor]  # a layer's name, the layer, what it was given and what it returned
+Use = tuple[str, nn.Module, Tensor, Tensor]  # a layer's name, the layer, its input and its output
 
 
 class HookedGradient(ABC):
@@ -65,7 +65,7 @@ class HookedGradient(ABC):
 
 
 class Materialised(HookedGradient):
-    """DP-SGD(B): the gradient of every record is built and kept, clipped and summed; of tables, the rows it reads."""
+    """DP-SGD(B): builds, keeps, clips and sums the gradient of every record; for tables, only of the rows it reads."""
 
     def clipped_sum(self, parameters: Parameters, losses: Callable[[Any], Tensor], part: Any) -> dict[str, Tensor]:
         each, uses = self.forward(losses, part)
@@ -91,7 +91,7 @@ class Materialised(HookedGradient):
 
 
 class Reweighted(HookedGradient):
-    """DP-SGD(R): records' gradients are built for their norms alone, and a second backward pass is weighted by them."""
+    """DP-SGD(R): builds records' gradients only for their norms, which then weight a second backward pass."""
 
     def clipped_sum(self, parameters: Parameters, losses: Callable[[Any], Tensor], part: Any) -> dict[str, Tensor]:
         each, uses = self.forward(losses, part)
@@ -115,7 +115,7 @@ class Reweighted(HookedGradient):
 
 
 def distinct(layer: nn.EmbeddingBag, ids: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which rows (B, P) each record reads, and their gradients (B, P, d): all of a row's at its first read.
+    """Return the rows (B, P) that each record reads, and their gradients (B, P, d), summed at a row's first read.
 
     >>> ids, gradient = torch.tensor([[4, 4, 0]]), torch.ones(1, 1)
     >>> distinct(nn.EmbeddingBag(5, 1, padding_idx=0), ids, gradient)[1].flatten()

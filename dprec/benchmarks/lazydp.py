@@ -44,7 +44,7 @@ UNFUSED_FITS = 4.0  # GB: it needs as much again, so that it has its own process
 ROUNDS, SLOW_ROUNDS = 5, 3
 MINUTES = 30.0  # seconds of a step that is measured once, and its embedding part not by itself
 SWEEPS = ("sizes", "batches", "poolings", "access")
-SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies, the rest being common
+SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies; everything else is equal
 MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
@@ -59,7 +59,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Case:
-    """Tables, and batches that read them."""
+    """The sizes of tables and of the batches that read them."""
 
     gigabytes: float
     batch: int = BATCH
@@ -133,7 +133,7 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and what follows from it."""
+    """Return the comparison and its summary."""
     line = (
         f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. "
         f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
@@ -149,7 +149,7 @@ ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
-    """Time of a step against what was swept."""
+    """Time of a step against the varied quantity."""
     plt = figure.pyplot()
     common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
     across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}

@@ -49,7 +49,7 @@ def race(
 
 
 def against(seconds: list[float], base: list[float]) -> tuple[float, list[float]]:
-    """Return the median of the rounds' ratios and their middle half.
+    """Return the median of the rounds' ratios and their interquartile range.
 
     >>> against([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
     (2.0, [2.0, 2.5])

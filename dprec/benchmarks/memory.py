@@ -1,8 +1,8 @@
-"""Peak memory of a step, each in a process of its own, forked from one that has imported everything and run nothing.
+"""Peak memory of a step, each in a separate process, forked from one that has imported everything and run nothing.
 
-What counts is resident memory as the kernel sees it (VmHWM, reset before the step) beyond what the process held
-once the model was there: gradients, optimizer state, activations, workspaces, whoever allocated them. The C
-library is told to give freed memory back at once, so that a peak is what was in use together.
+The measure is the kernel's resident memory (VmHWM, reset before the step) minus that of the process after it made the
+model. It includes gradients, optimizer state, activations and workspaces of any library. The C library is told to
+return freed memory at once, so the peak is memory that was in use at the same time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 from dprec.benchmarks.shapes import Shape
 
 MB = 1 << 20
-LIMIT = 16 << 30  # bytes a step may take before its system counts as one that cannot run
-SECONDS = 90  # a step may take
+LIMIT = 16 << 30  # bytes; a system whose step takes more counts as one that cannot run
+SECONDS = 90  # the longest time of a step
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
 
 
@@ -43,7 +43,7 @@ class Job:
 
 
 class MemoryMeter:
-    """Answers jobs; on anything but Linux the answer is that it cannot."""
+    """Answers jobs; outside of Linux the answer is that it cannot."""
 
     def __enter__(self) -> MemoryMeter:
         self._server: subprocess.Popen[str] | None = None
@@ -65,7 +65,7 @@ class MemoryMeter:
             self._server.wait()
 
     def peak_mb(self, job: Job) -> tuple[float | None, str | None]:
-        """Return the peak of a job in MB, or why there is none."""
+        """Return the peak of a job in MB, or the reason why there is none."""
         if self._server is None:
             return None, None
         assert self._server.stdin is not None
@@ -77,7 +77,7 @@ class MemoryMeter:
 
 
 def largest_batch(memory: float, least: float, few: tuple[int, float], many: tuple[int, float]) -> int:
-    """Return how many users fit into `memory` at once, from the peaks of two batches; a user takes `least` at least.
+    """Return how many users fit into `memory` at once, from the peaks of two batches; each user takes at least `least`.
 
     >>> largest_batch(memory=900, least=0.1, few=(10, 150), many=(20, 200))
     160
@@ -90,12 +90,12 @@ def largest_batch(memory: float, least: float, few: tuple[int, float], many: tup
 def serve() -> None:
     """Answer the jobs on standard input, one a line, each in a forked process."""
     importlib.import_module("dprec.benchmarks.peers")
-    with contextlib.suppress(ImportError):  # what needs it says so in its own row
+    with contextlib.suppress(ImportError):  # a system that needs it reports this in its row
         importlib.import_module("opacus")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and the end of the input this process
     global _answers
     _answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a peer prints is no answer
+    os.dup2(2, 1)  # a peer's prints must not mix with the answers
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
@@ -139,7 +139,7 @@ def _peak(job: Job) -> float:
     system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), job.dim, architecture=job.architecture)
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
     before = read("/proc/self/status", "VmRSS")
-    for _ in range(2):  # the optimizer's state exists from the second on
+    for _ in range(2):  # the optimizer's state exists only from the second step on
         system.step(batch)
     return (read("/proc/self/status", "VmHWM") - before) / MB
 

@@ -1,7 +1,7 @@
-"""What else there is: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
+"""The systems that dprec is compared with: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
 
 Opacus and fastDP clip a tied table wrongly (tests/gradients/test_opacus.py), so they train two tables.
-Their micro-batches are the ones dprec gets, accumulated the way each of them provides for.
+They get the same micro-batches as dprec, and each accumulates them in its own way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NORM = 1.0
 
 
 class Peer(System):
-    """A plain model under somebody else's gradient."""
+    """A plain model with the gradient of another library."""
 
     def build(self) -> None:
         self.plain = self.architecture.plain(self.ids, self.length, self.dim, self.tied)
@@ -87,7 +87,7 @@ class Opacus(Peer):
 
     @abstractmethod
     def wrap(self, opacus: Any) -> None:
-        """Put the model into the form of Opacus that this system measures."""
+        """Wrap the model in the mode of Opacus that this system measures."""
 
     def scale(self, norm: Tensor) -> Tensor:
         return (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
@@ -115,7 +115,7 @@ class OpacusHooks(Opacus):
 
 
 class OpacusRecurrent(OpacusHooks):
-    """A recurrent model with Opacus's own layers in place of torch's, which its hooks cannot see into."""
+    """A recurrent model with Opacus's layers, because its hooks do not work inside torch's recurrent layers."""
 
     name = "Opacus DPGRU, DPLSTM"
 
@@ -145,7 +145,7 @@ class OpacusGhost(Opacus):
 
 
 class _PerUser:
-    """The model's output is the loss already."""
+    """A loss function for models whose output is already the loss."""
 
     reduction = "mean"
 
@@ -182,7 +182,7 @@ class FastDP(Peer):
 
 
 class OptimizerAlone(Peer):
-    """What every system needs whatever its loss: a gradient, and Adam's moments and scratch."""
+    """What every system needs for any loss: a gradient, and Adam's moments and scratch."""
 
     name = "gradient and Adam alone"
     private = False

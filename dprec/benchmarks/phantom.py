@@ -1,7 +1,7 @@
-"""What clipping per user costs: DPFormer at the shapes of MovieLens-1M and Amazon Games, against its peers.
+"""The cost of clipping per user: DPFormer at the shapes of MovieLens-1M and Amazon Games, against its peers.
 
-A system's step is checked first, on few users, against one plain backward pass for each user. One that is wrong
-gets no number. Times are taken side by side in this process, on one thread; peak memory in a process for each.
+First each system's step is checked, on a few users, against one plain backward pass for each user. A wrong system gets
+no number. Times are taken side by side in this process, on one thread; peak memory in a process for each system.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison, what follows from it, and the memory curve."""
+    """Return the comparison, its summary, and the memory curve."""
     compared = [row for row in rows if not _on_curve(row)]
     parts: list[Table | str] = [report.table(compared, COLUMNS, section="shape")]
     parts.append(
@@ -69,7 +69,7 @@ ready_to_draw = figure.pyplot
 
 
 def summary(rows: Sequence[Row], shape: str) -> str:
-    """One line on dprec against itself without privacy, and on each model against the best peer that clips it right."""
+    """One line: dprec against itself without privacy, and each model against the best peer that clips it correctly."""
     here = {row["system"]: row for row in rows if row["shape"] == shape}
     ours = here["dprec private"]
     line = f"{shape} ({ours['items']:,} items; {ours['batch']} users, {ours['tokens']:,} tokens a step): dprec private "
@@ -93,7 +93,7 @@ def summary(rows: Sequence[Row], shape: str) -> str:
 
 
 def memory_curve(quick: bool, meter: MemoryMeter, say: Callable[[str], None]) -> list[Row]:
-    """Peak memory as the catalogue grows and the tokens stay: does it hold tokens x items anywhere?"""
+    """Peak memory for growing catalogues and the same tokens: it shows whether a system stores tokens x items."""
     rows = []
     for items in (100, 1_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
         shape = Shape(f"catalogue-{items}", items, users=8, tokens=256, median=32, spread=0, shortest=32, longest=32)
@@ -114,7 +114,7 @@ def _comparison(shape: Shape, quick: bool) -> Comparison:
 
 
 def _width(quick: bool, kind: type[System]) -> int:
-    # As the paper compares: two tables of half the width hold as many numbers as the one tied table.
+    # As in the paper: two tables of half the width hold as many numbers as the tied table.
     dim = 8 if quick else 64
     return dim if kind.tied else dim // 2
 

@@ -1,4 +1,4 @@
-"""The same models as anybody would write them: nn modules and `F.cross_entropy` over all items' scores."""
+"""The same models in plain PyTorch: nn modules and `F.cross_entropy` over all items' scores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dprec.models.causal_network import CausalNetwork
 
 
 class PlainModel(nn.Module):
-    """Returns one loss per user. Untied, it consists of layers that Opacus and fastDP know.
+    """Returns one loss per user. The untied form has only layers that Opacus and fastDP support.
 
-    Item 0 is padding on the right: it is no class of the softmax, and no position that counts sees it.
+    Item 0 is padding on the right: it is not a class of the softmax, and no position with a target attends to it.
     """
 
     def __init__(self, ids: int, length: int, dim: int, tied: bool) -> None:
@@ -28,20 +28,20 @@ class PlainModel(nn.Module):
 
     @abstractmethod
     def build(self, length: int, dim: int) -> None:
-        """Make the layers between the items that are read and those that are scored."""
+        """Make the layers between the input items and the scores."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
-        """Return what each position (B, T, d) has seen so far."""
+        """Return the output of each position (B, T, d), which depends on it and earlier ones."""
 
     def forward(self, history: Tensor, targets: Tensor) -> Tensor:
         x = self.encode(self.embedding(history))
         real = targets != 0
-        if self.tied:  # only where there is something to predict, which saves the padding's scores
+        if self.tied:  # only positions with a target, which saves the scores of the padding
             scores = F.linear(x[real], self.embedding.weight[1:])
             each = F.cross_entropy(scores, targets[real] - 1, reduction="none")
             loss = x.new_zeros(targets.shape).masked_scatter(real, each)
-        else:  # Opacus and fastDP need the users' rows whole
+        else:  # Opacus and fastDP need whole rows of users
             scores = self.output(x).flatten(0, 1)
             each = F.cross_entropy(scores, targets.flatten() - 1, ignore_index=-1, reduction="none")
             loss = each.view(targets.shape)
@@ -59,7 +59,7 @@ class PlainTransformer(PlainModel):
 
 class _PlacedByRow(CausalNetwork):
     def placed(self, x: Tensor) -> Tensor:
-        # One row for each user: Opacus takes the first dimension of every input for the users, and views it.
+        # One row for each user, because Opacus assumes that the first dimension of every input is the users.
         places = torch.arange(x.shape[1]).repeat(len(x), 1)
         placed: Tensor = x + self.scale * self.positions(places)  # (B, T, d)
         return placed

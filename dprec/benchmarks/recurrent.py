@@ -1,7 +1,7 @@
-"""What clipping per user costs a GRU and an LSTM on long histories, against torch's own layers and Opacus's.
+"""The cost of clipping per user for a GRU and an LSTM on long histories, against torch's layers and Opacus's.
 
-Without privacy both dprec and plain PyTorch run torch's own `nn.GRU` and `nn.LSTM`. Opacus clips a tied table wrongly,
-so it trains two tables, of the same width: the arithmetic of a step is the same.
+Without privacy both dprec and plain PyTorch run torch's `nn.GRU` and `nn.LSTM`. Opacus clips a tied table wrongly, so
+it trains two tables of the same width: the arithmetic of a step is the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return the comparison and what follows from it."""
+    """Return the comparison and its summary."""
     columns = {key: heading for key, heading in COLUMNS.items() if key != "max_batch_16gb"} | {"tied": "tied"}
     parts: list[Table | str] = [report.table(rows, columns, section="shape")]
     parts.append(
@@ -52,7 +52,7 @@ ready_to_draw = figure.pyplot
 
 
 def summary(rows: Sequence[Row], shape: str) -> str:
-    """One line on dprec against itself without privacy, and against the fastest peer that clips right."""
+    """One line: dprec against itself without privacy, and against the fastest peer that clips correctly."""
     here = [row for row in rows if row["shape"] == shape]
     ours = next(row for row in here if row["system"] == DprecPrivate.name)
     line = f"{shape} ({ours['items']:,} items; {ours['batch']} users, {ours['tokens']:,} tokens a step): dprec private "

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", section: str = "") -> Table:
-    """Return a table of these columns, given as {key: heading}; rows of one `section` stand under its value."""
+    """Return a table of these columns, given as {key: heading}; rows of a `section` follow its value."""
     found = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", padding=(0, 0, 0, 1))
     for key, heading in columns.items():
         words = all(isinstance(row[key], str) for row in rows)

@@ -1,4 +1,4 @@
-"""Users of a given shape, made up: how many items there are and how long histories get is all that costs time."""
+"""Invented users of a given shape: only the number of items and the lengths of histories determine the cost."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Shape:
         return np.clip(drawn.round().astype(np.int64), self.shortest, self.longest)
 
     def micro_batches(self) -> list[SequenceBatch]:
-        """One step's users, packed as dprec packs them, longest first; every system gets these."""
+        """One step's users in dprec's micro-batches, longest first; every system gets the same."""
         return self._batches(self.lengths(), self.tokens)
 
     def one_batch(self, users: int) -> SequenceBatch:
-        """Users of the longest history, all at once."""
+        """Users with the longest history, in one micro-batch."""
         return self._batches(np.full(users, self.longest), users * self.longest)[0]
 
     def check_batch(self) -> SequenceBatch:
-        """Few users of very different length."""
+        """A few users with histories of very different length."""
         middle = int(np.median(self.lengths()))
         lengths = np.array([self.longest, middle, self.shortest, 1])
         return self._batches(lengths, len(lengths) * self.longest)[0]
@@ -69,7 +69,7 @@ class Shape:
         ]
 
     def _items(self, count: int) -> np.ndarray:
-        """Item ids as unevenly popular as in logs."""
+        """Item ids with a popularity as uneven as in logs."""
         chance = 1 / (np.arange(self.items) + 0.02 * self.items + 1)
         return 1 + np.random.default_rng(SEED + 1).choice(self.items, size=count, p=chance / chance.sum())
 

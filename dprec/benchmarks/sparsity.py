@@ -1,4 +1,4 @@
-"""What each strategy for tables saves and what it costs in accuracy: AdaFEST's comparison, on generated clicks."""
+"""The savings of each strategy for tables and its cost in accuracy: AdaFEST's comparison, on generated clicks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from dprec.benchmarks.sweep import Named, Point, Sweep
 from dprec.cli.arguments import CommandLine
 
-RANKS = (1, 4)  # numbers of an id, where its vector has up to 63
-# Large tables and a small network, so that a run takes minutes.
+RANKS = (1, 4)  # numbers of an id; its vector has up to 63
+# Large tables and a small network: a run takes minutes.
 SETTINGS: tuple[str, ...] = (
     *("--data.dataset", "synthetic", "--data.synthetic_records", "500000", "--data.batch_size", "8192"),
     *("--model.hidden", "[128]", "--trainer.max_epochs", "4", "--trainer.check_val_every_n_epoch", "10"),
@@ -30,7 +30,7 @@ COLOURS = {
 
 
 def points(epsilons: Sequence[float]) -> list[Point]:
-    """Return what is compared."""
+    """Return the points of the comparison."""
     found = []
     for epsilon in epsilons:
         ada: dict[int, Named] = {t: ("AdaFEST", {"threshold": t, "noise_ratio": 2}) for t in (4, 6, 8, 12, 25)}
@@ -50,6 +50,6 @@ def points(epsilons: Sequence[float]) -> list[Point]:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train what is missing, print the table, and write what is asked for."""
+    """Train missing runs, print the table, and write the requested files."""
     title = "accuracy against size of the tables' gradients, generated clicks"
     Sweep(title, "runs/sparsity", SETTINGS, TINY, points, (1.0, 3.0, 8.0), COLOURS).show(line, console)

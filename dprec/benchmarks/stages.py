@@ -40,7 +40,7 @@ class Stages:
         self._stage, self._since = stage, now
 
     def inside(self, stage: str, call: Callable[..., Result]) -> Callable[..., Result]:
-        """Return the call, which takes place in a stage, and goes back to the one before."""
+        """Return the call, which runs in this stage and then returns to the stage before it."""
 
         def counted(*args: Any, **kwargs: Any) -> Result:
             before = self._stage
@@ -53,7 +53,7 @@ class Stages:
         return counted
 
     def before(self, stage: str, call: Callable[..., Result]) -> Callable[..., Result]:
-        """Return the call, from whose beginning on the time is another stage's."""
+        """Return the call, whose start begins another stage."""
 
         def counted(*args: Any, **kwargs: Any) -> Result:
             self.enter(stage)
@@ -62,7 +62,7 @@ class Stages:
         return counted
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of each stage, and begin anew."""
+        """Return the seconds of each stage, and start again from 0."""
         self.enter(None)
         seconds: dict[str, float] = dict(self._seconds)
         self._seconds = Counter()

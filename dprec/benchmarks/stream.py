@@ -1,4 +1,4 @@
-"""Training day by day on generated clicks that drift: rows chosen once, anew every day, or in every step."""
+"""Training day by day on generated clicks that drift: rows are chosen once, every day, or in every step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = {"first day": "first", "all days": "all", "running": "running"}
 
 
 def points(epsilons: Sequence[float]) -> list[Point]:
-    """Return what is compared."""
+    """Return the points of the comparison."""
     found = []
     for epsilon in epsilons:
         settings: list[tuple[str, str, tuple[Named, ...]]] = [("DP-SGD", "", ())]
@@ -50,6 +50,6 @@ def points(epsilons: Sequence[float]) -> list[Point]:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train what is missing, print the table, and write what is asked for."""
+    """Train missing runs, print the table, and write the requested files."""
     title = "training day by day on clicks that drift, tested on the last day"
     Sweep(title, "runs/stream", SETTINGS, TINY, points, (8.0,), COLOURS).show(line, console)

@@ -1,6 +1,6 @@
-"""Runs that differ in one strategy's knob, trained where they are missing and put side by side.
+"""Runs that differ in one strategy's knob, side by side.
 
-Every point is a run of a recipe, kept in a folder: what is missing is trained, what is there is read.
+Every point is a run of a recipe, kept in a folder: a missing run is trained, a finished one is read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Points that are trained with the same settings otherwise."""
+    """Points that share all other settings."""
 
     title: str
     runs: str
@@ -68,7 +68,7 @@ class Sweep:
     colours: Mapping[str, str]
 
     def show(self, line: CommandLine, console: Console) -> None:
-        """Train what is missing, print the table, and write what is asked for."""
+        """Train missing runs, print the table, and write the requested files."""
         quick = "quick" in line.switches
         runs = Path(line.take("runs") or (f"{self.runs}-quick" if quick else self.runs))
         json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
@@ -93,7 +93,7 @@ class Sweep:
 
 
 def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
-    """AUC against how many times fewer numbers get noise, a panel for each ε."""
+    """AUC against the factor by which fewer numbers get noise, a panel for each ε."""
     plt = figure.pyplot()
     epsilons = sorted({row["epsilon"] for row in rows})
     drawn, panels = plt.subplots(

@@ -1,4 +1,4 @@
-"""The systems that are compared, under one interface, and the two that are dprec."""
+"""The interface of the compared systems, and the two systems of dprec."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 
 NOISE = 1.0
 
 
 def adam(module: nn.Module) -> torch.optim.Adam:
-    """The optimizer that every system steps with."""
+    """The optimizer of every system."""
     return torch.optim.Adam(module.parameters(), lr=1e-3, weight_decay=1e-5)
 
 
 class CannotRun(Exception):
-    """Why a system has no number."""
+    """The reason why a system has no number."""
 
 
 class System(ABC):
     """Trains one of `ARCHITECTURES`, one step on one batch of users at a time.
 
-    A private system says how it scales a user's gradient, and gives a plain twin of its model: what the check
-    needs to compute the same clipped sum without it.
+    A private system says how it scales a user's gradient and has a plain twin of its model. The check uses them to
+    compute the same clipped sum independently.
     """
 
     name: ClassVar[str]
@@ -51,7 +52,7 @@ class System(ABC):
 
     @abstractmethod
     def build(self) -> None:
-        """Make the model and its optimizer; raise `CannotRun` with the reason where that is impossible."""
+        """Make the model and its optimizer; raise `CannotRun` with the reason if that is impossible."""
 
     @abstractmethod
     def step(self, batch: Sequence[SequenceBatch]) -> None:
@@ -116,7 +117,7 @@ class DprecPrivate(Dprec):
         super().build()
         self.clipping = Clipping("auto-v")
         self.gradient = PrivateGradient(
-            self.clipping, self.noise, self.users, GaussianNoise(), padding_rows(self.recommender)
+            self.clipping, StepNoise(GaussianNoise(), self.noise, self.users), padding_rows(self.recommender)
         )
 
     def scale(self, norm: Tensor) -> Tensor:

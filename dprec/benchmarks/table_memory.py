@@ -1,7 +1,7 @@
 """Peak memory of whole private runs with one large table: data, initialisation, steps, checkpoints and evaluation.
 
-Each is `dprec.fit` in a process of its own that runs the same with a small table before. What counts is by how much
-the peak of resident memory (VmHWM) differs: by all that grows with the table. Memory that is freed is given back.
+Each is `dprec.fit` in a separate process that first runs the same with a small table. The result is the difference of
+the two peaks of resident memory (VmHWM): all memory that grows with the table. Freed memory is returned at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
 
 
 def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
-    """Return a row for each strategy; quickly, for one."""
+    """Return a row for each strategy; with `quick` for one."""
     rows, steps = (SMALL * 20, 2) if quick else (ROWS, STEPS)
     found: list[Row] = []
     for system in list(STRATEGIES)[: 1 if quick else None]:
@@ -45,7 +45,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> Group:
-    """Return what was measured and how."""
+    """Return the measurements and how they were made."""
     line = (
         f"DLRM with one table of width {DIM}, {rows[0]['steps']} private steps by dprec.fit, checkpoints and "
         "evaluation included. Peak: resident memory beyond that of the same run with a small table."
@@ -68,9 +68,9 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 
 
 def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | None = None) -> dict[str, float]:
-    """Return table_mb, peak_mb (beyond that of a run with a small table) and how many times the table that is.
+    """Return table_mb, peak_mb (minus that of a run with a small table) and the ratio of the two.
 
-    With `memory_map`, a folder, the table lies in a file there.
+    With `memory_map`, a folder, the table is in a file there.
     """
     if sys.platform != "linux":
         raise UserError("the peak of resident memory is read from /proc: measure it on Linux")

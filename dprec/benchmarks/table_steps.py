@@ -1,4 +1,4 @@
-"""Steps on large tables by each of the systems that are compared, on one model that they share."""
+"""Steps on large tables by each of the compared systems, on one model that they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dprec.data.batch import ClickBatch
 from dprec.gradients.parameters import padding_rows
 from dprec.models.clicks import ClickModel
 from dprec.models.optimizers import SGD
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import EANA, Dense
 from dprec.sparsity.rows.row_rules import RowRules
@@ -35,7 +36,7 @@ AT_ONCE = {"DP-SGD(B), fused": 128}  # records whose gradients fit into memory t
 
 
 class Pooled(ClickModel):
-    """Adds up what it looks up: the embedding part of a step and nothing else."""
+    """Sums its look-ups: only the embedding part of a step."""
 
     def __init__(self, tables: nn.Module, vocabularies: Sequence[int]) -> None:
         super().__init__(13, vocabularies, optimizer="sgd")
@@ -87,9 +88,10 @@ class Step:
 
     def _make_private(self, expected: int) -> None:
         noise, clipping = GaussianNoise(), ClippingWithStages("flat", 1.0, self.stages)
-        self.rules.begin(self.model, self.parameters, 1.0, 1 / expected, noise, most_users(expected))
-        for strategy in self.rules.strategies:  # not `guard`: the others' steps would settle all rows
-            strategy.bind(self.optimizer, 0)
+        step_noise = StepNoise(noise, 1.0, expected)
+        self.rules.begin(self.model, self.parameters, step_noise, 1.0)
+        for schedule in self.rules.schedules:  # not `guard`: steps of the other systems would settle all rows
+            schedule.bind(self.optimizer, 0)
         sigma = self.rules.gradient_noise
         if self.system in HOOKED:
             hooked: Any = HOOKED[self.system](self.model, clipping, sigma, expected, noise)
@@ -97,7 +99,7 @@ class Step:
             self.rule = hooked
         else:
             padding = padding_rows(self.model)
-            self.rule = PrivateGradient(clipping, sigma, expected, noise, padding, rules=self.rules)
+            self.rule = PrivateGradient(clipping, step_noise, padding, self.rules)
         self.ready = True
 
     def _plain(self, parameters: object, losses: Callable[[Any], Tensor], batch: Sequence[Any]) -> None:

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dprec.gradients.contribution import Contribution, Rows, SharedRows
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import as_look_ups
 
 
 class SparseLookUps(TorchFunctionMode):
@@ -46,23 +47,20 @@ def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exac
     """Return what a tape found for the user at this place, less the exact gradient: where both may be other than 0."""
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     own, rest = slice(place, place + 1), parameter.shape[1:]
-    look_ups = [use for use in uses if isinstance(use, (Rows, SharedRows))]
-    if len(look_ups) < len(uses) or not (exact is None or exact.is_sparse):
+    reads = as_look_ups(uses)
+    if reads is None or not (exact is None or exact.is_sparse):
         whole = torch.zeros(1, *parameter.shape, dtype=dtype, device=parameter.device)
         for use in uses:
             use.materialise(whole, own)
         return whole[0] if exact is None else whole[0].sub_(exact.to_dense() if exact.is_sparse else exact)
-    read = [(use.ids[own] if isinstance(use, Rows) else use.ids).flatten() for use in look_ups]
+    met = [use.ids_of(own) for use in reads]
     if exact is not None:
         exact = exact.coalesce()
-        read.append(exact.indices()[0])
-    rows = torch.cat(read).unique() if read else torch.zeros(0, dtype=torch.int64)
+        met.append(exact.indices()[0])
+    rows = torch.cat(met).unique() if met else torch.zeros(0, dtype=torch.int64)
     found = torch.zeros(1, len(rows), *rest, dtype=dtype, device=parameter.device)
-    for use in look_ups:
-        if isinstance(use, Rows):
-            Rows(torch.searchsorted(rows, use.ids[own]), use.values[own]).materialise(found, slice(0, 1))
-        else:
-            SharedRows(torch.searchsorted(rows, use.ids), use.left, use.right).materialise(found, own)
+    for use in reads:
+        use.numbered(rows).materialise(found, own)
     if exact is not None:
         found[0].index_add_(0, torch.searchsorted(rows, exact.indices()[0]), exact.values().to(dtype), alpha=-1)
     return found[0]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
-from dprec.gradients.layout import RANDOM, operation_name, tensors_in
+from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in
 
 
 class SameDraws(TorchFunctionMode):

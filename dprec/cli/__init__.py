@@ -1,1 +1,1 @@
-"""The command line: arguments, recipes and one line for every mistake."""
+"""The command line: arguments, recipes, and one line for every mistake."""

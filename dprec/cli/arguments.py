@@ -1,4 +1,4 @@
-"""A command line as this package reads it: recipes, ``--key value`` overrides, a command's own options."""
+"""A command line: recipes, ``--key value`` overrides, and the command's own options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 
 @dataclass
 class CommandLine:
-    """Recipes, overrides and switches, in the order they were given within each kind.
+    """Recipes, overrides and switches, each kind in the order of the line.
 
-    Recipes come first whatever the order on the line, so an override always wins.
+    Recipes are read before overrides, so an override always wins.
 
     >>> line = CommandLine.read(["--seed", "3", "--data.path=x.csv", "--json"], switches=["json"])
     >>> line.overrides, line.switches
@@ -30,7 +30,7 @@ class CommandLine:
 
     @classmethod
     def read(cls, argv: Sequence[str], switches: Sequence[str] = (), positionals: str | None = None) -> CommandLine:
-        """``switches`` take no value; a word that is no option is a recipe, or what ``positionals`` names."""
+        """``switches`` take no value; a word that is not an option is a recipe, or a ``positionals`` argument."""
         line = cls()
         words = list(argv)
         while words:
@@ -46,7 +46,7 @@ class CommandLine:
 
     @property
     def words(self) -> list[str]:
-        """The overrides as they stand on a command line."""
+        """The overrides as words of a command line."""
         return [word for key, value in self.overrides for word in (f"--{key}", value)]
 
     def _option(self, option: str, words: list[str], switches: Sequence[str]) -> None:
@@ -64,13 +64,13 @@ class CommandLine:
             self.overrides.append((key, value))
 
     def take(self, key: str) -> str | None:
-        """Removes an override that belongs to the command itself and returns its last value."""
+        """Remove an override that is an option of the command, and return its last value."""
         values = [value for name, value in self.overrides if name == key]
         self.overrides = [pair for pair in self.overrides if pair[0] != key]
         return values[-1] if values else None
 
     def take_list(self, key: str) -> list[str]:
-        """As :meth:`take`, for names with commas between, and as often as it is given."""
+        """As :meth:`take`, for names separated by commas; the option may be repeated."""
         values = [value for name, value in self.overrides if name == key]
         self.take(key)
         return [part.strip() for value in values for part in value.split(",") if part.strip()]
@@ -85,14 +85,14 @@ class CommandLine:
         return int(value)
 
     def only(self, what: str) -> str:
-        """The one word that is neither recipe nor option."""
+        """The only word that is neither a recipe nor an option."""
         if len(self.others) != 1:
             raise UserError(f"give exactly one {what}, got {len(self.others)}: {' '.join(self.others) or 'none'}")
         return self.others[0]
 
     def refuse_overrides(self) -> None:
         if self.overrides:
-            raise UserError(f"unknown option --{self.overrides[0][0]}; --help lists what there is")
+            raise UserError(f"unknown option --{self.overrides[0][0]}: --help lists the options")
 
 
 def _recipe(word: str) -> str:

@@ -1,4 +1,4 @@
-"""From a class's name to the class, and from settings to an object: one way for recipes and checkpoints."""
+"""From a class's name to the class, and from settings to an object, for recipes and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ OWN = ("dprec.models", "dprec.data")
 
 
 def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> None:
-    """Refuse classes that a file names from elsewhere, before any of them is imported: importing runs code.
+    """Refuse a file's classes from outside of dprec before any of them is imported, because an import runs code.
 
-    `trusted` names the modules of which the person who runs the command says that they may run. dprec's own models and
-    data take plain values only, none of which can name a class; that is not so of its benchmarks.
+    `trusted` names the modules that the person who runs the command allows. dprec's models and data take only plain
+    values, which cannot name a class; some of its benchmarks take more.
 
     >>> refuse_foreign({"class_path": "dprec.models.GRU", "init_args": {"dim": 8}}, "last.ckpt")
     >>> refuse_foreign({"class_path": "my_model.MyModel"}, "last.ckpt", trusted=["my_model"])
     >>> refuse_foreign({"class_path": "my_model.MyModel"}, "last.ckpt")
     Traceback (most recent call last):
-    dprec.errors.UserError: last.ckpt names my_model.MyModel, no model or data of dprec: add --trust my_model to run it
+    dprec.errors.UserError: last.ckpt names my_model.MyModel, which is not dprec's: add --trust my_model to run it
     """
     for name in _named(settings):
         module = name.rpartition(".")[0]
-        ours = module == "dprec" or any(f"{module}.".startswith(f"{known}.") for known in OWN)  # dprec.GRU is one, too
+        ours = module == "dprec" or any(f"{module}.".startswith(f"{known}.") for known in OWN)  # such as dprec.GRU
         if not ours and not any(f"{name}.".startswith(f"{known}.") for known in trusted):
             say = module or name
-            raise UserError(f"{where} names {name}, no model or data of dprec: add --trust {say} to run it")
+            raise UserError(f"{where} names {name}, which is not dprec's: add --trust {say} to run it")
 
 
 def _named(settings: Any) -> Iterator[str]:
-    """Every class that settings name, however deep."""
+    """Every class that settings name, at any depth."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             if key == "class_path":
@@ -53,7 +53,7 @@ def path_of(cls: type) -> str:
 
 
 def resolve(base: type, name: str, where: str) -> type:
-    """The subclass of ``base`` with this dotted path, or with this bare name among those already imported."""
+    """The subclass of ``base`` with this dotted path, or an imported one with this bare name."""
     if "." in name:
         found = _import(name, where)
     else:
@@ -76,7 +76,7 @@ def _import(name: str, where: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # Only the named module's own absence is a mistake in the recipe; a failing import inside it is a bug.
+        # If the named module is missing, the recipe is wrong; if an import inside it fails, that is a bug.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise UserError(
@@ -106,9 +106,8 @@ def build(
 ) -> Any:
     """The object that ``{"class_path": ..., "init_args": ...}`` describes.
 
-    ``given`` holds arguments from elsewhere than the recipe, of which the class gets those it has a name for;
-    ``overrides`` are ``--key value`` pairs as typed. Raises UserError for a class or an argument that does
-    not exist, or that has the wrong type.
+    ``given`` holds arguments that do not come from the recipe; the class gets those that it names. ``overrides`` are
+    ``--key value`` pairs as typed. Raises UserError for an unknown class, an unknown argument, or a wrong type.
     """
     class_key = f"{where}.class_path"
     named = [value for key, value in overrides if normal(key) == class_key]
@@ -128,7 +127,7 @@ def build(
 
 
 def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, Any]) -> Any:
-    """The object of a class with arguments that have been parsed, and some that come from elsewhere."""
+    """The object of a class, from parsed arguments and ``given`` ones."""
     parser = _parser(cls, "it", skip=given)
     parsed = jsonargparse.Namespace(it=arguments.clone())
     for name, value in given.items():
@@ -137,7 +136,7 @@ def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, A
 
 
 def _parser(cls: type, where: str, skip: Iterable[str] = ()) -> jsonargparse.ArgumentParser:
-    """A parser of one class's own arguments, not of "some subclass": what a failing __init__ raises is then raised."""
+    """A parser of the arguments of exactly this class, so that an error in its __init__ is raised unchanged."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True, skip=set(skip))
     return parser

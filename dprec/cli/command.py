@@ -1,4 +1,4 @@
-"""What every command is, and how it starts and ends: one line and exit code 2 for a mistake, a traceback for a bug."""
+"""The base of every command, and how it ends: one line and exit code 2 for a mistake, a traceback for a bug."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dprec.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Lightning's remarks on what is meant to be so. Its loggers are named one by one, since importing it sets the
-# level of their parent.
+# Lightning's remarks about things that are intended. Its loggers are named one by one, because importing Lightning sets
+# the level of their parent.
 LOGGERS = (
     "pytorch_lightning.utilities.rank_zero",
     "pytorch_lightning.trainer.connectors.checkpoint_connector",
     "lightning_fabric.utilities.rank_zero",
 )
-PIPED = 120  # columns where no terminal says how many; a table cut to 80 would lose its numbers
+PIPED = 120  # columns if there is no terminal; a table cut to 80 would lose its numbers
 QUIET = (
     ".*does not have many workers.*",
     ".*tensorboardX.*",
@@ -37,7 +37,7 @@ QUIET = (
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, with what to do next."""
+    """Ctrl-C, with a line that says what to do next."""
 
 
 def _nothing() -> None:
@@ -46,27 +46,27 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the package; called with the words after its name, it is its `main` and returns the exit code.
+    """A command of the package. Calling it with the words after its name runs it and returns the exit code.
 
-    Without words it reads those that this process was started with.
+    Without words it reads those of this process.
     """
 
     do: Callable[[CommandLine, Console], None]
-    usage: str  # what --help prints, and the command alone
+    usage: str  # printed for --help, and for the command without words
     switches: Sequence[str] = ()
-    positionals: str | None = None  # what a word that is no option is, where it is no recipe
-    own_process: Callable[[], None] = _nothing  # done first in a process that runs nothing else
+    positionals: str | None = None  # what a word that is not an option means, if not a recipe
+    own_process: Callable[[], None] = _nothing  # called first in a process that runs only this command
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """0, 2 after a mistake of the user, 130 after Ctrl-C, 141 if nobody reads on."""
+        """0, 2 after a mistake of the user, 130 after Ctrl-C, 141 if the output's reader has gone."""
         if argv is None:
             self.own_process()
         _quiet()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # an ε that a terminal cannot show must not end a run
+                stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
         if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # a model of one's own lies in the folder one stands in
+            sys.path.insert(0, os.getcwd())  # the user's model is in the current folder
         try:
             self._run(list(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
@@ -76,7 +76,7 @@ class Command:
         except KeyboardInterrupt as error:
             print("stopped;" if str(error) else "stopped", error, file=sys.stderr)
             return 130
-        except BrokenPipeError:  # `| head` has seen enough; what is still buffered goes nowhere
+        except BrokenPipeError:  # a reader such as `| head` has gone; drop the buffered output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         return 0
@@ -86,14 +86,14 @@ class Command:
         if "help" in line.switches or not words:
             print(self.usage)
             return
-        from rich.console import Console  # only now: help waits for nothing
+        from rich.console import Console  # imported here, so that help does not wait
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
         self.do(line, Console(width=None if told else PIPED))
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, exact in any encoding: what a stream cannot show is escaped."""
+    """One line of JSON, exact in any encoding: characters that the stream cannot show are escaped."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(value, ensure_ascii=not unicode))
 

@@ -1,4 +1,4 @@
-"""The keys a recipe may hold, and what was probably meant by one it may not."""
+"""The keys that a recipe may hold, and a suggestion for each unknown key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dprec.errors import UserError
 GROUPS = ("data", "model", "privacy", "trainer")
 TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics")
 
-# Names other tools use for the same thing, so that a first guess finds its key.
+# Names that other tools use for the same setting, to suggest the right key for them.
 SYNONYMS = {
     "lr": "learning_rate",
     "eps": "epsilon",
@@ -35,7 +35,7 @@ SYNONYMS = {
 
 
 def flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys of a recipe as they are typed on a command line: ``init_args`` is left out of the name.
+    """Keys of a recipe as typed on a command line, without ``init_args`` in the name.
 
     >>> list(flatten({"seed": 3, "model": {"class_path": "A", "init_args": {"dim": 2}}}))
     [('seed', 3), ('model.class_path', 'A'), ('model.dim', 2)]
@@ -64,12 +64,12 @@ def normal(key: str) -> str:
 
 
 def parameters(cls: type) -> tuple[str, ...]:
-    """Names of the arguments a class takes, those it hands on to its bases included."""
+    """Names of the arguments of a class, including those that it passes to its bases."""
     return _parameters(cls)
 
 
 @lru_cache(maxsize=64)
-def _parameters(cls: Any) -> tuple[str, ...]:  # apart, since mypy takes the class of a module for unhashable
+def _parameters(cls: Any) -> tuple[str, ...]:  # separate, because mypy thinks that a class is unhashable
     if issubclass(cls, pl.Trainer):
         return tuple(name for name in inspect.signature(cls).parameters if name != "self")
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
@@ -78,7 +78,7 @@ def _parameters(cls: Any) -> tuple[str, ...]:  # apart, since mypy takes the cla
 
 
 def takes_null(cls: type, name: str) -> bool:
-    """Whether an argument of a class may be null, as far as its type says.
+    """Whether an argument of a class may be null, according to its type.
 
     >>> class Model:
     ...     def __init__(self, dim: int, share: float | None, other=1): ...
@@ -97,12 +97,12 @@ def takes_null(cls: type, name: str) -> bool:
 
 
 def unwritten(cls: type) -> list[str]:
-    """The methods that a class leaves to its subclasses."""
+    """The abstract methods of a class."""
     return [name for name in dir(cls) if getattr(getattr(cls, name, None), "__isabstractmethod__", False)]
 
 
 def from_data(cls: type) -> Mapping[str, str]:
-    """The arguments of a class that the data decides, and of each what to set instead."""
+    """The arguments of a class that the data decides, and for each, what to set instead."""
     return getattr(cls, "from_data", {})
 
 
@@ -115,7 +115,7 @@ def known(classes: Mapping[str, type]) -> list[str]:
 
 
 def check(key: str, classes: Mapping[str, type], where: str) -> None:
-    """Refuses a key nothing listens to, in one line that says which and what was probably meant."""
+    """Refuse an unknown key, in one line that names it and suggests another."""
     group, _, name = key.partition(".")
     if key in (*TOP_LEVEL, *GROUPS):  # a whole group: `privacy: null`
         return
@@ -138,7 +138,7 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
 
 
 def _owners(cls: type | None, name: str) -> list[str]:
-    """The classes beside this one, of the package's own, that take an argument of this name."""
+    """The package's other classes that take an argument of this name."""
     for base, module in ((pl.LightningDataModule, dprec.data), (pl.LightningModule, dprec.models)):
         if cls is not None and issubclass(cls, base):
             classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]

@@ -1,4 +1,4 @@
-"""One line out of the parser's many: which key, what was expected, what was given."""
+"""Turns the parser's many lines into one: the key, the expected type and the given value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def one_line(message: str) -> str:
-    """Keeps of a nested type error its innermost key, the types that would do and the value.
+    """Keep the innermost key, the expected types and the value of a nested type error.
 
     >>> one_line('Parser key "trainer.max_steps":\\n  Expected a <class \\'int\\'>. Got value: q')
     "trainer.max_steps is 'q': expected int"

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import yaml
 from pytorch_lightning.cli import LightningArgumentParser
 
-import dprec.sparsity  # noqa: F401  its strategies may then go by their bare names
+import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import instance, path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
@@ -26,7 +26,7 @@ from dprec.training.callback import Privacy
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
 BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}
 
-# What a recipe gets where it says nothing: one device, the CPU, and none of Lightning's own output.
+# Defaults of a recipe: one device, the CPU, and no output of Lightning.
 TRAINER_DEFAULTS: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
@@ -38,9 +38,9 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 
 
 def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> LightningArgumentParser:
-    """The parser of all that a recipe may hold, without what the data decides of the model.
+    """The parser of everything that a recipe may hold, except model arguments that the data decides.
 
-    It has no arguments for an optimizer, since replacing the model's would drop the noise.
+    It has no arguments for an optimizer, because replacing the model's would drop the noise.
     """
     parser = LightningArgumentParser(prog="dprec fit", exit_on_error=False)
     parser.add_argument("-c", "--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
@@ -59,20 +59,20 @@ def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> LightningArg
     parser.add_lightning_class_args(pl.LightningDataModule, "data", subclass_mode=True)
     parser.add_argument("--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none.")
     parser.set_defaults({f"trainer.{key}": value for key, value in TRAINER_DEFAULTS.items()})
-    # Not the usual classes: their defaults would stand for the arguments of the same name of those in use.
+    # Not the default classes: their defaults would replace arguments of the same name of the chosen classes.
     parser.set_defaults({key: {"class_path": path_of(classes[key])} for key in ("model", "data")})
     return parser
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a run is told: plain values only, so that YAML and checkpoints hold them as they are."""
+    """All settings of a run, in plain values, so that YAML and checkpoints can hold them."""
 
     tree: dict[str, Any]  # complete: defaults, recipes, overrides
-    recipe: dict[str, Any]  # what the recipe files said, by flat key
-    overrides: tuple[str, ...]  # flat keys given on the command line
+    recipe: dict[str, Any]  # the values of the recipe files, by flat key
+    overrides: tuple[str, ...]  # flat keys of the command line
     parser: LightningArgumentParser
-    config: jsonargparse.Namespace  # the tree as it was parsed, which objects are made of
+    config: jsonargparse.Namespace  # the parsed tree, from which objects are made
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -87,9 +87,9 @@ class Settings:
         return self.config["out"]
 
     def make(self, group: str, given: Mapping[str, Any] | None = None, kind: type | None = None) -> Any:
-        """The object that a group describes, with what is `given` from elsewhere; None where it is null.
+        """The object that a group describes, with the `given` arguments; None if the group is null.
 
-        It is of the class that is named, or of another `kind` that takes the same arguments.
+        Its class is the named one, or another `kind` that takes the same arguments.
         """
         described = self.config[group]
         if described is None:
@@ -98,12 +98,12 @@ class Settings:
         return instance(cls, described.get("init_args", jsonargparse.Namespace()), given or {})
 
     def trainer(self) -> dict[str, Any]:
-        """The trainer's arguments, with the callbacks and loggers that are named made into objects."""
+        """The trainer's arguments, with objects in place of the names of callbacks and loggers."""
         part = jsonargparse.Namespace(trainer=self.config["trainer"])
         return self.parser.instantiate_classes(part)["trainer"].as_dict()
 
     def to_store(self) -> dict[str, Any]:
-        """The tree as people write it: default classes and the trainer's defaults left out."""
+        """The tree as people write it, without default classes and the trainer's defaults."""
         tree = {key: value for key, value in self.tree.items() if key not in GROUPS}
         for group in ("data", "model", "privacy"):
             settings = self.tree[group]
@@ -118,7 +118,7 @@ class Settings:
 
 
 def parse(line: CommandLine) -> Settings:
-    """Reads recipes and overrides; every mistake is a UserError of one line that names the key."""
+    """Read recipes and overrides; every mistake is a UserError of one line that names the key."""
     classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": pl.Trainer}
     recipe: dict[str, Any] = {}
     for path in line.recipes:
@@ -126,7 +126,7 @@ def parse(line: CommandLine) -> Settings:
         recipe = _layer(layer, recipe, classes, path) | layer
     overrides = {normal(key): value for key, value in line.overrides}
     recipe = _layer(overrides, recipe, classes, "command line")
-    # The layers as one: of two files the parser would give the first one's arguments to the second one's class.
+    # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
     args += [f"--{key}={value}" for key, value in line.overrides]
     parser = recipe_parser(classes)
@@ -142,7 +142,7 @@ def parse(line: CommandLine) -> Settings:
 
 
 def full_help() -> str:
-    """Every setting there is, the trainer's many included."""
+    """The help on every setting, including those of the trainer."""
     return recipe_parser().format_help()
 
 
@@ -180,9 +180,9 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:
-    """What stays of the layers below, after a check of this one's keys; ``classes`` is brought up to date.
+    """Check the keys of a layer, update ``classes``, and return the values of the layers below that stay.
 
-    A class that is replaced takes its arguments with it, and so does a group that is null.
+    If a layer replaces a class or sets a group to null, the group's earlier arguments are dropped.
     """
     kept = dict(below)
     for group in GROUPS:
@@ -203,7 +203,7 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
 
 
 def _as_tree(flat: Mapping[str, Any], classes: Mapping[str, type]) -> dict[str, Any]:
-    """The opposite of `flatten`, with the class of each group by its path."""
+    """The inverse of `flatten`, with the path of each group's class."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         group, dot, name = key.partition(".")

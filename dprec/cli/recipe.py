@@ -1,4 +1,4 @@
-"""YAML of a recipe, without what YAML lets pass and nobody can have meant."""
+"""A recipe's YAML, with checks for mistakes that YAML allows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dprec.errors import UserError
 
 
 def load_recipe(text: str, path: str) -> Any:
-    """What `yaml.safe_load` gives; refuses a key that is given twice, and a privacy block with nothing in it.
+    """The result of `yaml.safe_load`; refuses a key that is given twice, and an empty privacy block.
 
     >>> load_recipe("seed: 3\\nprivacy: null", "a.yaml")
     {'seed': 3, 'privacy': None}
@@ -23,7 +23,7 @@ def load_recipe(text: str, path: str) -> Any:
         _refuse_repeated(root, path, set())
         if isinstance(root, yaml.MappingNode):
             for key, value in root.value:
-                # `privacy: null` is a decision; nothing at all may be a block whose lines were commented out.
+                # `privacy: null` is a decision; an empty block may be one whose lines are commented out.
                 if key.value == "privacy" and isinstance(value, yaml.ScalarNode) and value.value == "":
                     raise UserError(
                         f"{path}: the privacy block is empty: give privacy.epsilon, or write `privacy: null` "

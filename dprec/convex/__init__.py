@@ -1,4 +1,4 @@
-"""Private learning where every record's gradient has few entries: the error depends on those, hardly on the dimension.
+"""Private learning for records whose gradients have few entries: the error hardly depends on the dimension.
 
 After Ghazi, Guzmán, Kamath, Kumar and Manurangsi, "Differentially private optimization with sparse gradients" (2024).
 Neighbouring data sets differ by one record replaced by another.

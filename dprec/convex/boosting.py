@@ -1,4 +1,4 @@
-"""A run that is good half of the time, made good nearly always: run several times, choose privately."""
+"""One run is good half of the time. Several runs and a private choice among them are good nearly always."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dprec.errors import UserError
 
 @dataclass(frozen=True)
 class Boosting:
-    """Private selection with random stopping (Liu and Talwar 2019): what it spends, and what each run may.
+    """Private selection with random stopping (Liu and Talwar 2019): what it spends, and what each run may spend.
 
-    Every run has ε/12 and its score ε/12. After each a coin with chance `coin` ends it, at the latest after `most`
-    runs; the run with the least noisy score is the answer. That is (3 ε₁ + 3 √(2δ₁), √(2δ₁) most + δ/2)-private with
-    ε₁ = ε/6 and δ₁ = (δ / 4 most)², which is within (ε, δ) where δ ≤ ε / 10.
+    Every run has ε/12 and its score ε/12. After each run a coin with chance `coin` ends the selection, and there are at
+    most `most` runs. The run with the smallest noisy score is the answer. With ε₁ = ε/6 and δ₁ = (δ / 4 most)² this is
+    (3 ε₁ + 3 √(2δ₁), √(2δ₁) most + δ/2)-private, which is within (ε, δ) where δ ≤ ε / 10.
 
     >>> boosting = Boosting(1.0, 1e-6, failure=0.2)
     >>> boosting.most, round(boosting.epsilon_each, 4)
@@ -36,7 +36,7 @@ class Boosting:
         if not 0 < self.failure < 1:
             raise UserError(f"failure is {self.failure}: give a chance between 0 and 1, such as 0.1")
         if self.delta > self.epsilon / 10:
-            raise UserError(f"delta is {self.delta:g}: choosing among runs needs at most epsilon / 10")
+            raise UserError(f"delta is {self.delta:g}: a choice among several runs needs at most epsilon / 10")
 
     @property
     def coin(self) -> float:
@@ -58,7 +58,7 @@ class Boosting:
         self, run: Callable[[], np.ndarray], rows: sparse.csr_array, targets: np.ndarray, loss: Loss,
         largest_score: float, steepness: float, noise: Noise, rng: np.random.Generator,
     ) -> np.ndarray:  # fmt: skip
-        """Return the chosen weights, and nothing else: who knows how many runs there were learns of the worst too."""
+        """Return only the chosen weights: the number of runs would reveal something about the worst run."""
         best, least = np.empty(0), math.inf
         for _ in range(self.most):
             weights = run()
@@ -74,7 +74,7 @@ class Boosting:
 def score_of(
     weights: np.ndarray, rows: sparse.csr_array, targets: np.ndarray, loss: Loss, largest_score: float, steepness: float
 ) -> tuple[float, float]:
-    """Return how bad weights are, and by how much one record can move that: risk, or the gradient's length."""
+    """Return a score of weights, risk or the gradient's norm, and by how much one record can change it."""
     records = rows.shape[0]
     if loss.convex:
         return risk(rows, targets, loss, weights), loss.largest(largest_score) / records

@@ -1,7 +1,8 @@
-"""A gradient estimate whose bias is that of the largest batch, at a cost that is mostly that of small ones.
+"""A gradient estimate that has the bias of the largest batch, mostly at the cost of small ones.
 
-A private mean of a small batch is biased more than that of a large one. Differences of estimates from batches of
-neighbouring sizes, taken at random and weighted by how seldom they are taken, add up to the largest batch's.
+A private mean of a small batch has more bias than that of a large one. The estimate draws a size at random, takes the
+difference between a batch of this size and its halves, and divides it by the probability of the size. In expectation
+the differences add up to the estimate from the largest batch.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dprec.errors import UserError
 
 @dataclass(frozen=True)
 class TruncatedGeometric:
-    """The law of the level N in 0..most: p_k ∝ 2^-k.
+    """The distribution of the level N in 0..most: p_k ∝ 2^-k.
 
-    Σ_k 2^-k over 0..M is 2 (1 - 2^-(M+1)), so that p_k = 2^-k / (2 (1 - 2^-(M+1))).
+    Σ_k 2^-k over 0..M is 2 (1 - 2^-(M+1)), so p_k = 2^-k / (2 (1 - 2^-(M+1))).
 
     >>> law = TruncatedGeometric(2)
     >>> [law.chance(k) * 7 for k in range(3)], TruncatedGeometric.of(1000).most
@@ -31,7 +32,7 @@ class TruncatedGeometric:
 
     @classmethod
     def of(cls, records: int) -> TruncatedGeometric:
-        """Return the law for `records` records: a batch of level M = ⌊log₂ n⌋ - 1 has 2^(M+1) ≤ n of them."""
+        """Return the distribution for n `records`: a batch of level M = ⌊log₂ n⌋ - 1 has 2^(M+1) ≤ n of them."""
         if records < 2:
             raise UserError(f"there are {records} records: a batch and its halves need at least 2")
         return cls(records.bit_length() - 2)
@@ -46,7 +47,7 @@ class TruncatedGeometric:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one estimate looks at: two halves of a batch of 2^(level+1) records, and one record more."""
+    """The records of one estimate: two halves of a batch of 2^(level+1) records, and one more record."""
 
     level: int
     odd: np.ndarray  # (2^level,) record numbers
@@ -73,9 +74,9 @@ def debiased(draw: Draw, law: TruncatedGeometric, estimate: Callable[[np.ndarray
 
 
 def estimate_events(level: int, records: int, multiplier: float) -> tuple[Event, Event]:
-    """Return what the four calls cost where each adds Gaussian noise of `multiplier` sensitivities of its own.
+    """Return the events of the four calls, where each adds Gaussian noise of `multiplier` times its sensitivity.
 
-    A record that is in the batch is in one of the halves, never in both, and moves two of the three answers: together
+    A record of the batch is in one of the halves, never in both, and moves two of the three answers: together this is
     a Gaussian of multiplier / √2. The single record is drawn independently of the batch.
     """
     batch = Event(

@@ -1,4 +1,4 @@
-"""Random measurements of a sparse vector: many fewer numbers than it has entries, from which it can be found again."""
+"""Random measurements of a sparse vector: far fewer numbers than entries, from which the vector can be recovered."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from scipy.fft import dct, idct, next_fast_len
 from scipy.linalg import cho_factor, cho_solve
 
-MATRIX = 1 << 24  # entries of a matrix that is kept; beyond, a cosine transform takes its place
+MATRIX = 1 << 24  # entries of the largest matrix that is kept; a cosine transform replaces a larger one
 
 
 class Design(Protocol):
-    """A (m, size) matrix A with full row rank, known to everybody; `size` may pass the dimension asked for."""
+    """A public (m, size) matrix A of full row rank; `size` may be larger than the requested dimension."""
 
     measurements: int
     size: int
@@ -54,7 +54,7 @@ class GaussianDesign:
 
 
 class CosineDesign:
-    """Random rows of a cosine transform behind random signs: the same recovery without a matrix, in O(d ln d)."""
+    """Random rows of a cosine transform after random signs: the same recovery without a matrix, in O(d ln d)."""
 
     def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
         self.measurements, self.size = measurements, next_fast_len(size)
@@ -82,6 +82,6 @@ class CosineDesign:
 
 
 def random_design(measurements: int, size: int, rng: np.random.Generator) -> Design:
-    """Return the paper's matrix while it is small, and what behaves like it beyond."""
+    """Return the paper's matrix if it is small, otherwise the cosine transform, which behaves like it."""
     kind = GaussianDesign if measurements * size <= MATRIX else CosineDesign
     return kind(measurements, size, rng)

@@ -1,4 +1,4 @@
-"""What the estimators share: parameters that can be read, set and cloned, and scores of a linear model."""
+"""The common base of the estimators: parameters that can be read, set and cloned, and scores of a linear model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Model = TypeVar("Model", bound="Estimator")
 
 
 class Estimator:
-    """A linear model with the habits of scikit-learn: nothing is checked or computed before `fit`.
+    """A linear model with the interface of scikit-learn: nothing is checked or computed before `fit`.
 
-    A row longer than `norm` is scaled down, when learning and when predicting.
+    A row longer than `norm` is scaled down, in `fit` and in `predict`.
     """
 
     coef_: np.ndarray  # (d,)
@@ -37,7 +37,7 @@ class Estimator:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments the estimator was made with."""
+        """Return the arguments of the constructor."""
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self: Model, **params: Any) -> Model:
@@ -58,10 +58,10 @@ class Estimator:
     def decision_function(self, features: Any) -> np.ndarray:
         """Return a score for each row: the log-odds of a click under the logistic loss, a number under the squared."""
         if not hasattr(self, "coef_"):
-            raise UserError(f"this {type(self).__name__} has learnt nothing yet: call fit first")
+            raise UserError(f"this {type(self).__name__} is not fitted: call fit first")
         rows = bounded_rows(features, self.norm, self.sparsity)
         if rows.shape[1] != self.n_features_in_:
-            raise UserError(f"the features have {rows.shape[1]} columns, those of fit had {self.n_features_in_}")
+            raise UserError(f"the features have {rows.shape[1]} columns: give {self.n_features_in_}, as many as in fit")
         return rows @ self.coef_
 
     def predict(self, features: Any) -> np.ndarray:
@@ -70,9 +70,9 @@ class Estimator:
         return (scores > 0).astype(np.int64) if self._loss().classes else scores
 
     def predict_proba(self, features: Any) -> np.ndarray:
-        """Return the chances of 0 and of 1 for each row, (rows, 2)."""
+        """Return the probabilities of 0 and of 1 for each row, (rows, 2)."""
         if not self._loss().classes:
-            raise UserError("loss='squared' predicts numbers, not chances: use predict, or loss='logistic'")
+            raise UserError("loss='squared' predicts numbers, not probabilities: use predict, or loss='logistic'")
         chance = expit(self.decision_function(features))
         return np.stack([1 - chance, chance], axis=1)
 

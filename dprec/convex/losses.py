@@ -1,4 +1,4 @@
-"""Losses of a linear score, and the constants that bound what one record does."""
+"""Losses of a linear score, and the constants that bound the effect of one record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Squared:
-    """Half the squared error of a number; targets beyond ±`bound` are cut there."""
+    """Half the squared error of a number; targets are clipped to ±`bound`."""
 
     bound: float = 1.0
     name = "squared"
@@ -73,7 +73,7 @@ class Squared:
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """The chance of deciding a click wrongly, σ(∓s): bounded, smooth, deaf to outliers, and not convex."""
+    """The probability of a wrong decision about a click, σ(∓s): bounded, smooth, robust to outliers, and not convex."""
 
     name = "sigmoid"
     classes = True
@@ -96,7 +96,7 @@ class Sigmoid:
         return 1.0
 
 
-ConvexLoss = Logistic | Squared  # what a minimum can be found of, and certified
+ConvexLoss = Logistic | Squared  # the losses whose minimum can be found and checked
 Loss = ConvexLoss | Sigmoid
 Found = TypeVar("Found", bound=Loss)
 
@@ -113,7 +113,7 @@ def find_convex_loss(name: str, target_bound: float) -> ConvexLoss:
 
 def _convex_losses(target_bound: float) -> tuple[ConvexLoss, ...]:
     if not (math.isfinite(target_bound) and target_bound > 0):
-        raise UserError(f"target_bound is {target_bound}: give the largest size a target may have, above 0")
+        raise UserError(f"target_bound is {target_bound}: give the largest absolute value of a target, above 0")
     return Logistic(), Squared(target_bound)
 
 
@@ -125,17 +125,15 @@ def _named(name: str, losses: Sequence[Found]) -> Found:
 
 
 def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:
-    """Return one target for each record: 0 or 1 for clicks, cut to the loss's bound for numbers."""
+    """Return one target for each record: 0 or 1 for clicks, clipped to the loss's bound for numbers."""
     try:
         found = np.asarray(targets, dtype=np.float64)
     except (TypeError, ValueError):
-        raise UserError("the targets are no numbers: give 0 or 1 for each record, or a number") from None
+        raise UserError("the targets are not numbers: give 0 or 1 for each record, or a number") from None
     if found.shape != (records,):
         raise UserError(f"there are {records} records and targets of shape {found.shape}: give one for each record")
     if isinstance(loss, Squared):
         return np.clip(np.nan_to_num(found, nan=0.0), -loss.bound, loss.bound)
     if not np.isin(found, (0.0, 1.0)).all():
-        raise UserError(
-            f"targets other than 0 and 1 mean nothing to loss '{loss.name}': give 0 or 1, or loss='squared'"
-        )
+        raise UserError(f"loss '{loss.name}' takes only targets 0 and 1: give these, or loss='squared'")
     return found

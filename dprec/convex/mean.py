@@ -16,7 +16,7 @@ from dprec.convex.rows import bounded_rows
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """A released mean, how it was released, what it cost and what that guarantees."""
+    """A released mean, the mechanism that released it, its cost and its guarantee."""
 
     value: np.ndarray  # (d,)
     mechanism: str
@@ -37,18 +37,18 @@ def private_mean(
 ) -> PrivateMean:
     """Return the mean of sparse vectors with (ε, δ)-differential privacy for replacing one of them.
 
-    With at most `sparsity` entries each the error hardly depends on the dimension, while there are few vectors
-    for it: that of noise in every entry grows like √d.
+    If each vector has at most `sparsity` entries and there are few vectors for the dimension d, the error hardly
+    depends on d. The error of noise in every entry grows like √d.
 
     Args:
         vectors: a row for each record, as a scipy.sparse matrix. Rows longer than `norm` in ℓ2, or than
             norm √sparsity in ℓ1, are scaled down.
-        sparsity: how many entries of a row are other than 0, at most; decided without looking.
-        epsilon: the budget's ε.
-        delta: its δ; 0 adds Laplace noise and is pure privacy.
-        norm: the longest row.
-        mechanism: "projection", "recovery" (Gaussian ℓ1-recovery), "plain" (noise alone), "zero" (no answer),
-            or "auto": zero where its error is the least to be expected, projection elsewhere.
+        sparsity: the most nonzero entries of a row; choose it without looking at the data.
+        epsilon: ε of the budget.
+        delta: δ of the budget; 0 means Laplace noise and pure privacy.
+        norm: the largest norm of a row.
+        mechanism: "projection", "recovery" (Gaussian ℓ1-recovery), "plain" (only noise), "zero" (always 0),
+            or "auto": zero where its expected error is the smallest, otherwise projection.
         seed: makes the noise repeatable, and the result not private.
 
     >>> from scipy import sparse

@@ -1,4 +1,4 @@
-"""Ways to release the mean of sparse vectors privately, each with the event it is."""
+"""Ways to release the mean of sparse vectors privately, each with its event for the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dprec.convex.rows import mean_of
 class Gaussian:
     """The mean with Gaussian noise in every entry: unbiased, with an error that grows like √d.
 
-    `multiplier` is the noise in units of 2 norm / n, which replacing one of n rows moves the mean by in ℓ2.
+    `multiplier` is the noise in units of 2 norm / n, the sensitivity in ℓ2 of the mean to replacing one of n rows.
     """
 
     norm: float
@@ -36,7 +36,7 @@ class Gaussian:
         return self.of_mean(mean_of(rows), rows.shape[0], noise)
 
     def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
-        """Return what is released of this mean of so many rows."""
+        """Return the private version of this mean of `records` rows."""
         return on_grid(mean + self.noise(len(mean), records, noise), self.scale(records))
 
     def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
@@ -50,9 +50,9 @@ class Gaussian:
 
 
 class Projection(Gaussian):
-    """The noisy mean, drawn back to the ℓ1-ball in which every mean of such rows lies.
+    """The noisy mean, projected onto the ℓ1-ball that holds every mean of such rows.
 
-    ‖ẑ - z̄‖² ≤ 2 norm √s ‖ξ‖∞ for whatever noise ξ, and ‖ẑ - z̄‖ ≤ ‖ξ‖.
+    For any noise ξ, ‖ẑ - z̄‖² ≤ 2 norm √s ‖ξ‖∞ and ‖ẑ - z̄‖ ≤ ‖ξ‖.
     """
 
     name = "projection of Gaussian noise"
@@ -62,7 +62,7 @@ class Projection(Gaussian):
 
 
 class Laplace(Gaussian):
-    """The mean with Laplace noise, `multiplier` in units of 2 norm √s / n, its move in ℓ1: pure privacy."""
+    """The mean with Laplace noise, `multiplier` in units of 2 norm √s / n, its sensitivity in ℓ1: pure privacy."""
 
     name = "plain Laplace"
 
@@ -77,7 +77,7 @@ class Laplace(Gaussian):
 
 
 class LaplaceProjection(Laplace):
-    """The mean with Laplace noise, drawn back to the ℓ1-ball."""
+    """The mean with Laplace noise, projected onto the ℓ1-ball."""
 
     name = "projection of Laplace noise"
 
@@ -87,16 +87,16 @@ class LaplaceProjection(Laplace):
 
 @dataclass(frozen=True)
 class Recovery(Gaussian):
-    """Few noisy measurements of the mean, and the vector of least ℓ1-norm that explains them.
+    """A few noisy measurements of the mean, and the vector of smallest ℓ1-norm that explains them.
 
-    Two guards. Where the measurements would be too many for the dimension (d < m ln² m) it is the plain
-    Gaussian. What comes out longer than 2 norm counts as a failed recovery and becomes 0. The sensitivity is
-    that of measured rows of norm 1.5 at most, which is enforced, not assumed.
+    There are two guards. If the measurements are too many for the dimension (d < m ln² m), it is the plain Gaussian.
+    If the result is longer than 2 norm, the recovery has failed and the result is 0. The sensitivity assumes that
+    measured rows have norm at most 1.5; the code scales them down to it.
     """
 
-    epsilon: float = 1.0  # with δ, of this release alone: what the number of measurements is made for
+    epsilon: float = 1.0  # ε and δ of this release alone; they determine the number of measurements
     delta: float = 1e-6
-    design: Design | None = None  # None: drawn anew, as it must be for the error to be small
+    design: Design | None = None  # None: draw a new one, which a small error needs
 
     name = "ℓ1-recovery"
 
@@ -115,7 +115,7 @@ class Recovery(Gaussian):
 
 @dataclass(frozen=True)
 class Zero:
-    """No answer: 0, which costs nothing and is at most `norm` away."""
+    """Always 0, which costs nothing and is at most `norm` away from the mean."""
 
     norm: float
 

@@ -1,4 +1,4 @@
-"""The minimum of a regularised mean loss, and a bound on how far from it the answer is."""
+"""The minimum of a regularised mean loss, with a bound on the distance between answer and minimum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dprec.errors import UserError
 
 @dataclass(frozen=True)
 class Minimum:
-    """Weights w, and the residual r = ∇F_λ(w), which certifies ‖w - w*‖₂ ≤ ‖r‖₂ / λ."""
+    """Weights w, and the residual r = ∇F_λ(w), which proves ‖w - w*‖₂ ≤ ‖r‖₂ / λ."""
 
     weights: np.ndarray  # (d,)
     residual: np.ndarray  # (d,)
@@ -35,9 +35,9 @@ def minimum(
 ) -> Minimum:  # fmt: skip
     """Return weights whose residual is at most `largest_residual` in the norm of this order, 1 or 2.
 
-    Raises UserError where rounding does not let the solver get there: whoever relies on the bound must not get less.
+    Raises UserError if rounding keeps the solver from it, because the privacy proof relies on this bound.
     """
-    # A column in which no record has an entry has weight and residual 0: the solver need not see it.
+    # A column without entries has weight and residual 0, so the solver leaves it out.
     columns = np.unique(rows.indices)
     narrow = rows[:, columns] if len(columns) < rows.shape[1] else rows
     transposed = narrow.T.tocsr()

@@ -1,4 +1,4 @@
-"""Noise vectors and draws, from the operating system's entropy unless a seed makes them repeatable."""
+"""Noise vectors and random draws, from the operating system's entropy, or repeatable from a seed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
-_DRAWS = 1 << 61  # the key of what is drawn besides noise: never that of a release
-_GRID = 2.0**-20  # of a scale of the noise: too little to matter, and 2^33 of the floats that noise can be
+_DRAWS = 1 << 61  # the key of draws other than noise; no release has it
+_GRID = 2.0**-20  # of the noise's scale: too coarse to show a float's lowest bits, too fine to matter for the error
 
 
 class Noise(GaussianNoise):
-    """Vectors of independent noise, a hair wider than asked for: sums with and without a record round differently.
+    """Vectors of independent noise, slightly wider than asked for: sums of neighbouring data sets round differently.
 
     >>> noise = Noise(seed=3)
     >>> bool(2.8 < noise.at(0).gaussian(4000, 3.0).std() < 3.2), bool(4 < noise.at(1).laplace(4000, 3.0).std() < 4.5)
@@ -30,7 +30,7 @@ class Noise(GaussianNoise):
         return self
 
     def fresh(self) -> Noise:
-        """Return self with a stream that no call of this had before."""
+        """Return self with a stream that no earlier call used."""
         self._calls += 1
         return self.at(self._calls)
 
@@ -44,7 +44,7 @@ class Noise(GaussianNoise):
     def laplace(self, size: int, scale: float) -> np.ndarray:
         """Return Laplace noise with density ∝ exp(-|x| / scale) in every entry."""
         _check_precision(scale)
-        # The difference of two exponentials: their tails are exact, those of an inverted uniform end at 37 scales.
+        # The difference of two exponentials has exact tails; those of an inverted uniform end at 37 scales.
         drawn = self._philox.standard_exponential(size)
         drawn -= self._philox.standard_exponential(size)
         drawn *= scale * (1 + ROUNDING)
@@ -54,8 +54,8 @@ class Noise(GaussianNoise):
 def on_grid(noisy: np.ndarray, scale: float) -> np.ndarray:
     """Return numbers with noise of this scale, rounded to a power of two.
 
-    The lowest bits of a float tell what it is the sum of: 0 + noise is a float times the scale always, another number
-    + noise is not, and no amount of noise hides that.
+    Without rounding, the lowest bits of a sum reveal its terms: 0 + noise is always a float times the scale, another
+    number + noise is not, and more noise does not hide this.
 
     >>> on_grid(np.array([0.3]), scale=2.0**19)
     array([0.5])
@@ -67,13 +67,13 @@ def on_grid(noisy: np.ndarray, scale: float) -> np.ndarray:
 
 
 def _check_precision(scale: float) -> None:
-    """Refuse half precision, in which the scale of noise for many records is 0."""
+    """Refuse half precision, which rounds the scale of the noise to 0 for many records."""
     if np.result_type(scale).kind == "f" and np.finfo(np.result_type(scale)).bits < 32:
-        raise UserError("an argument is a number of half precision, too coarse for noise: give Python numbers")
+        raise UserError("an argument is a number in half precision, which is too coarse for noise: give Python numbers")
 
 
 def draws(seed: int | None) -> np.random.Generator:
-    """Return a source of batches and choices: unpredictable without a seed, since accounting counts on that."""
+    """Return a source of batches and choices: unpredictable without a seed, as the accounting assumes."""
     entropy = secrets.randbits(256) if seed is None else seed
     key = np.random.SeedSequence(entropy, spawn_key=(_DRAWS,)).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

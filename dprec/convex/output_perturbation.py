@@ -1,4 +1,4 @@
-"""Learn without privacy, release with noise: one release, no steps to add up."""
+"""Learn without privacy and release the result with noise: one release, no composition of steps."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ Model = TypeVar("Model", bound="OutputPerturbation")
 
 
 class OutputPerturbation(Estimator):
-    """The regularised minimum plus noise, drawn back in ℓ∞ to the ball in which every such minimum lies.
+    """The regularised minimum plus noise, projected in ℓ∞ onto the ball that holds every such minimum.
 
-    Replacing one record moves w* = argmin F(w) + λ/2 ‖w‖² by at most 2L / λn in ℓ2, where no record's loss is
-    steeper than L. The noise is made for that, and for what the solver leaves: w is only accepted with a
-    gradient of at most `tolerance` L / n, which it is checked for. The entries of ŵ are then within 2 ‖ξ‖∞ of those
-    of w, and what a record with s entries sees of the noise does not grow with the dimension, but for ln d.
+    If one record is replaced, w* = argmin F(w) + λ/2 ‖w‖² moves by at most 2L / λn in ℓ2, where L bounds the slope of a
+    record's loss. The noise covers this and the solver's error: the code accepts w only if it finds a gradient of at
+    most `tolerance` L / n. The entries of ŵ are then within 2 ‖ξ‖∞ of those of w. The noise in the score of a record
+    with s entries grows only with ln d.
 
-    δ = 0 adds Laplace noise for the move in ℓ1, at most 2√s L (1 + H/λ) / λn where H bounds a record's curvature.
+    For δ = 0 the noise is Laplace, for the move in ℓ1: at most 2√s L (1 + H/λ) / λn, where H bounds the curvature of a
+    record's loss.
 
     Args:
-        epsilon: the budget's ε.
-        delta: its δ; 0 for pure privacy.
-        sparsity: how many entries of a row are other than 0, at most; decided without looking.
-        regularization: λ; by default what balances the noise against a minimum of length `scale`.
-        scale: how long the weights are expected to be, for the default of `regularization`.
+        epsilon: ε of the budget.
+        delta: δ of the budget; 0 for pure privacy.
+        sparsity: the most nonzero entries of a row; choose it without looking at the data.
+        regularization: λ; the default balances the noise against a minimum of norm `scale`.
+        scale: the expected norm of the weights, for the default of `regularization`.
         loss: "logistic" with targets 0 and 1, or "squared" with targets up to ±`target_bound`.
-        norm: the longest row; longer ones are scaled down.
+        norm: the largest norm of a row; longer rows are scaled down.
         target_bound: the largest target of the squared loss.
-        tolerance: what the solver may leave of the gradient, in units of L / n; the noise grows by as much.
+        tolerance: the largest gradient at which the solver may stop, in units of L / n; the noise grows by as much.
         seed: makes the noise repeatable, and the result not private.
 
     >>> rng = np.random.default_rng(0)
@@ -88,7 +89,7 @@ class OutputPerturbation(Estimator):
         self.regularization_ = law.balanced() if self.regularization is None else self.regularization
         if not 0 < self.regularization_ < math.inf:
             raise UserError(
-                f"regularization is {self.regularization}: give a number above 0; without it noise is endless"
+                f"regularization is {self.regularization}: give a number above 0; with 0 the noise would be infinite"
             )
         self.noise_scale_ = law.scale(self.regularization_)
         left = law.residual(self.regularization_)
@@ -98,7 +99,7 @@ class OutputPerturbation(Estimator):
         noise = Noise(self.seed).at(0)
         draw = noise.laplace if law.pure else noise.gaussian
         noisy = on_grid(found.weights + draw(self.n_features_in_, self.noise_scale_), self.noise_scale_)
-        # No minimum is longer: its value is at most that of w = 0.
+        # No minimum is longer, because its value is at most that of w = 0.
         self.coef_ = project_linf(noisy, law.radius(self.regularization_))
         if loss.classes:
             self.classes_ = np.array([0, 1])
@@ -107,7 +108,7 @@ class OutputPerturbation(Estimator):
 
 
 class NoiseLaw:
-    """How much noise a regularised minimum needs, as a function of λ."""
+    """The noise that a regularised minimum needs, as a function of λ."""
 
     def __init__(self, model: OutputPerturbation, loss: ConvexLoss, records: int, dimension: int) -> None:
         self.model, self.loss, self.records, self.dimension = model, loss, records, dimension
@@ -117,7 +118,7 @@ class NoiseLaw:
         self.event = Event("bounded" if self.pure else "gaussian", self.multiplier, what="a regularised minimum")
 
     def radius(self, regularization: float) -> float:
-        """The longest that a minimum can be: F_λ(w*) ≤ F_λ(0)."""
+        """The largest norm of a minimum: F_λ(w*) ≤ F_λ(0)."""
         return math.sqrt(2 * self.loss.at_zero / regularization)
 
     def steepness(self, regularization: float) -> float:
@@ -125,11 +126,11 @@ class NoiseLaw:
         return self.model.norm * self.loss.steepness(self.model.norm * self.radius(regularization))
 
     def residual(self, regularization: float) -> float:
-        """The largest gradient that the solver may leave: in ℓ2, or in ℓ1, and so in ℓ2 too, for pure privacy."""
+        """The largest gradient at which the solver may stop: in ℓ2, or for pure privacy in ℓ1, which bounds ℓ2 too."""
         return self.model.tolerance * self.steepness(regularization) / self.records
 
     def move(self, regularization: float) -> float:
-        """The sensitivity of what the solver returns: in ℓ2, or in ℓ1 for pure privacy."""
+        """The sensitivity of the solver's answer: in ℓ2, or in ℓ1 for pure privacy."""
         steep = self.steepness(regularization)
         across = 2 * steep / self.records * (1 + self.model.tolerance)  # λ times the move in ℓ2
         if not self.pure:
@@ -141,7 +142,7 @@ class NoiseLaw:
         return self.multiplier * self.move(regularization)
 
     def balanced(self) -> float:
-        """λ with the least bound on the excess risk: 2 √s L ‖ξ‖∞ for the noise and λ D² / 2 for the regulariser."""
+        """λ with the smallest bound on the excess risk: 2 √s L ‖ξ‖∞ for the noise and λ D² / 2 for the regulariser."""
         largest = 1 + math.log(self.dimension) if self.pure else math.sqrt(2 * math.log(2 * self.dimension))
 
         def excess(regularization: float) -> float:

@@ -1,4 +1,4 @@
-"""The two projections that turn noise in every coordinate into noise in a few."""
+"""The two projections that reduce noise in all coordinates to noise in a few."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
-    """Return the point with ℓ1-norm at most `radius` that is nearest in ℓ2: all entries drawn towards 0 alike.
+    """Return the point nearest in ℓ2 with ℓ1-norm at most `radius`: all entries move towards 0 by the same amount.
 
     >>> project_l1(np.array([3.0, -1.0, 0.5]), 2.0)
     array([ 2., -0.,  0.])
@@ -16,7 +16,7 @@ def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
     sizes = np.abs(vector)
     if sizes.sum() <= radius:
         return vector.copy()
-    # What lies below the threshold of a superset lies below the final one: only survivors are looked at again.
+    # An entry below the threshold of a superset is below the final one too, so only survivors are checked again.
     kept = sizes
     while True:
         threshold = (kept.sum() - radius) / len(kept)
@@ -27,7 +27,7 @@ def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
 
 
 def project_linf(vector: np.ndarray, radius: float) -> np.ndarray:
-    """Return a point with ℓ2-norm at most `radius` that is nearest in ℓ∞: every entry moves by the same amount.
+    """Return a point nearest in ℓ∞ with ℓ2-norm at most `radius`: every entry moves by the same amount.
 
     >>> project_linf(np.array([5.0, -1.0, 0.5]), 4.0)
     array([ 4., -0.,  0.])
@@ -46,5 +46,5 @@ def project_linf(vector: np.ndarray, radius: float) -> np.ndarray:
 
 
 def shrunk(vector: np.ndarray, threshold: float) -> np.ndarray:
-    """Return every entry moved towards 0 by `threshold`, and no further than 0."""
+    """Return every entry moved towards 0 by `threshold`, but not past 0."""
     return np.sign(vector) * np.maximum(np.abs(vector) - threshold, 0.0)

@@ -1,4 +1,4 @@
-"""What a result of this package guarantees: its sentence, and the checks of a budget."""
+"""The sentence that says what a result guarantees, and the checks of a budget."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 from dprec.privacy.guarantee import round_up
 
-REPEATABLE = "not private: the noise follows from a fixed seed, and whoever knows the seed can remove it"
+REPEATABLE = "not private: the noise comes from a fixed seed, and anyone who knows the seed can remove it"
 
 
 def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
-    """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, where there is a mechanism for it."""
+    """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, if a mechanism offers it."""
     if not 0 < epsilon < math.inf:
         raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
     if not (0 < delta < 1 or (pure and delta == 0)):
@@ -22,7 +22,7 @@ def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Return the least noise, in units of the sensitivity, that makes one Gaussian release (ε, δ)-private.
+    """Return the smallest noise, in units of the sensitivity, that makes one Gaussian release (ε, δ)-private.
 
     >>> round(gaussian_multiplier(1.0, 1e-6), 3)  # the classical formula asks for 5.299
     4.225
@@ -31,15 +31,15 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def promise(what: str, ledger: Ledger, delta: float, records: int, seed: int | None) -> str:
-    """Return the sentence: what holds, between which neighbours, by which mechanism, and what it leaves out."""
+    """Return the sentence: what holds, for which neighbours, by which mechanism, and what it does not cover."""
     if seed is not None:
         return REPEATABLE
     if not ledger.events:
-        return "(0, 0)-differential privacy: the data were not looked at"
+        return "(0, 0)-differential privacy: the result does not depend on the data"
     return (
         f"({round_up(ledger.epsilon(delta))}, {round_up(delta)})-differential privacy per record, where neighbouring "
         f"data sets differ by replacing one record, for what is returned: {what}; assumed public: the number of "
-        f"records ({records:,}), that of columns, and every argument but the data; not covered: other results from "
-        "the same records, each of which spends anew, people with several records, metrics, the choice of arguments "
-        "by such metrics, and errors that stop a run"
+        f"records ({records:,}), the number of columns, and every argument but the data; not covered: other results "
+        "from the same records, which spend their own ε and δ, people with several records, metrics, arguments that "
+        "were chosen by such metrics, and errors that stop a run"
     )

@@ -1,4 +1,4 @@
-"""From few noisy measurements of a mean back to the mean: the vector of least ℓ1-norm that explains them."""
+"""Recover a mean from a few noisy measurements: the vector of smallest ℓ1-norm that explains them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from scipy import sparse
 from dprec.convex.design import Design
 from dprec.convex.projection import shrunk
 
-LONGEST = 1.5  # what a measured row may be longer than an unmeasured one
-FEWER = 6  # the order of m is known, its constant is not: 1 / 6 of it left the least error, from 1 / 32 to 1
-RELAXED = 1.6  # steps longer than 1 need fewer of them
-_BLOCK = 1 << 22  # entries of the columns that are held at a time
+LONGEST = 1.5  # the largest norm of a measured row, over that of an unmeasured one
+FEWER = 6  # theory gives the order of m without a constant: of 1 / 32 to 1, a sixth had the smallest error
+RELAXED = 1.6  # steps longer than 1 converge in fewer steps
+_BLOCK = 1 << 22  # entries of the columns that are in memory at a time
 
 
 def measurements_wanted(records: int, dimension: int, sparsity: int, epsilon: float, delta: float) -> int:
-    """Return m ∝ nε √(s ln(d / s) / ln(1 / δ)): its noise is of the order of what m measurements cannot see.
+    """Return m ∝ nε √(s ln(d / s) / ln(1 / δ)), which balances the noise against the error of m measurements.
 
     >>> measurements_wanted(1000, 200_000, 8, 1.0, 1e-6)
     404
@@ -27,7 +27,7 @@ def measurements_wanted(records: int, dimension: int, sparsity: int, epsilon: fl
 
 
 def recovers(measurements: int, dimension: int) -> bool:
-    """Whether there are few enough measurements for their noise to be absorbed: d ≥ m ln² m.
+    """Whether there are few enough measurements for ℓ1-recovery to tolerate their noise: d ≥ m ln² m.
 
     >>> recovers(2000, 200_000), recovers(2000, 100_000)
     (True, False)
@@ -36,9 +36,9 @@ def recovers(measurements: int, dimension: int) -> bool:
 
 
 def measured_mean(rows: sparse.csr_array, design: Design, longest: float) -> np.ndarray:
-    """Return (1/n) Σ A z_i with every A z_i scaled down to norm `longest` at most, whatever the design.
+    """Return (1/n) Σ A z_i, with every A z_i scaled down to norm `longest` at most.
 
-    Replacing a row moves the result by at most 2 longest / n: privacy does not hang on a property of the design.
+    Replacing a row moves the result by at most 2 longest / n, so privacy does not depend on a property of the design.
     """
     total = np.zeros(design.measurements)
     most = max(1, _BLOCK // design.measurements)  # columns at a time
@@ -56,11 +56,11 @@ def measured_mean(rows: sparse.csr_array, design: Design, longest: float) -> np.
 
 
 def least_l1(design: Design, measured: np.ndarray, tolerance: float = 0.02, steps: int = 500) -> np.ndarray:
-    """Return argmin ‖z‖₁ among A z = b, to a duality gap of `tolerance` ‖z‖₁ or as far as `steps` go.
+    """Return argmin ‖z‖₁ among A z = b, to a duality gap of `tolerance` ‖z‖₁ or after `steps` steps.
 
-    Douglas-Rachford splitting: a step towards the solutions of A z = b, which takes one product with A and one with
-    Aᵀ, and one towards small entries. The difference of the two is a dual vector, so the gap is known. Linear
-    programming solvers want the matrix as a table, which there is none of here.
+    Douglas-Rachford splitting: one step towards the solutions of A z = b, which takes one product with A and one with
+    Aᵀ, and one step towards small entries. Their difference is a dual vector, which gives the gap. Linear programming
+    solvers need the matrix in memory, and a cosine transform has none.
     """
     if not measured.any():
         return np.zeros(design.size)
@@ -68,7 +68,7 @@ def least_l1(design: Design, measured: np.ndarray, tolerance: float = 0.02, step
     step = float(np.abs(state).max()) / 2
     for count in range(steps):
         feasible = state + design.adjoint(design.solve(measured - design.apply(state)))
-        dual = feasible - state  # in the range of Aᵀ; at the solution a subgradient of step ‖z‖₁
+        dual = feasible - state  # in the range of Aᵀ; at the solution it is a subgradient of step ‖z‖₁
         if count % 10 == 9:
             norm = float(np.abs(feasible).sum())
             if norm - abs(float(dual @ feasible)) / float(np.abs(dual).max()) <= tolerance * norm:

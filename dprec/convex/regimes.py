@@ -1,4 +1,4 @@
-"""What the error of each way to release a mean is expected to be, and so which one to take."""
+"""The expected error of each way to release a mean, and the choice between them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MECHANISMS = ("auto", "projection", "recovery", "plain", "zero")
 
 @dataclass(frozen=True)
 class Regime:
-    """Bounds on the expected error ‖ẑ - z̄‖₂ of each way, constants included, and the least of them."""
+    """Bounds on the expected error ‖ẑ - z̄‖₂ of each way, constants included, and the smallest of them."""
 
-    zero: float  # of saying nothing
-    sparse: float  # of the projection, by how many entries a row has: falls like n^(-1/2), √d does not enter
-    dense: float  # of the plain noise, which the projection never passes: falls like 1/n
+    zero: float  # of the answer 0
+    sparse: float  # of the projection, from the number of entries in a row: falls like n^(-1/2), independent of √d
+    dense: float  # of plain noise, which also bounds the projection: falls like 1/n
 
     @property
     def name(self) -> str:
-        """ "zero", "sparse" or "dense": which bound is the least."""
+        """ "zero", "sparse" or "dense": the smallest bound."""
         bounds = {"zero": self.zero, "sparse": self.sparse, "dense": self.dense}
         return min(bounds, key=bounds.__getitem__)
 
@@ -52,17 +52,19 @@ def regime(records: int, dimension: int, sparsity: int, norm: float, multiplier:
 def choose(
     mechanism: str, records: int, dimension: int, sparsity: int, norm: float, epsilon: float, delta: float
 ) -> tuple[Mechanism, str]:
-    """Return the mechanism, and in a few words why this one.
+    """Return the mechanism, and the reason for it in a few words.
 
-    Of the private ones the projection is always the best guess: its error is at most that of the plain noise, and
-    ℓ1-recovery, whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise and came out ahead only for
-    means so small that 0 was the better answer.
+    Of the private mechanisms the projection is always the choice. Its error is at most that of plain noise.
+    ℓ1-recovery, whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise. In measurements it was better
+    only for means so small that 0 was better still.
     """
     check_budget(epsilon, delta)
     if mechanism not in MECHANISMS:
         raise UserError(f"mechanism is '{mechanism}': give one of {', '.join(MECHANISMS)}")
     if mechanism == "recovery" and delta == 0:
-        raise UserError("mechanism='recovery' adds Gaussian noise, which is never pure: give delta above 0, or another")
+        raise UserError(
+            "mechanism='recovery' adds Gaussian noise, which needs delta above 0: raise it, or change mechanism"
+        )
     multiplier = 1 / epsilon if delta == 0 else gaussian_multiplier(epsilon, delta)
     found = regime(records, dimension, sparsity, norm, multiplier, pure=delta == 0)
     why = "asked for"

@@ -1,4 +1,4 @@
-"""Records as sparse rows whose norms are bounded, whatever the data hold."""
+"""Records as sparse rows with bounded norms, for any data."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dprec.errors import UserError
 
 
 def bounded_rows(features: Any, norm: float, sparsity: int) -> sparse.csr_array:
-    """Return rows with ‖x‖₂ ≤ norm and ‖x‖₁ ≤ norm √sparsity; longer ones are scaled down, unfit ones are 0.
+    """Return rows with ‖x‖₂ ≤ norm and ‖x‖₁ ≤ norm √sparsity; longer rows are scaled down, invalid rows become 0.
 
-    Both bounds hold by themselves for a row of at most `sparsity` entries and norm at most `norm`. A row that is not
-    finite, or beyond 1e150, counts as 0, so that no record decides whether there is a result.
+    A row of at most `sparsity` entries and norm at most `norm` keeps both bounds and does not change. A row that is not
+    finite, or is beyond 1e150, counts as 0, so no record decides whether there is a result.
 
     >>> bounded_rows([[3.0, 4.0], [0.3, 0.0], [float("nan"), 1.0]], norm=1.0, sparsity=2).toarray().round(3)
     array([[0.6, 0.8],
            [0.3, 0. ],
            [0. , 0. ]])
     """
-    if not 1e-100 < norm < 1e100:  # squares of rows beyond are 0 or infinite
-        raise UserError(f"norm is {norm}: give the largest length a row may have, such as 1.0")
+    if not 1e-100 < norm < 1e100:  # outside this range the squares of rows are 0 or infinite
+        raise UserError(f"norm is {norm}: give the largest norm of a row, such as 1.0")
     if not 1 <= sparsity < math.inf:
-        raise UserError(f"sparsity is {sparsity}: give how many entries of a row may be other than 0, at least 1")
+        raise UserError(f"sparsity is {sparsity}: give the most nonzero entries of a row, at least 1")
     try:
         rows = sparse.csr_array(features, dtype=np.float64, copy=True)
     except (TypeError, ValueError) as error:
-        raise UserError(f"the features are no matrix of numbers ({error}): give a scipy.sparse matrix") from None
+        raise UserError(f"the features are not a matrix of numbers ({error}): give a scipy.sparse matrix") from None
     if len(rows.shape) != 2 or 0 in rows.shape:
         raise UserError(f"the features have shape {rows.shape}: give a row for each record and at least one column")
     rows.sum_duplicates()

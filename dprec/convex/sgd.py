@@ -1,4 +1,4 @@
-"""Descent along debiased private gradients, for as many steps as the budget turns out to allow."""
+"""Descent along debiased private gradients, for as many steps as the budget allows."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, 
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="BiasReducedSGD")
-STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of it
+STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of that
 
 
 class BiasReducedSGD(Estimator):
-    """Stochastic descent along bias-reduced private gradients, stopped when the randomly spent budget is.
+    """Stochastic descent along bias-reduced private gradients, until the budget is spent.
 
-    Every step draws a level N, a batch of 2^(N+1) records and one record more, and asks a private mean estimator four
-    times: for the batch, for both its halves, for the single record. Levels are independent of the data, so the number
+    Every step draws a level N, a batch of 2^(N+1) records and one more record. It calls a private mean estimator four
+    times: for the batch, for each half, and for the single record. Levels are independent of the data, so the number
     of steps is fixed before the first: the most that the ledger allows.
 
-    A convex loss gives the average of all iterates; another one an iterate drawn uniformly. A first batch that happens
-    to be too large for the budget leaves no step, and w = 0: the theory's guarantees have constant probability.
+    A convex loss returns the average of all iterates, another loss an iterate drawn uniformly. If the first batch is
+    too large for the budget, there is no step, and w = 0: the theory's guarantees hold with constant probability.
 
     Args:
-        epsilon: the budget's ε.
-        delta: its δ, above 0.
-        sparsity: how many entries of a row are other than 0, at most; decided without looking.
+        epsilon: ε of the budget.
+        delta: δ of the budget, above 0.
+        sparsity: the most nonzero entries of a row; choose it without looking at the data.
         loss: "logistic" or "sigmoid" (bounded, not convex) with targets 0 and 1, or "squared".
         estimator: "projection" or "recovery" (Gaussian ℓ1-recovery).
-        step_epsilon: ε of the four calls of a step together, before sampling; by default what lets `max_steps` steps
-            spend the budget, about, and ε/8 with stopping="filter". More of it is fewer and better steps.
+        step_epsilon: ε of the four calls of a step together, before sampling. By default `max_steps` steps spend about
+            the whole budget; with stopping="filter" it is ε/8. A larger value gives fewer and better steps.
         learning_rate: by default scale / (√steps · a bound on the estimate's root mean square).
-        scale: how far the best weights are expected to be from 0, for the default of `learning_rate`.
+        scale: the expected norm of the best weights, for the default of `learning_rate`.
         radius: keep the iterates in a ball of this radius; the squared loss needs one.
         max_steps: stop earlier.
         stopping: "ledger" for exact composition, "filter" for the rule of the paper.
-        failure: chance of a bad run that is allowed; smaller than about 1/2, several runs share the budget
-            and the best is chosen privately. None: one run.
-        norm: the longest row; longer ones are scaled down.
+        failure: the allowed probability of a bad result. Below about 1/2, several runs share the budget, and the best
+            is chosen privately. None: one run.
+        norm: the largest norm of a row; longer rows are scaled down.
         target_bound: the largest target of the squared loss.
         seed: makes draws and noise repeatable, and the result not private.
     """
@@ -138,7 +138,7 @@ class BiasReducedSGD(Estimator):
                 "stopping='filter' holds for a step_epsilon of at most 1: lower it, or use stopping='ledger'"
             )
         if self.radius is None and (self.loss == "squared" or (self.failure is not None and loss.convex)):
-            raise UserError("this needs bounded losses: give radius, the longest that the weights may be")
+            raise UserError("loss='squared', and failure, need bounded losses: give radius, the weights' largest norm")
         return loss
 
     def _largest_score(self) -> float:
@@ -149,7 +149,7 @@ class BiasReducedSGD(Estimator):
 
 
 class Descent:
-    """One run within a budget: how many steps it has is known before the first."""
+    """One run within a budget: the number of its steps is known before the first."""
 
     def __init__(
         self, model: BiasReducedSGD, rows: sparse.csr_array, targets: np.ndarray, loss: Loss, epsilon: float,
@@ -182,7 +182,7 @@ class Descent:
         self.rate = model.learning_rate or model.scale / (self._root_mean_square(steep) * math.sqrt(max(self.steps, 1)))
 
     def run(self) -> np.ndarray:
-        """Return the average of the iterates, w = 0 included, or one of them."""
+        """Return the average of the iterates including w = 0, or one of them."""
         weights, total = np.zeros(self.rows.shape[1]), np.zeros(self.rows.shape[1])
         taken = self.rng.integers(self.steps + 1)
         for step, level in enumerate(self.levels[: self.steps]):

@@ -1,7 +1,7 @@
 """When to stop: batches of random sizes cost random parts of the budget, so the number of steps is random too.
 
-Levels are drawn independently of the data. Whatever they come out as, the steps they allow keep the budget, so the
-number of steps may be fixed, and told, before the first of them.
+Levels are drawn independently of the data, and for any levels the allowed steps keep the budget. So the number of steps
+may be fixed, and published, before the first step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dprec.convex.promise import gaussian_multiplier
 
 
 def ledger_of(levels: Sequence[int], records: int, multiplier: float) -> Ledger:
-    """Return what estimates of these levels cost together."""
+    """Return the joint cost of estimates of these levels."""
     ledger = Ledger()
     for level, count in Counter(int(level) for level in levels).items():
         for event in estimate_events(level, records, multiplier):
@@ -34,18 +34,18 @@ def steps_within_ledger(levels: Sequence[int], records: int, multiplier: float, 
         ledger = ledger_of(levels[:steps], records, multiplier)
         return ledger.epsilon(delta, COARSE) <= epsilon
 
-    # Many small losses add up to one Gaussian's: which says where to look.
+    # Many small losses add up to about a Gaussian's, which gives the first guess.
     rates = 2.0 ** (np.asarray(levels) + 1) / records
     squares = np.cumsum(rates**2) * math.expm1(min(2 / multiplier**2, 60.0))
     guess = int(np.searchsorted(squares, gaussian_multiplier(epsilon, delta) ** -2))
     steps = longest_prefix(len(levels), fits, guess)
     while steps and ledger_of(levels[:steps], records, multiplier).epsilon(delta) > epsilon:
-        steps -= 1  # the figure that is reported has a finer grid
+        steps -= 1  # the reported ε uses a finer grid
     return steps
 
 
 def call_epsilon(steps: int, records: int, epsilon: float, delta: float, call_delta: float) -> float:
-    """Return ε of one call such that about so many steps spend (ε, δ): as if their losses were Gaussian.
+    """Return ε of one call such that about `steps` steps spend (ε, δ), as if their losses were Gaussian.
 
     >>> round(call_epsilon(100, records=10_000, epsilon=1.0, delta=1e-6, call_delta=1e-7), 1)
     4.5
@@ -60,11 +60,11 @@ def call_epsilon(steps: int, records: int, epsilon: float, delta: float, call_de
 def steps_within_filter(
     levels: Sequence[int], records: int, epsilon: float, delta: float, step_epsilon: float | None = None
 ) -> int:
-    """Return the most first steps by the paper's rule, which is simple and stops early: T in its equation 5.
+    """Return the most first steps by the paper's rule, T in its equation 5, which is simple and stops early.
 
     A step of level N with (ε', δ') for its four calls together is (a ε', a δ')-private, where
-    a = (3 · 2^(N+1) + 1) / 2n and ε' = ε / 8, δ' = δ / 4 unless said otherwise; adaptive composition over half of the
-    budget says how many there may be.
+    a = (3 · 2^(N+1) + 1) / 2n and, by default, ε' = ε / 8 and δ' = δ / 4. Adaptive composition over half of the
+    budget gives the number of steps.
 
     >>> steps_within_filter([0] * 1000, records=64, epsilon=1.0, delta=1e-4)
     36
@@ -79,7 +79,7 @@ def steps_within_filter(
 
 
 def longest_prefix(length: int, fits: Callable[[int], bool], guess: int = 0) -> int:
-    """Return the largest count up to `length` that fits, where all smaller counts fit too; 0 always does.
+    """Return the largest count up to `length` that fits; if a count fits, all smaller ones do, and 0 always fits.
 
     >>> [longest_prefix(1000, lambda count: count * count <= 2000, guess) for guess in (0, 40, 50, 1000)]
     [44, 44, 44, 44]

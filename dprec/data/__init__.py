@@ -1,6 +1,6 @@
 """Users' histories and click records: reading, splitting, sampling and batching.
 
-Two kinds of data go the same way, a file for each stage:
+There are two kinds of data. Both pass these stages, with a file for each stage:
 
     stage                     histories                             click records
     a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
@@ -11,8 +11,8 @@ Two kinds of data go the same way, a file for each stage:
     some of them → a batch    packing                               click_records
     all of it for training    sequences                             clicks
 
-`module` is what the last two share, `poisson` and `stream` draw who takes part in a step, `batch` is what a model sees,
-`tested` chooses whom to rank, `stand_in` is for datasets that are not there.
+`module` is the common base of `sequences` and `clicks`. `poisson` and `stream` draw who takes part in a step, `batch`
+is the model's input, `tested` chooses which users to rank, `stand_in` replaces datasets that are not found.
 """
 
 from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch

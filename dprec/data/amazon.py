@@ -1,4 +1,4 @@
-"""Where the Amazon reviews of video games lie. They are not downloaded: whoever has them puts them there."""
+"""Where to find the Amazon reviews of video games. They are not downloaded: the user puts them there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDINGS = (".txt", ".csv")
 
 
 def locate(folder: Path) -> Path | None:
-    """The one log in a folder, None where there is none."""
+    """The only log in a folder, None if there is none."""
     if not folder.is_dir():
         return None
     found = sorted(file for file in folder.iterdir() if file.name.removesuffix(".gz").endswith(_ENDINGS))

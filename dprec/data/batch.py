@@ -1,4 +1,4 @@
-"""What a model sees: one micro-batch of users or records for training, one for ranking."""
+"""The inputs of a model: micro-batches of users or records for training, and batches for ranking."""
 
 # Not frozen: Lightning's precision plugins write the tensors they convert back into the batch.
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass
 class SequenceBatch:
-    """Users' histories for training; row u of every tensor belongs to user u alone.
+    """Users' histories for training; row u of every tensor belongs only to user u.
 
     Item ids start at 1; 0 is padding, on the right.
 
@@ -32,11 +32,11 @@ class SequenceBatch:
 
     @property
     def empty(self) -> Tensor:
-        """(B,) who has no history at all: with privacy they add nothing to a step."""
+        """(B,) which users have no history: with privacy they add nothing to a step."""
         return (self.history == 0).all(1)
 
     def select(self, users: Sequence[int]) -> SequenceBatch:
-        """Return the batch these users alone would be, in this order: as long as the longest of them."""
+        """Return the batch of only these users, in this order: as long as the longest of their histories."""
         rows = list(users)
         length = max(1, int((self.history[rows] != 0).sum(1).max())) if rows else 1
         return SequenceBatch(self.history[rows, :length], self.targets[rows, :length])
@@ -47,11 +47,11 @@ class SequenceBatch:
 
 @dataclass
 class RankingBatch:
-    """Users' histories and the one held-out item each of them is tested on."""
+    """Users' histories, and for each the one held-out item to rank."""
 
     history: Tensor  # (B, T) int64: the most recent items, right-padded with 0
     target: Tensor  # (B,) int64
-    seen: Tensor  # (B, S) int64: every item the user met before the target, padded with 0, repeats allowed
+    seen: Tensor  # (B, S) int64: every item the user saw before the target, padded with 0, repeats allowed
 
     def __len__(self) -> int:
         return self.history.shape[0]
@@ -66,7 +66,7 @@ class RankingBatch:
 
 @dataclass
 class ClickBatch:
-    """Records of a click log; row i of every tensor belongs to record i alone.
+    """Records of a click log; row i of every tensor belongs only to record i.
 
     >>> import torch
     >>> batch = ClickBatch(torch.tensor([[3.0], [0.0]]), torch.tensor([[[2]], [[0]]]), torch.tensor([1.0, 0.0]))
@@ -74,7 +74,7 @@ class ClickBatch:
     (2, tensor([0.]))
     """
 
-    numbers: Tensor  # (B, D) float32: counts as they are, 0 where missing; some logs have a few below 0
+    numbers: Tensor  # (B, D) float32: counts, 0 where missing; some logs have a few negative ones
     categories: Tensor  # (B, F, P) int64: the ids of each of F features, repeats allowed, -1 where a bag is shorter
     clicked: Tensor  # (B,) float32: 0 or 1
 
@@ -82,7 +82,7 @@ class ClickBatch:
         return self.clicked.shape[0]
 
     def select(self, records: Sequence[int]) -> ClickBatch:
-        """Return the batch these records alone would be, in this order."""
+        """Return the batch of only these records, in this order."""
         rows = list(records)
         return ClickBatch(self.numbers[rows], self.categories[rows], self.clicked[rows])
 

@@ -1,4 +1,4 @@
-"""The items that can be recommended: raw ids as they stand in the data, and the numbers a model uses."""
+"""The items that can be recommended: raw ids as in the data, and the numbers that a model uses for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Catalogue:
 
     @classmethod
     def read(cls, path: str | Path) -> Catalogue:
-        """A public list of items: a text file, one raw id a line, read as ids of a log are. Its order is the ids'."""
+        """A public list of items: a text file with one raw id a line, normalised as in a log. Its order is kept."""
         path = Path(path)
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -56,7 +56,7 @@ class Catalogue:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal catalogues in equal order; length-prefixed, so that no two lists run together."""
+        """Equal only for equal catalogues in equal order: every id has its length before it."""
         digest = hashlib.sha256()
         for raw in self.ids:
             encoded = raw.encode()
@@ -74,7 +74,7 @@ class Catalogue:
         return self.ids[item - 1]
 
     def encode_history(self, raw_ids: Iterable[str]) -> tuple[list[int], list[str]]:
-        """The ids of the items that are known, in order, and the raw ids that are not."""
+        """The ids of the known items, in order, and the raw ids of the unknown ones."""
         known: list[int] = []
         unknown: list[str] = []
         raw_ids = list(raw_ids)

@@ -1,4 +1,4 @@
-"""A click log converted once, to files that are mapped into memory: reading a record costs one record."""
+"""A click log, converted once to files that are mapped into memory: reading one record reads nothing else."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dprec.data.click_log import WIDTH, ClickBlock
 from dprec.data.criteo import read_criteo
 from dprec.errors import UserError
 
-_FORMAT = 1  # to be raised when what the files hold changes
+_FORMAT = 1  # raise it when the content of the files changes
 _VALUES, _CLICKED, _FACTS = "values.int32", "clicked.uint8", "log.json"
 
 
 def converted(log: Path, cache: Path | None = None) -> ClickBlock:
     """The records of a log, mapped from `<log>.dprec` beside it or in the folder `cache`.
 
-    It is made where it is missing or was made from another state of the log. Under its name there is never
-    a part of one: it is written elsewhere in the same folder, and renamed when it is whole.
+    The files are made if they are missing or come from another state of the log. They are written under another name in
+    the same folder and renamed when they are complete, so a reader never finds a part of them.
     """
     home = (log.parent if cache is None else cache) / f"{log.name}.dprec"
     block = _opened(home, _state(log))
@@ -53,7 +53,7 @@ def _opened(home: Path, state: dict[str, Any]) -> ClickBlock | None:
             return None
         values = np.memmap(home / _VALUES, dtype=np.int32, mode="r", shape=(records, WIDTH))
         return ClickBlock(values, np.memmap(home / _CLICKED, dtype=np.uint8, mode="r", shape=(records,)))
-    except (OSError, ValueError, KeyError):  # not there, or not as it was written
+    except (OSError, ValueError, KeyError):  # missing, or damaged
         return None
 
 

@@ -1,4 +1,4 @@
-"""Click records in time order, as they lie in memory or on disk: counts, hashed categories, clicked or not."""
+"""Click records in time order, in memory or on disk: counts, hashed categories, clicked or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = NUMBERS + FEATURES
 
 
 def bucket_ids(hashes: np.ndarray, vocabularies: np.ndarray) -> np.ndarray:
-    """Ids 1..V - 1 of 32-bit hashes, 0 for hash 0 (missing): what one value becomes depends on no other.
+    """Ids 1..V - 1 of 32-bit hashes, 0 for hash 0 (missing). The id of a value depends on no other value.
 
     >>> bucket_ids(np.array([[0, 9], [1, 10], [7, 12]], dtype=np.uint32), np.array([4, 11]))
     array([[ 0,  9],
@@ -30,9 +30,9 @@ def bucket_ids(hashes: np.ndarray, vocabularies: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ClickBlock:
-    """Consecutive records; a record's values lie side by side, so that reading it touches one page.
+    """Consecutive records; a record's values lie side by side, so reading it touches one page.
 
-    The hashes are of 32 bits and free of the vocabulary sizes: the same block serves all of them.
+    The 32-bit hashes do not depend on the vocabulary sizes: the same block serves all sizes.
     """
 
     values: np.ndarray  # (n, 39) int32: counts with missing ones 0, then the bits of the uint32 hashes
@@ -45,7 +45,7 @@ class ClickBlock:
 class ClickLog:
     """Blocks in time order, read by record number; `days` says where each day starts and the last one ends.
 
-    Without days of its own the log is cut into days of equal size.
+    A log that does not mark its days is cut into days of equal size.
     """
 
     def __init__(self, blocks: Sequence[ClickBlock], vocabularies: Sequence[int], days: int | None = None) -> None:
@@ -60,7 +60,7 @@ class ClickLog:
         return self.days[-1]
 
     def read(self, records: np.ndarray) -> ClickBatch:
-        """Records by number, in this order; in ascending order it costs least."""
+        """Records by number, in this order; ascending order is fastest."""
         values = np.empty((len(records), WIDTH), dtype=np.int32)
         clicked = np.empty(len(records), dtype=np.float32)
         of = np.searchsorted(self._starts, records, side="right") - 1  # block of each record

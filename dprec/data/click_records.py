@@ -1,4 +1,4 @@
-"""From records of a log to batches: micro-batches of the drawn ones, and runs of consecutive ones."""
+"""From records of a log to batches: micro-batches of drawn records, and batches of consecutive ones."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ def open_clicks(
     synthetic_records: int,
     synthetic_drift: float = 0.0,
 ) -> Source[ClickLog]:
-    """Find the log of a dataset and convert it where that has not been done.
+    """Find the log of a dataset, and convert it if necessary.
 
-    Where it is not in its default folder, `on_missing` decides between an error and invented clicks under
-    another name. A `path` that was given must hold it.
+    If it is not in its default folder, `on_missing` decides between an error and invented clicks under another
+    name. A given `path` must hold the log.
     """
     refuse_unknown(on_missing)
     if days is not None and days < 1:
@@ -44,7 +44,7 @@ def open_clicks(
     if dataset == "synthetic":
         if path is not None:
             raise UserError(
-                "data.path has no meaning for synthetic data: set data.dataset to criteo-kaggle or criteo-days"
+                "synthetic data takes no data.path: leave it out, or set data.dataset to criteo-kaggle or criteo-days"
             )
         return Source(invent(), "synthetic")
     if dataset not in criteo.LOCATE:

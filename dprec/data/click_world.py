@@ -1,4 +1,4 @@
-"""Invented click logs: buckets with a long tail, and clicks that a network learns better than a linear model."""
+"""Invented click logs: features with a long tail, and clicks that a network learns better than a linear model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dprec.data.click_log import FEATURES, NUMBERS, WIDTH, ClickBlock
 
 BASE_RATE = 0.25
 NEW = 0.3  # share of the buckets of a large feature that appear after the first day
-LARGE = 30  # buckets from which a feature counts as large
+LARGE = 30  # a feature with at least this many buckets counts as large
 TURN = np.pi / 4  # how far tastes turn between the first day and the last
-PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # the paired part: its weight, the second axis' share, and what is linear of it
-BENT, STRAIGHT = 1.1, 0.5  # standard deviations of what counts add to the logit
-CHUNK = 2**14  # records drawn together: what is drawn for them stays in the cache
+PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # of the paired part: weight, share of the second axis, shift of both sums
+BENT, STRAIGHT = 1.1, 0.5  # standard deviations of the two counted parts of the logit
+CHUNK = 2**14  # records drawn together: their draws stay in the cache
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Drawn:
 
 
 class ClickWorld:
-    """The law of a click. Every bucket of a categorical feature is a vector in the plane; missing is the origin.
+    """The distribution of clicks. A bucket of a categorical feature is a vector in the plane; missing is the origin.
 
-    Popularity: the bucket at place p of a feature is drawn with probability log(1 + 1/p), up to a factor, as long
-    as it exists; before it does, its draws go to the last before it that exists. With a `drift`, that share of a large
-    feature's places is dealt out anew every day among the buckets that had them. A click's logit is the sum of
+    Popularity: the bucket at place p of a feature is drawn with probability log(1 + 1/p), up to a factor. Before a
+    bucket exists, its draws go to the last bucket before it that exists. With a `drift`, every day shuffles this share
+    of a large feature's places among their buckets. A click's logit is the sum of
 
-    - a paired part: the scalar product of two sums of vectors, one over the features of the user (the even
-      ones), one over those of the ad (the odd ones), both shifted, so that a part of it is linear. The user's
+    - a paired part: the scalar product of two sums of vectors, one over the features of the user (the even ones),
+      one over those of the ad (the odd ones). Both sums are shifted, so a part of the product is linear. The user's
       sum turns with the days;
-    - a counted part: some counts act by their logarithm, the others by how far it is from usual.
+    - a counted part: some counts act by their logarithm, the others by the distance of their logarithm from its mean.
 
-    All of it is a function of the arguments; what is drawn for a day does not depend on the other days.
+    The arguments determine everything; the draws of a day do not depend on the other days.
     """
 
     def __init__(self, vocabularies: Sequence[int], days: int, seed: int = 0, drift: float = 0.0) -> None:
@@ -50,7 +50,7 @@ class ClickWorld:
         self.last = (sizes - 1).astype(np.int32)
         feature = np.repeat(np.arange(len(sizes)), sizes)
         place = np.arange(len(feature)) - self.first[feature]  # 1 is the most popular, 0 is missing
-        # (R,) row of the bucket at a place: the places of a feature shuffled, missing left where it is
+        # (R,) row of the bucket at a place: the places of a feature are shuffled, missing stays in its place
         self.row_at = np.lexsort((rng.random(len(feature)), place > 0, feature)).astype(np.int32)
         self.drifted = self._drifted(np.where((sizes[feature] > LARGE) & (place > 0), feature, -1), drift)
         born = rng.integers(1, max(2, days), len(feature))
@@ -63,7 +63,7 @@ class ClickWorld:
         self.intercept = self._calibrated()
 
     def _drifted(self, feature: np.ndarray, drift: float) -> list[np.ndarray]:
-        """`row_at` of each day; `feature` is -1 where it stays. One array stands for all days where nothing moves."""
+        """`row_at` of each day; `feature` is -1 where it stays. Without a drift all days share one array."""
         days = [self.row_at]
         for day in range(1, self.days if drift else 1):
             rng = np.random.default_rng([self.seed, 3, day])
@@ -74,7 +74,7 @@ class ClickWorld:
         return days
 
     def _invent_traits(self, feature: np.ndarray, place: np.ndarray, rng: np.random.Generator) -> None:
-        """Few features matter much, large ones a little less: a bucket's effect shows after tens of records."""
+        """A few features matter much, large ones a little less: a bucket's effect is visible after tens of records."""
         weight = (rng.gamma(0.4, 1.0, FEATURES) + 0.02) / np.bincount(feature) ** 0.25
         for side in (slice(0, None, 2), slice(1, None, 2)):
             weight[side] /= weight[side].sum()
@@ -91,7 +91,7 @@ class ClickWorld:
         self.bent = np.where(bent, slope * BENT / np.linalg.norm(slope[bent]) / np.sqrt(2), 0).astype(np.float32)
 
     def _calibrated(self) -> float:
-        """The intercept that makes the base rate."""
+        """The intercept that gives the base rate."""
         middle_day = self.days // 2
         logits = self._draw(middle_day, self._rows_on(middle_day), CHUNK, np.random.default_rng([self.seed, 1]))[1]
         low, high = -20.0, 20.0
@@ -101,7 +101,7 @@ class ClickWorld:
         return (low + high) / 2
 
     def _rows_on(self, day: int) -> np.ndarray:
-        """The row that every place leads to on a day: its own bucket's, or that of the last place before it."""
+        """The row of every place on a day: that of its bucket if it exists, else of the last place before it."""
         places, row_at = np.arange(len(self.born)), self.drifted[min(day, len(self.drifted) - 1)]
         return row_at[np.maximum.accumulate(np.where(self.born <= day, places, 0))]
 
@@ -117,7 +117,7 @@ class ClickWorld:
         user = user @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]], dtype=np.float32)
         shift = np.array([SHIFT, 0], dtype=np.float32)
         paired = PAIRED * ((user + shift) * (ad + shift)).sum(axis=1)
-        usual = rng.standard_normal((count, NUMBERS), dtype=np.float32)  # how far from usual a count's log is
+        usual = rng.standard_normal((count, NUMBERS), dtype=np.float32)  # distance of a count's log from its mean
         present = rng.random((count, NUMBERS), dtype=np.float32) >= self.absent
         counts = np.exp(usual * self.spread + self.level) * present
         usual *= present
@@ -144,7 +144,7 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
 def synthetic_clicks(
     records: int, vocabularies: Sequence[int], days: int = 7, seed: int = 0, drift: float = 0.0
 ) -> ClickBlock:
-    """A log of `days` equal days in time order; a function of its arguments alone."""
+    """A log of `days` equal days in time order; its arguments determine it."""
     world = ClickWorld(vocabularies, days, seed, drift)
     values, clicked = np.empty((records, WIDTH), dtype=np.int32), np.empty(records, dtype=np.uint8)
     end = 0

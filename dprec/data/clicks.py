@@ -25,12 +25,12 @@ VOCABULARIES = (
     *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
     *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
 )
-_FEWEST = 4  # buckets a scaled-down feature keeps, if it has them
+_FEWEST = 4  # buckets that a scaled-down feature keeps, if it has them
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The log, and which of its records are for training, validation and test: consecutive, in time order."""
+    """The log, and its records for training, validation and test: consecutive, in time order."""
 
     log: ClickLog
     training: range
@@ -44,26 +44,26 @@ class Clicks(SampledData):
     """Click prediction on records in time order: the last days are held out. The unit of privacy is one record.
 
     Values of the 26 categorical features are hashed into tables of declared sizes, so a value's bucket
-    depends on that value alone.
+    depends only on that value.
 
     Args:
         dataset: "criteo-kaggle" (one file of seven days), "criteo-days" (day_0, day_1, ...) or "synthetic".
-        path: the log, or the folder it lies in; `data/<dataset>` by default.
+        path: the log, or its folder; `data/<dataset>` by default.
         cache: folder for the converted log (156 bytes a record); beside the log by default.
-        on_missing: what to do where the log is not found: an error, or invented clicks under another name.
+        on_missing: what to do if the log is not found: an error, or invented clicks under another name.
         vocabularies: buckets of each categorical feature, bucket 0 (missing) included; as published by default.
         table_scale: multiplies all vocabularies, such as 0.1 for a small model.
-        days: cut a log without marks of days into this many equal parts; 7 by default.
+        days: cut a log that does not mark its days into this many equal parts; 7 by default.
         period_days: train period by period, in time order, each of this many days; on all days at once by default.
-        period_passes: passes over a period before the next, `trainer.max_epochs` being passes over all of them.
+        period_passes: passes over each period before the next one; `trainer.max_epochs` counts passes over all periods.
         test_days: days held out at the end for the test.
         validation: also hold out the day before them.
         batch_size: records in a step: expected with Poisson sampling, exact with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
-        micro_batch: records of a micro-batch at most; changes speed and memory, not results.
+        micro_batch: the most records of a micro-batch; changes speed and memory, not results.
         synthetic_records: records of the synthetic data, training and test together.
-        synthetic_drift: share of the values of large features that swap their popularity from day to day there.
+        synthetic_drift: share of values of large features that swap their popularity each day in the synthetic data.
 
     >>> data = Clicks(dataset="synthetic", synthetic_records=7000, table_scale=0.01, batch_size=100)
     >>> data.setup()
@@ -110,7 +110,7 @@ class Clicks(SampledData):
         self._loaded: Loaded | None = None
 
     def load(self) -> Loaded:
-        """Open the log, converted first if need be, and cut it; the second call gives what the first one made."""
+        """Open the log, convert it if necessary, and cut it; a second call returns the same result."""
         if self._loaded is None:
             source = open_clicks(
                 self.dataset,
@@ -147,12 +147,12 @@ class Clicks(SampledData):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a model needs to know of the data: how many counts, and the buckets of each feature."""
+        """What a model needs to know about the data: the number of counts, and the buckets of each feature."""
         return {"numbers": NUMBERS, "vocabularies": self.vocabularies}
 
     @property
     def assumptions(self) -> list[str]:
-        # The sizes of the tables are no part of it: they come from the recipe.
+        # The sizes of the tables do not belong here: they come from the recipe.
         if self.period_days is not None:
             sizes = sorted(map(len, self.periods(self.period_days)))
             return [
@@ -163,7 +163,7 @@ class Clicks(SampledData):
 
     @property
     def fingerprint(self) -> str:
-        """Stays the same while a run may be resumed: names format, sizes and number of records, never their content."""
+        """A run may be resumed while this stays equal: format, sizes and number of records, never their content."""
         loaded = self.load()
         facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
         if self.period_days is not None:
@@ -178,7 +178,7 @@ class Clicks(SampledData):
     def periods(self, days: int = 1) -> list[range]:
         """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
         if days < 1:
-            raise UserError(f"data.period_days is {days}, and a period of that many days is empty: give at least 1")
+            raise UserError(f"data.period_days is {days}: give at least 1")
         loaded = self.load()
         starts = [start for start in loaded.log.days if start < loaded.training.stop][::days]
         return [range(*ends) for ends in zip(starts, [*starts[1:], loaded.training.stop], strict=True)]

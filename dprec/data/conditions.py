@@ -1,4 +1,4 @@
-"""Which rows of a log count: a condition on its columns, in SQL."""
+"""The condition, in SQL on a log's columns, that says which of its rows to use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dprec.errors import UserError
 
 @dataclass(frozen=True)
 class Condition:
-    """Such as `rating >= 4 and kind = 'view'`. Where a value is missing that is unknown, and the row does not count.
+    """Such as `rating >= 4 and kind = 'view'`. If a value is missing, the condition is unknown and the row is left out.
 
     >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], lambda: {"rating": pl.Int64()})
     >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None]})).to_list()
@@ -40,7 +40,7 @@ class Condition:
             problem = f"names no column '{unknown[0]}'" if unknown else "names no column"
             raise UserError(f"data.where is '{text}' and {part} {problem}: its columns are {', '.join(names)}")
         found = types()
-        # Numbers in text are compared as float64: the first rows do not say whether there are fractions later.
+        # Numbers in text are compared as float64: the first rows do not show whether later ones have fractions.
         kinds = {name: pl.Float64() if found[name].is_numeric() else found[name] for name in columns if name in found}
         return cls(text, part, expression, kinds)
 
@@ -49,14 +49,14 @@ class Condition:
         return self.expression.meta.root_names()
 
     def holds(self, batch: pl.DataFrame) -> pl.Series:
-        """Which rows of a batch are such."""
+        """The rows of a batch for which the condition holds."""
         text = [name for name in self.columns if batch.schema[name] == pl.String and name in self.types]
         try:
             read = batch.with_columns(pl.col(name).str.strip_chars().cast(self.types[name]) for name in text)
             found = read.select(self.expression.alias("holds"))["holds"]
         except pl.exceptions.PolarsError as error:
             reason = " ".join(str(error).split())[:160]
-            raise UserError(f"data.where is '{self.text}', which {self.part} does not fit: {reason}") from None
+            raise UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}") from None
         if found.dtype != pl.Boolean:
-            raise UserError(f"data.where is '{self.text}', which is no condition: give one such as rating >= 4")
+            raise UserError(f"data.where is '{self.text}', which is not a condition: give one such as rating >= 4")
         return found

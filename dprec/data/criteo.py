@@ -1,4 +1,4 @@
-"""Criteo's click logs: a line has clicked or not, 13 counts and 26 values of 8 hexadecimal digits, tab by tab.
+"""Criteo's click logs: a line has clicked or not, 13 counts and 26 values of 8 hexadecimal digits, with tabs between.
 
 They are read in pieces, so memory does not grow with the log. Empty fields are missing values.
 """
@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dprec.data.click_log import FEATURES, NUMBERS, WIDTH, ClickBlock
 from dprec.errors import UserError
 
-PIECE = 2**20  # bytes read at a time: what is made of them stays in the cache
+PIECE = 2**20  # bytes read at a time: their records stay in the cache
 _FIELDS = 1 + WIDTH
 _DIGITS = 10  # of the largest 32-bit number
 _TAB, _LINE, _MINUS, _ZERO = b"\t\n-0"
@@ -38,7 +38,9 @@ def read_criteo(path: Path, piece: int = PIECE) -> Iterator[ClickBlock]:
                 end = text.rfind(b"\n") + 1
                 lines, rest = (rest + text[:end], text[end:]) if end else (b"", rest + text)
                 if len(rest) > 2**20:
-                    raise UserError(f"{path} line {line} is longer than 1 MiB: this is not a Criteo log")
+                    raise UserError(
+                        f"{path} line {line} is longer than 1 MiB, so it is not a Criteo log: set data.path to one"
+                    )
                 if lines:
                     block = parse(lines, path, line)
                     line += len(block)
@@ -50,7 +52,7 @@ def read_criteo(path: Path, piece: int = PIECE) -> Iterator[ClickBlock]:
 
 
 def parse(text: bytes, path: Path, line: int = 1) -> ClickBlock:
-    """The records of whole lines, the first of which is line number `line` of `path`."""
+    """The records of whole lines; the first is line number `line` of `path`."""
     text = text.replace(b"\r\n", b"\n")
     padded = np.frombuffer(bytes(_DIGITS) + text + bytes(_DIGITS), dtype=np.uint8)
     marks = np.flatnonzero((padded == _TAB) | (padded == _LINE))
@@ -71,7 +73,7 @@ def parse(text: bytes, path: Path, line: int = 1) -> ClickBlock:
 
 
 def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 32-bit numbers between starts and ends, 0 where there is nothing, and where that is what stands there."""
+    """The 32-bit numbers between starts and ends, 0 for an empty field; and which fields are a number or empty."""
     lengths = ends - starts
     negative = (text[starts] == _MINUS) & (lengths > 1)
     digits = lengths - negative
@@ -88,7 +90,7 @@ def _whole_numbers(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tu
 
 
 def _hashes(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A hash in 1..2^32 - 1 of every value, 0 where there is none, and where 8 digits or nothing stand there."""
+    """A hash in 1..2^32 - 1 of every value, 0 for an empty field; and which fields are 8 digits or empty."""
     nibbles = _NIBBLE[sliding_window_view(text, 8)[starts]]  # (n, 26, 8)
     lengths = ends - starts
     missing = lengths == 0
@@ -123,7 +125,7 @@ def _wrong_value(value: bytes, column: int, path: Path, line: int) -> UserError:
 
 
 def _kaggle(path: Path) -> list[Path]:
-    """The one file of the Kaggle release: train.txt."""
+    """The only file of the Kaggle release: train.txt."""
     if path.is_file():
         return [path]
     return [file for file in (path / "train.txt", path / "train.txt.gz") if file.is_file()][:1]

@@ -1,4 +1,4 @@
-"""Events in the order of a log, kept until the last one is read: in memory, or by user in files."""
+"""Events in the order of a log, kept until the whole log is read: in memory, or in files by user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUFFER = 2**22  # events in memory, 24 bytes each
 class Rows:
     """Events of some users, in the order of the log."""
 
-    user: np.ndarray  # (e,) small numbers in the order of the keys that `keys` makes of them
+    user: np.ndarray  # (e,) small numbers, in the order of the keys that `keys` returns for them
     item: np.ndarray  # (e,) keys
     time: np.ndarray  # (e,)
     bucket: int | None
@@ -27,9 +27,9 @@ class Rows:
 
 
 class EventStore:
-    """Events as (user key, item key, time). Given back, each user's are in one bucket, in the order of the log.
+    """Events as (user key, item key, time). `buckets` returns all events of a user in one bucket, in the log's order.
 
-    Few events stay in memory and are one bucket; more go to `BUCKETS` files in `folder`.
+    A few events stay in memory as one bucket; more events go to `BUCKETS` files in `folder`.
 
     >>> store = EventStore(Path("unused"))
     >>> store.add(np.array([8, 4, 8]), np.array([0, 0, 4]), np.array([3, 2, 1]))
@@ -52,7 +52,7 @@ class EventStore:
             self._spill()
 
     def buckets(self) -> Iterator[Rows]:
-        """All events; a bucket's are read when it is asked for, and its file goes."""
+        """All events; each bucket is read when it is asked for, and its file is deleted."""
         if not self.spilled:
             yield _rows(np.concatenate([np.empty((0, 3), dtype=np.int64), *self._held]), None)
             self._held = []
@@ -69,7 +69,7 @@ class EventStore:
 
     def _spill(self) -> None:
         if not self.spilled:
-            for bucket in range(BUCKETS):  # what a reading that was given up has left
+            for bucket in range(BUCKETS):  # files of a reading that was stopped
                 self._file(bucket).unlink(missing_ok=True)
         self.spilled = True
         parts, ends = [], []

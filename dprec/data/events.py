@@ -1,4 +1,4 @@
-"""From the rows of a log, a batch at a time, to its events: ids numbered, times compared, users grouped."""
+"""From the rows of a log, a batch at a time, to its events: numbered ids, ordered times, grouped users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _A = {"user": "a user", "item": "an item"}
 
 
 class Reading:
-    """One pass over a log, and what was left out on the way.
+    """One pass over a log, with counts of the rows that it leaves out.
 
     >>> import tempfile
     >>> log = pl.DataFrame({"row": [0, 1, 2], "user": ["b", "a", "b"], "item": ["x", "y", "z"], "time": [3, 1, 2]})
@@ -40,17 +40,17 @@ class Reading:
         self.start_again()
 
     def start_again(self) -> None:
-        """Forget all rows, but not what kind of times they have."""
+        """Forget all rows, but keep the kind of their times."""
         self.times.start_again()
         self.users, self.items = IdKeys(self.path, "user"), IdKeys(self.path, "item")
         self.store = EventStore(self.scratch)
         self.rows = 0
-        self.filtered = 0  # of the rows, by the log's condition
+        self.filtered = 0  # rows that the log's condition left out
         self.without = {"user": 0, "item": 0}
         self.timed = True
 
     def add(self, batch: pl.DataFrame, part: Path) -> None:
-        """Take in rows with the columns row, user, item and, unless rows are in time order, time."""
+        """Add rows with the columns row, user, item and, unless rows are in time order, time."""
         user, item = self.users.read(batch["user"]), self.items.read(batch["item"])
         kept = (user >= 0) & (item >= 0)
         self.rows += len(batch)
@@ -68,7 +68,7 @@ class Reading:
         self.advance(len(batch))
 
     def leave_out(self, rows: int) -> None:
-        """Count rows of a part that did not come here."""
+        """Count rows of a part that were left out before."""
         self.rows += rows
         self.filtered += rows
         self.advance(rows)
@@ -78,7 +78,7 @@ class Reading:
         if not self.rows:
             raise UserError(f"{self.path} is empty: an interaction log has at least one event")
         if self.filtered == self.rows:
-            raise UserError(f"{self.path}: none of its {self.rows:,} rows is as data.where says: change it")
+            raise UserError(f"{self.path}: data.where holds for none of its {self.rows:,} rows: change the condition")
         self._say_what_is_left_out()
         if self.timed:
             self.times.finish(self.path)
@@ -87,7 +87,7 @@ class Reading:
         return replace(found, facts=self._facts(found, grouping))
 
     def _facts(self, found: Interactions, grouping: Grouping) -> dict[str, Any]:
-        """What the log is and what was done to it, in plain values."""
+        """Facts about the log and its rows, in plain values."""
         least, median, most = np.quantile(np.diff(found.offsets), [0, 0.5, 1], method="lower").tolist()
         return {
             "rows": self.rows,
@@ -109,7 +109,7 @@ class Reading:
         }
 
     def _say_what_is_left_out(self) -> None:
-        """Rows that do not say who met what: `NULL` is not a person."""
+        """Report rows without a user or an item: `NULL` is not a person."""
         for role, count in self.without.items():
             if count == self.rows - self.filtered:
                 raise UserError(f"{self.path}: no row has {_A[role]} id: is it another column? set data.{role}_column")

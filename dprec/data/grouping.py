@@ -1,4 +1,4 @@
-"""From events as a log has them to histories: each user's together, in time order, users and items numbered."""
+"""From events in the order of a log to histories: grouped by user, in time order, with numbered users and items."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dprec.data.ordering import dense, stable_order, starts
 
 @dataclass
 class Repeats:
-    """What histories say twice."""
+    """Counts of repeated events."""
 
-    met_again: int = 0  # events with an item that their user has met before
-    equal_times: int = 0  # events at the time of their user's event before
-    duplicates: int = 0  # events with the user, item and time of another one
+    met_again: int = 0  # events with an item that the user has seen before
+    equal_times: int = 0  # events at the same time as the user's event before
+    duplicates: int = 0  # events with the same user, item and time as another one
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class _Bucket:
 
     users: np.ndarray  # (n,) identities, ascending
     lengths: np.ndarray  # (n,)
-    items: np.ndarray  # (v,) identities of the items met, ascending
-    visitors: np.ndarray  # (v,) how many of these users met each of them
-    places: np.ndarray | Path  # (e,) int32: the events' items, as places in `items`; in a file where the log is long
+    items: np.ndarray  # (v,) identities of the items seen, ascending
+    visitors: np.ndarray  # (v,) how many of these users saw each of them
+    places: np.ndarray | Path  # (e,) int32: the events' items, as places in `items`; in a file if the log is long
 
     def take(self) -> np.ndarray:
-        """The places; their file goes."""
+        """The places; deletes their file."""
         if not isinstance(self.places, Path):
             return self.places
         places = np.fromfile(self.places, dtype=np.int32)
@@ -44,9 +44,9 @@ class _Bucket:
 
 @dataclass
 class Grouping:
-    """Sorts the buckets of a store, then puts all of them together.
+    """Sorts the buckets of a store, then joins them.
 
-    `advance` is called with how many events have been dealt with: each is sorted, then placed.
+    Calls `advance` with numbers of events: each event counts once when it is sorted and once when it is placed.
     """
 
     store: EventStore
@@ -57,7 +57,7 @@ class Grouping:
     merged: dict[str, int] = field(default_factory=dict)  # spellings of users' and items' ids
 
     def run(self) -> Interactions:
-        """Users in the order of their ids, each one's events in time order; events at one time as they came."""
+        """Users in the order of their ids, their events in time order; events at equal times keep the log's order."""
         buckets, plain_users, plain_items = [], 0, []
         for rows in self.store.buckets():
             plain_users += len(_plain(rows.user, self.users))
@@ -101,7 +101,7 @@ class Grouping:
         return path
 
     def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray, items: int) -> np.ndarray:
-        """Count repeats, and how many users met each item."""
+        """Count repeats, and how many users saw each item."""
         met = np.sort(np.cumsum(new_user) * items + places)
         once = starts(met)
         self.repeats.met_again += int((~once).sum())
@@ -114,7 +114,7 @@ class Grouping:
         return np.bincount(met[once] % items, minlength=items)
 
     def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The distinct identities, and the number of each one found."""
+        """The distinct identities, and the number of each identity in `found`."""
         distinct, places = dense(np.concatenate(found))
         numbers = ids.numbered(distinct).to_numpy()[places]
         return distinct, np.split(numbers, np.cumsum([len(part) for part in found])[:-1])
@@ -126,12 +126,12 @@ class Grouping:
 
 
 def _plain(keys: np.ndarray, ids: IdKeys) -> np.ndarray:
-    """The distinct identities that were written as numbers are."""
+    """The distinct identities that are written as plain numbers."""
     return np.unique(keys[(keys & 3) == 0]) if ids.respelled else np.empty(0, dtype=np.int64)
 
 
 def _spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers first, first + 1, ... of each of some spans.
+    """The numbers first, first + 1, ... of each span.
 
     >>> _spans(np.array([10, 3]), np.array([2, 3]))
     array([10, 11,  3,  4,  5])

@@ -1,4 +1,4 @@
-"""What every user met, in time order, in flat arrays; the minimum-events filter and leave-one-out."""
+"""Every user's items in time order, in flat arrays; the filter by minimum events, and leave-one-out."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Split = Literal["validation", "test"]
 
 @dataclass(frozen=True)
 class Interactions:
-    """Events as read: grouped by user, in time order inside a user, items numbered by `item_ids`."""
+    """Events of a log: grouped by user, in time order inside a user, items numbered by `item_ids`."""
 
     offsets: np.ndarray  # (N + 1,) int64: user u's events are offsets[u] to offsets[u + 1]
     item: np.ndarray  # (E,) int32, positions in item_ids
     item_ids: list[str]
     user_ids: pl.Series | None = None  # (N,) text
-    item_users: np.ndarray | None = None  # (items,) how many users met each item
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the log is and what was left out of it
+    item_users: np.ndarray | None = None  # (items,) how many users saw each item
+    facts: Mapping[str, Any] = field(default_factory=dict)  # about the log, and the rows left out of it
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
-        """Events with the number of each one's user, ascending."""
+        """Events from the number of each event's user, ascending."""
         return cls(np.concatenate([[0], np.cumsum(np.bincount(user))]), item, item_ids)
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class Interactions:
         return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
 
     def held(self, in_memory: bool) -> Interactions:
-        """These events, copied from mapped files where they are to outlive them."""
+        """These events, copied out of mapped files so that they can outlive the files."""
         return replace(self, item=np.array(self.item)) if in_memory and isinstance(self.item, np.memmap) else self
 
 
@@ -63,7 +63,7 @@ class Histories:
 
 
 def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every user with every item they met, once each, the latest first: (n,), (n,) for some users after the others.
+    """Every pair of a user and an item they saw, once, latest first: yields (n,), (n,) for a few users at a time.
 
     >>> events = Interactions.of(np.array([0, 0, 0, 1]), np.array([4, 2, 4, 2]), list("abcde"))
     >>> [(user.tolist(), item.tolist()) for user, item in visits(events)]
@@ -71,7 +71,7 @@ def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray
     """
     first, users = 0, len(events.offsets) - 1
     while first < users:
-        # As many users as have so many rows, one at least.
+        # As many users as fit in so many rows, but at least one.
         end = max(first + 1, int(np.searchsorted(events.offsets, events.offsets[first] + rows, side="right")) - 1)
         lengths = np.diff(events.offsets[first : end + 1])
         item = np.asarray(events.item[events.offsets[first] : events.offsets[end]])[::-1].astype(np.int64)
@@ -88,11 +88,11 @@ def build_histories(
 ) -> tuple[Histories, Catalogue]:
     """Filter events and number items 1..V.
 
-    Without a catalogue an event stays when its user has at least `min_events` events and its item at least as
-    many users, *as read*: one pass, as SASRec's preprocessing does it, so a user may keep fewer. Users are counted
-    and not events, so that nobody makes items stay by themselves. With a catalogue, events with other items go
-    first and only users are filtered, each by their own events. Users left with fewer than two events have no
-    transition and are dropped. `min_events` 0 or 1 switches the filter off.
+    Without a catalogue, an event stays if its user has at least `min_events` events and its item at least as many
+    users, both counted before the filter. There is one pass, as in SASRec's preprocessing, so a user may keep fewer
+    events. The filter counts an item's users, not its events, so no user can keep an item in alone. With a catalogue,
+    events with other items are dropped first, and then only users are filtered, each by their own events. Users with
+    fewer than two events left have no transition and are dropped. `min_events` 0 or 1 switches the filter off.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
@@ -113,8 +113,8 @@ def build_histories(
     stays = lengths >= 2
     if not stays.any():
         raise UserError(
-            f"no user is left of {len(events)} events: a user needs {max(min_events, 2)} events "
-            "whose items pass the filter; lower data.min_events or check data.catalogue"
+            f"no user of {len(events)} events has {max(min_events, 2)} events whose items pass the filter: "
+            "lower data.min_events or check data.catalogue"
         )
     item = item[stays[user]]
     offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
@@ -130,9 +130,8 @@ def build_histories(
 class LeaveOneOut:
     """Holds out each user's last event for the test and, with `validation`, the one before it for validation.
 
-    A user is held out only if two events remain for training; users with fewer train on all they have
-    and are not tested. By the time of the test the validation event has happened, so the test's history has it;
-    nobody trains on it.
+    A user is tested only if two events remain for training; of other users all events are for training. The validation
+    event comes before the test event, so it is in the history of the test, but never in training.
     """
 
     def __init__(self, histories: Histories, validation: bool) -> None:
@@ -153,7 +152,7 @@ class LeaveOneOut:
         return Histories(offsets, self.histories.items[~held])
 
     def held_out(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Users with a held-out event, and where in `histories.items` it stands."""
+        """Users with a held-out event, and its position in `histories.items`."""
         if split == "validation" and not self.validation:
             raise UserError("there is no validation split: set data.validation to true")
         users = np.flatnonzero(self.tested)

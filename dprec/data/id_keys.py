@@ -1,7 +1,7 @@
-"""Ids as whole numbers while a log streams by, and in what order they are numbered once it has ended.
+"""Ids as whole numbers while a log is read, and their final order after its end.
 
-A key says which id a row has and how it was spelled. For the whole number v, written as numbers are, it is 4 v; written
-in another way (` 7`, `7.0`) it is 4 v + 1; for the n-th other text it is 4 n + 2. Numbers thus need no memory here.
+A key says which id a row has and how it is spelled. The whole number v has key 4 v if it is written plainly, 4 v + 1 if
+it is written in another way (` 7`, `7.0`). The n-th text that is no number has key 4 n + 2. So numbers need no memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 from dprec.data.ids import alike, in_order, normal, refuse_rounded
 
 NOBODY = -1
-_LARGEST = 10**18  # keys of numbers below stay within 63 bits
+_LARGEST = 10**18  # keys of smaller numbers stay within 63 bits
 _POWERS = 10 ** np.arange(1, 19)
 _OTHERWISE, _TEXT = 1, 2  # the two lowest bits
 
@@ -39,18 +39,18 @@ class IdKeys:
     def __init__(self, path: Path, role: str) -> None:
         self.path, self.role = path, role
         self._spellings = _Dictionary()
-        self._keys = np.empty(0, dtype=np.int64)  # of each spelling that is no plain number
+        self._keys = np.empty(0, dtype=np.int64)  # of each spelling that is not a plain number
         self._names = _Dictionary()
         self._texts = [pl.Series("id", [], dtype=pl.String)]  # of each name, in their order
 
     def read(self, column: pl.Series) -> np.ndarray:
-        """The keys of a batch's rows; NOBODY where there is no id."""
+        """The keys of a batch's rows; NOBODY for a missing id."""
         whole = column.cast(pl.Int64, strict=False) if column.dtype.is_integer() or column.dtype == pl.String else None
         if whole is None:
             return self._spelled(column)
         value = whole.fill_null(-1).to_numpy()
         plain = (value >= 0) & (value < _LARGEST)
-        if column.dtype == pl.String:  # `+7` and `007` are read as numbers, too
+        if column.dtype == pl.String:  # casts would read `+7` and `007` as numbers, too
             plain &= np.searchsorted(_POWERS, value, side="right") + 1 == column.str.len_bytes().fill_null(0).to_numpy()
         keys = 4 * value
         if not plain.all():
@@ -82,7 +82,7 @@ class IdKeys:
 
     @property
     def respelled(self) -> bool:
-        """Whether anything was not written as a plain number."""
+        """Whether any id is not written as a plain number."""
         return len(self._keys) > 0
 
     def numbered(self, keys: np.ndarray) -> pl.Series:
@@ -93,7 +93,7 @@ class IdKeys:
         return ordered.with_row_index("place").sort("key")["place"].cast(pl.Int64)
 
     def in_order(self, keys: np.ndarray) -> pl.Series:
-        """The ids of these distinct identities, as they are numbered."""
+        """The ids of these distinct identities, in the order of their numbers."""
         return in_order(self.names(keys).to_frame("id"))["id"] if self.respelled else self.names(keys)
 
     def names(self, keys: np.ndarray) -> pl.Series:
@@ -106,9 +106,9 @@ class IdKeys:
         return numbers.scatter(np.flatnonzero(is_text), texts.gather(keys[is_text] >> 2)).alias("id")
 
     def say(self, plain: int, keys: np.ndarray) -> int:
-        """Print what a reader of the log should know of its ids; return how many spellings were merged.
+        """Print notes about the log's ids; return how many spellings were merged.
 
-        `keys` are the distinct identities that occurred, `plain` how many of them were written as numbers are.
+        `keys` are the distinct identities that occurred, `plain` says how many of them were plain numbers.
         """
         if not self.respelled:
             return 0
@@ -130,11 +130,11 @@ class IdKeys:
 
 
 class _Dictionary:
-    """Texts numbered in the order in which they come."""
+    """Texts, numbered in order of first appearance."""
 
     def __init__(self) -> None:
         self._type = pl.Categorical(pl.Categories.random())
-        self._kept = pl.Series([], dtype=self._type)  # polars forgets categories that no series has
+        self._kept = pl.Series([], dtype=self._type)  # polars forgets categories that no series uses
 
     def codes(self, texts: pl.Series) -> np.ndarray:
         """Return each text's number, -1 for null."""

@@ -1,14 +1,14 @@
-"""What is one id: a person whose id is written in two ways must not become two protected users.
+"""When two spellings are one id: a person whose id is written in two ways must not become two protected users.
 
-Every reader's ids, the lines of a catalogue and the histories of `recommend` go through here. The rules look at one
-id at a time, so one user's rows never change what another's mean:
+The ids of all readers, catalogues and histories of `recommend` go through here. The rules look at one id at a time, so
+one user's rows never change the meaning of another user's:
 
-1. Text as Unicode NFC, without what nobody sees (Unicode's default ignorable code points: variation selectors,
+1. Text as Unicode NFC, without invisible characters (Unicode's default ignorable code points: variation selectors,
    fillers, soft hyphens, joiners), and without white space, blanks and control characters at its ends.
-2. `12.0`, and `12.` too, is 12: that is how a column of whole numbers with a gap is written. `-0` is 0.
-3. Nothing, and each spelling in `MISSING` in any case, is no id at all.
+2. `12.0` and `12.` are 12: programs write a column of whole numbers with a gap in this way. `-0` is 0.
+3. An empty text, and every spelling in `MISSING` in upper or lower case, is a missing id.
 
-All else tells ids apart: case, leading zeros, white space inside. Those are counted and said (`alike`).
+Other differences make different ids: case, leading zeros, white space inside. `alike` counts these for a warning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MISSING = ("", "null", "nan", "-nan", "none", "na", "n/a", "#n/a", "<na>", "nat"
 _IGNORED = r"\p{Default_Ignorable_Code_Point}"
 _EDGES = r"^[\s\p{Cc}\p{Cf}\x{2800}]+|[\s\p{Cc}\p{Cf}\x{2800}]+$"  # U+2800 is braille without a dot
 _WHOLE = r"^(-?[0-9]+)\.0*$"
-# What spreadsheets and data frames make of long numbers: the last digits, which told people apart, are gone.
+# Spreadsheets and data frames write long numbers like this: the last digits, which distinguish people, are lost.
 _ROUNDED = r"^-?[0-9]+(\.[0-9]+)?[eE]\+[0-9]+$|^-?[0-9]+\.[0-9]+[eE][0-9]+$"
 
 
 def normal(ids: pl.Expr) -> pl.Expr:
-    """Ids as they are compared, null where there is none.
+    """Ids in the form in which they are compared; null for a missing id.
 
     >>> frame = pl.DataFrame({"user": ["12", " 12 ", "12.0", "012", "-0", "NULL", None]})
     >>> frame.select(normal(pl.col("user")))["user"].to_list()
@@ -42,7 +42,7 @@ def normal(ids: pl.Expr) -> pl.Expr:
 
 
 def normal_texts(ids: Iterable[str]) -> list[str | None]:
-    """The same for a few ids at hand.
+    """The same for a list of ids.
 
     >>> normal_texts([" 7.0", "nan"])
     ['7', None]
@@ -62,7 +62,7 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def alike(ids: pl.Series) -> int:
-    """How many ids differ from another one by no more than case, width, leading zeros or white space.
+    """How many ids differ from another one only in case, width, leading zeros or white space.
 
     >>> alike(pl.Series(["ann", "Ann", "a nn", "bob", "7", "007"]))
     5
@@ -72,13 +72,13 @@ def alike(ids: pl.Series) -> int:
 
 
 def refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
-    """Ids that had been numbers with more digits: one such id may stand for many people."""
+    """Refuse ids that are rounded numbers: one such id may stand for many people."""
     rounded, spelled = read["id"].str.contains(_ROUNDED), read["spelled"]
     if spelled.dtype.is_float():
         exact = 2**53 if spelled.dtype == pl.Float64 else 2**24
         rounded = spelled.is_finite() & (spelled.abs() > exact)
     if rounded.any():
         raise UserError(
-            f"{path}: {role} id {spelled.filter(rounded)[0]} is a rounded number, and several {role}s may have become "
-            "it: write ids as whole numbers or text"
+            f"{path}: {role} id {spelled.filter(rounded)[0]} is a rounded number, which may stand for several {role}s: "
+            "write ids as whole numbers or text"
         )

@@ -1,8 +1,8 @@
 """Readers of interaction logs: MovieLens and Amazon files, `user item` lines, CSV, TSV, JSON, Parquet and Feather, in
 one file or in many parts.
 
-All of them give `Interactions`: users grouped, each user's events in time order. Events of one user at
-the same time keep the order of the log. Ids are text, so `007` and `7` are two; what is one is said in `ids`.
+All of them return `Interactions`: events grouped by user, each user's in time order. Events of one user at the same
+time keep the order of the log. Ids are text, so `007` and `7` are two ids; `ids` has the rules.
 """
 
 from __future__ import annotations
@@ -42,19 +42,18 @@ def read_interactions(
     scratch: Path | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Interactions:
-    """Read a log: a file, a folder of parts, or a pattern such as `log/*.csv`; .gz, .zst, .bz2, .xz and .zip, too.
+    """Read a log: a file, a folder of parts, or a pattern such as `log/*.csv`; also .gz, .zst, .bz2, .xz and .zip.
 
-    "auto" goes by the file's name, then by its first line. CSV, TSV, JSON, Parquet and Feather have named columns,
-    guessed where none is given; times are numbers or ISO dates. The header of a CSV file says whether it is separated
-    by `,`, `;`, tab or `|`. Where no column has times, rows are in time order, as in `pairs`, which holds `user item`,
-    or `user item time`, a line. Amazon's ratings (`amazon-csv`) are user,item,rating,time without a header. A column of
-    lists of items has a user's whole history in a row. Ids are numbered in the order of their text, or of their value
-    where all of them are whole numbers: it says nothing about the events. Rows count that are as `where` says, a
-    condition in SQL on the columns of the log.
+    "auto" finds the format from the file's name, then from its first line. CSV, TSV, JSON, Parquet and Feather have
+    named columns, which are guessed if none is given; times are numbers or ISO dates. The header of a CSV file shows
+    whether `,`, `;`, tab or `|` separates its columns. Without a column of times, rows count as in time order, as in
+    `pairs`, which holds `user item` or `user item time` lines. Amazon's ratings (`amazon-csv`) are
+    user,item,rating,time without a header. A column of lists of items holds a user's whole history in a row. Ids are
+    numbered in the order of their text, or of their value if all are whole numbers, so their order reveals nothing
+    about the events. `where`, a condition in SQL on the log's columns, selects the rows to use.
 
-    A log is never whole in memory: what does not fit is kept in `scratch`, and the arrays that are returned are mapped
-    from there. Without a folder they are in memory. `advance` is called with how many rows have been read, then sorted,
-    then placed.
+    The whole log is never in memory: large parts go to `scratch`, and the returned arrays are mapped from there.
+    Without that folder they are in memory. `advance` is called with the number of rows read, then sorted, then placed.
     """
     path = Path(path)
     if format not in get_args(Format):
@@ -66,7 +65,7 @@ def read_interactions(
 
 @dataclass(frozen=True)
 class Log:
-    """Where a log lies, how its columns are called, and which of its rows count."""
+    """Where a log is, the names of its columns, and which rows to use."""
 
     path: Path
     format: Format
@@ -97,7 +96,7 @@ class Log:
             elif kind != "pairs":
                 yield ratings_table(file, part, kind, self.where)
             elif self.where is not None:
-                raise UserError(f"{part} has no column beside user, item and time: leave data.where out")
+                raise UserError(f"{part} has no other column than user, item and time: leave data.where out")
             else:
                 yield pairs_table(file, part)
             if file != part:

@@ -1,4 +1,4 @@
-"""From a path to the events of a log: prepared before, prepared now where it is large, or read into memory."""
+"""From a path to the events of a log: from a prepared folder, prepared now if the log is large, or read into memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dprec.data.prepared import home_of, is_prepared, open_prepared, prepare, si
 from dprec.data.tables import Format
 from dprec.errors import UserError
 
-LARGE = 2**28  # bytes of a log that is prepared without being asked for
-_GLANCE = 2**18  # bytes by which to guess the rows of a text
+LARGE = 2**28  # bytes: a log of this size is always prepared
+_GLANCE = 2**18  # bytes from which to guess the number of rows of a text
 
 
 @dataclass(frozen=True)
 class HowToRead:
-    """Which columns of a log say what, and which of its rows count."""
+    """The roles of a log's columns, and which rows to use."""
 
     format: Format = "auto"
     user_column: str | None = None
@@ -35,7 +35,7 @@ class HowToRead:
 
 
 def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
-    """The events of a log, mapped from where it is prepared: if it is large, if it has been, or if `cache` is given."""
+    """The events of a log, mapped from a prepared folder if one exists, the log is large or `cache` is given."""
     if is_prepared(log):
         return _prepared(log, how)
     home = home_of(log, asdict(how), cache)
@@ -45,7 +45,7 @@ def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
 
 
 def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bool]:
-    """The events of a log from `home`, and whether they had to be prepared now, with progress shown."""
+    """The events of a log from `home`, and whether this call prepared them, with a progress bar."""
 
     def read(work: Path) -> Interactions:
         with _shown(log) as advance:
@@ -57,7 +57,7 @@ def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bo
 def _prepared(folder: Path, how: HowToRead) -> Interactions:
     wanted = [name for name, value in asdict(how).items() if value != getattr(HowToRead, name)]
     if wanted:
-        raise UserError(f"{folder} is prepared, and how it was read cannot change: leave data.{wanted[0]} out")
+        raise UserError(f"{folder} is already prepared, so data.{wanted[0]} cannot change: leave it out")
     return open_prepared(folder)
 
 
@@ -72,7 +72,7 @@ def _shown(log: Path) -> Iterator[Callable[[int], object]]:
 
 
 def _rows(part: Path) -> int:
-    """About how many rows a part has: a guess for text, by its first lines."""
+    """About how many rows a part has: for text, a guess from its first lines."""
     name = unpacked_name(part)
     try:
         if name.endswith((".parquet", ".pq")):
@@ -85,4 +85,4 @@ def _rows(part: Path) -> int:
             lines = start.count(b"\n")
         return part.stat().st_size * lines // max(1, len(start))
     except (OSError, zlib.error, pl.exceptions.PolarsError):
-        return 0  # reading it will say what is wrong
+        return 0  # reading it will report what is wrong

@@ -1,4 +1,4 @@
-"""What training, judging and accounting ask of any data, whatever it holds."""
+"""What training, evaluation and accounting need from any kind of data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Law = Literal["poisson", "shuffle"]
 
 
 class Loaded(Protocol):
-    """What `SampledData.load` gives, beside the data itself."""
+    """What the result of `SampledData.load` has beside the data."""
 
     @property
     def name(self) -> str: ...
@@ -26,10 +26,10 @@ class Loaded(Protocol):
 class SampledData(pl.LightningDataModule):
     """Data that training draws from, one `unit` at a time.
 
-    A data module of another kind need not be one, if it has the properties of one.
+    Another data module can be used without this base class if it has the same properties.
     """
 
-    unit: ClassVar[str]  # what privacy protects as a whole, and training draws as a whole: user or record
+    unit: ClassVar[str]  # what privacy protects and training draws as a whole: user or record
 
     def __init__(self, batch_size: int, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SampledData(pl.LightningDataModule):
 
     @abstractmethod
     def load(self) -> Loaded:
-        """Read and split the data; the second call gives what the first one made."""
+        """Read and split the data; a second call returns the same result."""
 
     @property
     @abstractmethod
@@ -50,39 +50,39 @@ class SampledData(pl.LightningDataModule):
     @property
     @abstractmethod
     def sizes(self) -> dict[str, Any]:
-        """What a model needs to know of the data, by the names of the model's arguments."""
+        """What a model needs to know about the data, by the names of the model's arguments."""
 
     @property
     @abstractmethod
     def assumptions(self) -> Sequence[str]:
-        """What a guarantee takes as public although it stands in the data or comes from it."""
+        """What a guarantee assumes to be public although it comes from the data."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """What stays the same while a run may be resumed. It is written down, so it must not tell private data."""
+        """A run may be resumed while this stays equal. It is written to files, so it must not reveal private data."""
 
     def setup(self, stage: str | None = None) -> None:
         self.load()
 
     @property
     def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
-        """What the data is called beside its numbers; a stand-in has a name of its own."""
+        """The name of the data in results; a stand-in has another name."""
         return self.load().name
 
     @property
     def stand_in(self) -> bool:
-        """Whether invented data stands in for the dataset that was asked for."""
+        """Whether invented data replaces the requested dataset."""
         return self.notice is not None
 
     @property
     def notice(self) -> str | None:
-        """The sentence to print wherever numbers of stand-in data appear."""
+        """The sentence to print with all numbers from stand-in data."""
         return self.load().notice
 
     @property
     def batches(self) -> UserBatches:
-        """The batch sampler of training: knows the rate that the accounting needs."""
+        """The batch sampler of training, which knows the sampling rate for the accounting."""
         if self._batches is None:
             self._batches = self._draws()
         return self._batches

@@ -1,4 +1,4 @@
-"""Where the MovieLens files lie, and how to fetch them from GroupLens."""
+"""Where to find the MovieLens files, and how to fetch them from GroupLens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _logs(folder: Path) -> tuple[list[str], list[Path]]:
 
 
 def locate_any(folder: Path) -> Path:
-    """The one log with a MovieLens name in a folder or its sub-folders."""
+    """The only log with a MovieLens name in a folder or its sub-folders."""
     names, found = _logs(folder)
     if len(found) == 1:
         return found[0]
@@ -68,10 +68,10 @@ def locate_any(folder: Path) -> Path:
 
 
 def download(dataset: str, folder: Path) -> Path:
-    """Fetch, check and unpack a release into `folder`; the log appears there complete or not at all.
+    """Fetch, check and unpack a release into `folder`; the log appears there only when it is complete.
 
-    Raises FetchError after a few seconds without a network, and UserError where the archive does not
-    match the checksum that GroupLens publishes beside it.
+    Raises FetchError after a few seconds without a network, and UserError if the archive does not match the
+    checksum that GroupLens publishes with it.
     """
     release = RELEASES[dataset]
     address = f"{GROUPLENS}/{release.archive}.zip"
@@ -89,7 +89,7 @@ def download(dataset: str, folder: Path) -> Path:
                 files.extractall(scratch)
             unpacked, home = Path(scratch) / release.archive, folder / release.archive
             home.mkdir(exist_ok=True)
-            # The log comes last: a run that finds it finds everything.
+            # The log comes last: if a run finds the log, all other files are there.
             for file in sorted(unpacked.iterdir(), key=lambda file: file.name == release.log):
                 if file.is_file():
                     file.replace(home / file.name)
@@ -104,7 +104,7 @@ def download(dataset: str, folder: Path) -> Path:
 
 
 def _answer(address: str) -> bytes:
-    """A small file. Waits PATIENCE at most: a name look-up without a network obeys no socket timeout."""
+    """A small file. Waits at most PATIENCE: without a network, a name look-up ignores the socket timeout."""
     result: list[bytes | Exception] = []
 
     def ask() -> None:
@@ -127,7 +127,7 @@ def _answer(address: str) -> bytes:
 
 
 def _fetch(address: str, target: Path, what: str) -> str:
-    """Write a file and give its MD5."""
+    """Write a file and return its MD5."""
     digest = hashlib.md5(usedforsecurity=False)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with (

@@ -8,10 +8,10 @@ import numpy as np
 
 
 def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Positions in ascending order of `keys`, whole numbers of equal length, the first decides; ties keep their order.
+    """Positions in ascending order of `keys`, arrays of whole numbers of equal length; the first key counts most.
 
-    A number and its position lie in one uint64 and are sorted together. Where they do not fit, as many of the
-    lowest digits are sorted first as do.
+    Ties keep their order. A number and its position are packed into one uint64 and sorted together. If they do not fit,
+    the sort takes several passes, first by the lowest digits.
 
     >>> stable_order([np.array([1, 0, 1, 0]), np.array([-5, 9, -7, 9])])
     array([1, 3, 2, 0])
@@ -30,7 +30,7 @@ def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct keys in ascending order, and of every key its place among them.
+    """The distinct keys in ascending order, and the place of every key among them.
 
     >>> dense(np.array([70, 30, 70]))
     (array([30, 70]), array([1, 0, 1]))
@@ -48,7 +48,7 @@ def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = np.empty(len(keys), dtype=np.int64)
         places[order] = np.cumsum(new) - 1
         return ascending[new], places
-    # Close together: a table of all numbers between is smaller than a sort.
+    # If keys are close together, a table of all numbers between them is cheaper than a sort.
     above >>= idle
     there = np.zeros(span, dtype=bool)
     there[above] = True
@@ -59,7 +59,7 @@ def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def starts(*ascending: np.ndarray) -> np.ndarray:
-    """Where a row differs from the one before it; the first one does."""
+    """Where a row differs from the one before it; true for the first."""
     new = np.ones(len(ascending[0]), dtype=bool)
     if len(new):
         new[1:] = np.any([column[1:] != column[:-1] for column in ascending], axis=0)
@@ -67,13 +67,13 @@ def starts(*ascending: np.ndarray) -> np.ndarray:
 
 
 def _digits(keys: Sequence[np.ndarray], width: int) -> Iterator[np.ndarray]:
-    """The keys as digits of at most `width` bits, the lowest first: all that fits stands in one."""
+    """The keys as digits of at most `width` bits, the lowest first; each digit holds as much as fits."""
     digit, used = np.zeros(len(keys[0]), dtype=np.uint64), 0
     for key in reversed(keys):
         if not len(key):
             continue
         low = int(key.min())
-        rest = key.astype(np.int64).view(np.uint64) - np.uint64(low % 2**64)  # wraps around to what it is above `low`
+        rest = key.astype(np.int64).view(np.uint64) - np.uint64(low % 2**64)  # wraps around to the distance from `low`
         left = (int(key.max()) - low).bit_length()
         if idle := _idle_bits(rest):
             rest >>= np.uint64(idle)
@@ -94,6 +94,6 @@ def _digits(keys: Sequence[np.ndarray], width: int) -> Iterator[np.ndarray]:
 
 
 def _idle_bits(numbers: np.ndarray) -> int:
-    """The lowest bits that are 0 in all of them."""
+    """The number of lowest bits that are 0 in all of them."""
     used = int(np.bitwise_or.reduce(numbers))
     return (used & -used).bit_length() - 1 if used else 0

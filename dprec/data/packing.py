@@ -21,9 +21,9 @@ _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.ndarray]:
     """Cut rows into groups of similar length such that rows x longest length <= `tokens`.
 
-    Longest rows first, ties in the given order. A row longer than the budget is a group of its own; no
-    group has more than `most` rows. Once a group is worth a pass of its own, it takes no row of less than half
-    its longest, so that little of it is padding.
+    Longest rows come first, ties in the given order. A row longer than the budget is a separate group; no group has
+    more than `most` rows. When a group has enough tokens for a pass, it takes no row shorter than half its longest, so
+    that it has little padding.
 
     >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
     [[1], [0, 3, 2]]
@@ -54,7 +54,7 @@ def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tensor
 
 
 class TrainingUsers(Dataset):
-    """Users' training transitions, the most recent `max_length` of them, served a logical batch at a time."""
+    """Each user's most recent `max_length` training transitions, served a logical batch at a time."""
 
     def __init__(self, training: Histories, max_length: int, tokens: int) -> None:
         if max_length < 1:
@@ -73,7 +73,7 @@ class TrainingUsers(Dataset):
     def __getitems__(self, users: Sequence[int]) -> list[SequenceBatch]:
         """The micro-batches of one step: a partition of `users`; none for an empty draw.
 
-        A user without a transition has an all-zero row: still a user, with a loss and gradient of zero.
+        A user without a transition has a row of zeros, and so a loss and a gradient of zero.
         """
         index = np.asarray(users, dtype=np.int64)
         return [self._batch(index[group]) for group in pack(self.lengths[index], self.tokens)]

@@ -1,4 +1,4 @@
-"""The files of a log: one, the parts in a folder, or what a pattern with `*` names; unpacked where polars cannot."""
+"""The files of a log: one file, a folder's parts, or those of a pattern with `*`; unpacked if polars cannot."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ ENDINGS = (
     *(".parquet", ".pq", ".feather", ".arrow", ".ipc", ".csv", ".tsv", ".inter", ".jsonl", ".ndjson", ".json"),
     *(".txt", ".dat", ".data"),
 )
-ENDING = ".dprec"  # of folders that hold what was made of a log
+ENDING = ".dprec"  # of folders that hold a prepared log
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _OPENERS: dict[bytes, Callable[[Path], IO[Any]]] = {b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 def unpacked_name(path: Path) -> str:
-    """A file's name in lower case, without the ending of a compression."""
+    """A file's name in lower case, without the ending of its compression."""
     name = path.name.lower()
     return next((name.removesuffix(ending) for ending in PACKED if name.endswith(ending)), name)
 
 
 def holds_parts(path: Path) -> bool:
-    """Whether a path names a log at all: a file, a folder with parts of one, or a pattern that matches."""
+    """Whether a path names a log: a file, a folder with parts, or a pattern that matches a file."""
     if path.is_dir():
         return bool(_inside(path))
     return path.is_file() or bool(_matching(path))
 
 
 def parts_of(path: Path) -> list[Path]:
-    """A log's files in the order of their names. Of a folder, those that hold data, in sub-folders too.
+    """A log's files in the order of their names. In a folder, those that hold data, in sub-folders too.
 
-    Names that start with `_` or `.` are what writers of parts leave beside them, and empty files are empty parts.
+    Files whose names start with `_` or `.` are not parts: programs that write parts leave them. An empty file is an
+    empty part.
     """
     if path.is_file():
         return [path]
@@ -59,7 +60,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    # Names below the folder alone: the folder itself may lie in `.cache`.
+    # Only names below the folder count: the folder itself may be in `.cache`.
     files = [(file, file.relative_to(folder).parts) for file in folder.rglob("*") if file.is_file()]
     shown = [file for file, names in files if not any(name[0] in "_." or name.endswith(ENDING) for name in names)]
     return [file for file in shown if unpacked_name(file).endswith(ENDINGS)]
@@ -79,7 +80,7 @@ def _pattern(path: Path) -> int | None:
 
 
 def readable(part: Path, scratch: Path) -> Path:
-    """The part itself, or its text in a file in `scratch` where polars does not read how it is packed or encoded."""
+    """The part itself, or its text in a file in `scratch` if polars cannot read its compression or encoding."""
     try:
         with open(part, "rb") as file:
             start = file.read(6)

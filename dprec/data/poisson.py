@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from dprec.errors import UserError
 
-_STREAM = 0x757365727364  # keeps the draws of users apart from whatever else is derived from the same seed
+_STREAM = 0x757365727364  # keeps the draws of users apart from other draws from the same seed
 
 
 class Draw(NamedTuple):
@@ -24,11 +24,11 @@ class Draw(NamedTuple):
 
 
 class UserBatches(Sampler[list[int]]):
-    """A torch batch sampler over users 0..users-1 that knows its own sampling rate.
+    """A torch batch sampler over users 0..users-1 that knows its sampling rate.
 
-    One pass yields `len(self)` batches and moves `step` on by one for each. The stream never ends: the
-    next pass goes on where the last one stopped, and a resumed run sets `step`. `unit` says what a "user" is in
-    this data: what is drawn as a whole is what privacy protects as a whole.
+    One pass yields `len(self)` batches and adds one to `step` for each. The stream never ends: the next pass continues
+    where the last one stopped, and a resumed run sets `step`. `unit` says what a "user" is in this data: privacy
+    protects as a whole what the sampler draws as a whole.
 
     >>> batches = PoissonBatches(users=1000, expected_batch=50)
     >>> batches.telling = True
@@ -39,7 +39,7 @@ class UserBatches(Sampler[list[int]]):
     """
 
     kind: ClassVar[str]
-    telling = False  # whether somebody asks `served` for every batch, so that draws are kept until then
+    telling = False  # whether a caller asks `served` for every batch; then draws are kept until it does
 
     def __init__(self, users: int, expected_batch: int, seed: int | None = None, unit: str = "user") -> None:
         if users < 1:
@@ -49,7 +49,7 @@ class UserBatches(Sampler[list[int]]):
         if expected_batch > users:
             raise UserError(
                 f"data.batch_size is {expected_batch} but the data has {users} {unit}s: "
-                f"give a batch size of at most the number of {unit}s"
+                f"give at most the number of {unit}s"
             )
         if seed is not None and seed < 0:
             raise UserError(f"data.sampling_seed is {seed}: give a number that is not negative")
@@ -60,7 +60,7 @@ class UserBatches(Sampler[list[int]]):
         self.seeded = seed is not None
         self.unit = unit
         self.step = 0
-        self._drawn: deque[Draw] = deque()  # draws that were not served yet
+        self._drawn: deque[Draw] = deque()  # draws that are not served yet
 
     def __len__(self) -> int:
         """Batches in one pass: `users / expected_batch`, rounded up."""
@@ -71,12 +71,12 @@ class UserBatches(Sampler[list[int]]):
         for _ in range(len(self)):
             users = self.draw(self.step).tolist()
             if self.telling:
-                self._drawn.append(Draw(self.step, list(users)))  # a loader may change what it gets
+                self._drawn.append(Draw(self.step, list(users)))  # a loader may change its batch
             self.step += 1
             yield users
 
     def served(self) -> Draw | None:
-        """Return the first draw that was not asked for yet, once: a loader serves them in this order."""
+        """Return the next draw, each once, in the order in which a loader serves them."""
         return self._drawn.popleft() if self._drawn else None
 
     def steps(self, epochs: float) -> int:
@@ -91,10 +91,9 @@ class UserBatches(Sampler[list[int]]):
 class PoissonBatches(UserBatches):
     """Every user is in every batch with probability `rate`, independently of all other users and steps.
 
-    The size of a batch is therefore random, and a batch may be empty. Without a seed each step takes a
-    fresh 128-bit key from the operating system, so no state exists from which a draw could be predicted
-    or repeated, also after a fork, a copy or a resume. With a seed the draw is a function of
-    (seed, step): repeatable, and not private.
+    So the size of a batch is random, and a batch may be empty. Without a seed each step takes a fresh 128-bit key
+    from the operating system. There is no state from which a draw could be predicted or repeated, even after a fork, a
+    copy or a resume. With a seed the draw is a function of (seed, step): repeatable, and not private.
 
     >>> batches = PoissonBatches(users=1000, expected_batch=50)
     >>> batches.rate, len(batches), batches.steps(epochs=2), batches.seeded
@@ -111,8 +110,8 @@ class PoissonBatches(UserBatches):
     def draw(self, step: int) -> np.ndarray:
         """The users of one step, ascending.
 
-        A binomial count followed by a uniform subset of that size is the same law as one coin a user, and
-        costs what the batch costs: numpy picks a small subset without a pass over the population.
+        A binomial count and then a uniform subset of that size have the same distribution as one coin for each user.
+        The cost grows with the batch only: numpy draws a small subset without a pass over all users.
         """
         return self._subset(self.users, step)
 
@@ -125,8 +124,8 @@ class PoissonBatches(UserBatches):
 class ShuffledBatches(UserBatches):
     """Batches of exactly `batch` distinct users, dealt from a shuffled population.
 
-    A shuffle gives `users // batch` batches; the users left over sit out until the next one, so no user
-    is ever twice in a batch. This is not the sampling that privacy amplification assumes.
+    A shuffle gives `users // batch` batches; the remaining users wait for the next shuffle, so no user is twice in a
+    batch. This is not the sampling that privacy amplification assumes.
 
     >>> [len(users) for users in ShuffledBatches(users=10, batch=4, seed=0)]
     [4, 4, 4]
@@ -159,7 +158,7 @@ def user_batches(
 
 
 def _philox(seed: int | None, step: int) -> np.random.Philox:
-    """A generator of its own for one step: a fresh key, or the seed's key at the step's own counter block."""
+    """A separate generator for each step: with a fresh key, or with the seed's key at the step's counter block."""
     if seed is None:
         return np.random.Philox(key=secrets.randbits(128))
     key = np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(2, np.uint64)

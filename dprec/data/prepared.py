@@ -1,12 +1,12 @@
-"""A log's events in a folder, made once and then mapped into memory: opening them costs nothing, whatever their size.
+"""A log's events in a folder, made once and then mapped into memory: opening takes no time for any size.
 
     items.int32        the item of every event, as its place in the catalogue: user after user, each in time order
     offsets.int64      user u's events are offsets[u] to offsets[u + 1]
-    catalogue.parquet  item_id and users (how many met it), in the order of the places
+    catalogue.parquet  item_id and users (how many saw it), in the order of the places
     users.parquet      user_id, in the order of the users
-    meta.json          what it was made of, what was found, and how large the files are; written last
+    meta.json          the state of the log, facts about it, and the sizes of the files; written last
 
-It holds people's histories as they are in the log, and is as private as the log.
+The folder holds people's histories and is as private as the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ try:
 except ImportError:  # a platform without POSIX locks
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 1  # to be raised when what the files hold changes
+FORMAT = 1  # raise it when the content of the files changes
 META = "meta.json"
 _ITEMS, _OFFSETS, _CATALOGUE, _USERS = "items.int32", "offsets.int64", "catalogue.parquet", "users.parquet"
 _SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
@@ -43,7 +43,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def state_of(log: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a prepared folder was made of: the files as they are now, and how they are read."""
+    """What a prepared folder is made from: the present files, and how they are read."""
     digest, size = hashlib.sha256(), 0
     files = parts_of(log)
     for file in files:
@@ -69,7 +69,7 @@ def size_of(log: Path) -> int:
 
 
 def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
-    """Where a log is prepared: beside it or in `cache`, under a name that other settings do not have."""
+    """Where a log is prepared: beside it or in `cache`, under a name that depends on the settings."""
     key = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
     plain = "".join("_" if mark in "*?[]" else mark for mark in log.name)
     fixed = next(part for part in log.parents if not any(mark in str(part) for mark in "*?["))
@@ -79,10 +79,10 @@ def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
 def prepare(
     log: Path, settings: Mapping[str, Any], home: Path, read: Callable[[Path], Interactions]
 ) -> tuple[Interactions, bool]:
-    """The events of a log from `home`, and whether they had to be prepared by `read`, which gets a folder to work in.
+    """The events of a log from `home`, and whether this call made them by `read`, which gets a folder to work in.
 
-    Under its name there is never a part of a folder: it is written beside and renamed when it is whole. Who comes while
-    another process prepares it waits for that.
+    The folder is written under another name and renamed when it is complete, so a reader never finds a part of it. If
+    another process is preparing it, this call waits.
     """
     state = state_of(log, settings)
     if (events := _opened(home, state)) is not None:
@@ -92,8 +92,8 @@ def prepare(
         with _alone(home) as work:
             if (events := _opened(home, state)) is not None:  # made while this process waited
                 return events, False
-            shutil.rmtree(work, ignore_errors=True)  # what a killed process left
-            work.mkdir(mode=0o700)  # what is in it is as private as the log
+            shutil.rmtree(work, ignore_errors=True)  # files of a killed process
+            work.mkdir(mode=0o700)  # its files are as private as the log
             try:
                 _write(read(work), work, state)
                 if state_of(log, settings) != state:
@@ -103,20 +103,20 @@ def prepare(
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise UserError(
-            f"cannot write {home} ({error.strerror or error}): preparing takes about 32 bytes an event for a while; "
-            "set data.cache to a folder with room for it"
+            f"cannot write {home} ({error.strerror or error}): preparing a log takes about 32 bytes an event; "
+            "set data.cache to a folder with enough room"
         ) from error
     events = _opened(home, state)
     if events is None:
-        raise UserError(f"{home} is not as it was written: is another program at work in it?")
+        raise UserError(f"{home} changed after it was written: check for another program that uses it, and run again")
     return events, True
 
 
 def open_prepared(home: Path) -> Interactions:
-    """The events of a folder that somebody prepared, wherever the log is now."""
+    """The events of a prepared folder, which does not need the log."""
     events = _opened(home, None)
     if events is None:
-        raise UserError(f"{home} is not a whole prepared folder of this version: prepare the log again")
+        raise UserError(f"{home} is incomplete or of another version: prepare the log again")
     return events
 
 
@@ -138,7 +138,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             facts=meta["found"],
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
-        return None  # not there, or not as it was written
+        return None  # missing, or damaged
 
 
 def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None:
@@ -159,7 +159,7 @@ def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None
 
 
 def _swap(work: Path, home: Path) -> None:
-    """Put the new folder in the place of the old one; who has mapped the old one keeps it."""
+    """Put the new folder in the place of the old one; processes that mapped the old one keep its files."""
     old = home.with_name(f".{home.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if home.exists():
@@ -170,7 +170,7 @@ def _swap(work: Path, home: Path) -> None:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[Path]:
-    """A folder to work in, with a lock that the system drops with the process."""
+    """A folder to work in, with a lock that the system releases when the process ends."""
     if fcntl is None:
         yield home.with_name(f".{home.name}.{os.getpid()}.part")
         return

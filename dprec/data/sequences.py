@@ -25,7 +25,7 @@ from dprec.data.synthetic import synthetic_interactions
 from dprec.data.tables import Format
 from dprec.errors import UserError
 
-FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, beside a file
+FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Loaded:
     catalogue: Catalogue
     split: LeaveOneOut
     training: Histories
-    items_filtered: bool  # by the events found with them
+    items_filtered: bool  # by the number of users with them
     name: str
     notice: str | None
 
@@ -45,30 +45,30 @@ class Sequences(SampledData):
     """Next-item prediction on users' histories: the last event is for the test, the one before it for validation.
 
     Args:
-        dataset: what to train on; a MovieLens release is downloaded where it is not found, amazon-games is not.
-        path: the log: a file, a folder of parts or a pattern such as `log/*.csv`; or the folder a dataset lies in,
+        dataset: what to train on; a missing MovieLens release is downloaded, amazon-games is not.
+        path: the log: a file, a folder of parts or a pattern such as `log/*.csv`; or the folder of a dataset,
             `data/<dataset>` by default.
-        format: of the log; "auto" goes by its name and first line.
+        format: of the log; "auto" finds it from the name and the first line.
         user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
-        where: which rows of the log count, a condition in SQL on its columns, such as "rating >= 4".
-        cache: folder for large logs as they are prepared, 4 bytes an event; beside the log by default.
-        on_missing: what to do where a named dataset can be neither found nor downloaded.
+        where: which rows of the log to use, a condition in SQL on its columns, such as "rating >= 4".
+        cache: folder for prepared large logs, 4 bytes an event; beside the log by default.
+        on_missing: what to do if a named dataset can be neither found nor downloaded.
         catalogue: where the list of items comes from. A file of raw ids, one a line, is public. private: the items
             with a noisy count of users above a threshold, for `catalogue_share` of the budget. from-data: the items
-            found, which the guarantee then takes as public although they are not.
+            in the data; the guarantee then assumes that they are public, although they come from the data.
         catalogue_share: of the budget, for a private catalogue.
         min_events: users with fewer events are dropped, and from-data items with fewer users; 0 keeps all.
-        validation: hold out the event before the last, which is what one sees while training, and the test only at the
-            end. False is the protocol of most papers: that event is trained on, and all that one sees is the test.
+        validation: hold out the event before the last for the metrics during training; the test is then run only at the
+            end. False is the protocol of most papers: train on that event too, and watch the metrics of the test.
         max_length: a model sees this many of the most recent events.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
-        metrics_users: held-out users that are ranked, a sample that is always the same; by default all of them where
-            users x items is at most 2^35, else 50,000.
+        metrics_users: number of held-out users to rank, always the same sample; by default all if users x items is at
+            most 2^35, else 50,000.
         synthetic_users: users of the synthetic data.
         synthetic_items: items of the synthetic data.
 
@@ -128,7 +128,7 @@ class Sequences(SampledData):
             given = self._given_catalogue()
             source = self._opened()
             if source.notice is not None and given is None:
-                given = Catalogue(source.found.item_ids)  # a stand-in is as large as it was asked to be
+                given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
             histories, catalogue = build_histories(source.found, self.min_events, given)
             if len(catalogue) < 2:
                 raise UserError(
@@ -138,7 +138,7 @@ class Sequences(SampledData):
             split = LeaveOneOut(histories, self.validation)
             filtered = given is None and self.min_events > 1
             self._loaded = Loaded(histories, catalogue, split, split.training(), filtered, source.name, source.notice)
-            self._source = None  # the events as read are needed no more
+            self._source = None  # the raw events are not needed any more
         return self._loaded
 
     def _opened(self) -> Source[Interactions]:
@@ -159,23 +159,23 @@ class Sequences(SampledData):
             return Catalogue.read(self.catalogue_from)
         if self._chosen is None:
             raise UserError(
-                "data.catalogue is private, and nobody has chosen and paid for it: dprec.fit does both; in Python, "
+                "data.catalogue is private, but no release has chosen it: use dprec.fit, or in Python call "
                 "dprec.run.catalogue.settle_catalogue(data, privacy) before the trainer's fit"
             )
         return self._chosen
 
     @property
     def awaits_catalogue(self) -> bool:
-        """Whether the items still have to be chosen among those of `found`, by a release that somebody pays for."""
+        """Whether a private release still has to choose the items among those of `found`."""
         return self.catalogue_from == PRIVATE and self._chosen is None
 
     @property
     def found(self) -> Interactions:
-        """The events as they were read. Private data, items included."""
+        """The raw events. Private data, items included."""
         return self._opened().found
 
     def choose(self, ids: Sequence[str]) -> None:
-        """Take these raw ids as the catalogue."""
+        """Use these raw ids as the catalogue."""
         self._chosen = Catalogue(ids)
 
     def _read(self, log: Path) -> Interactions:
@@ -193,7 +193,7 @@ class Sequences(SampledData):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a model needs to know of the data: how many item ids, and how long histories are."""
+        """What a model needs to know about the data: the number of item ids, and the length of histories."""
         return {"items": self.items, "max_length": self.max_length}
 
     @property
@@ -207,7 +207,7 @@ class Sequences(SampledData):
 
     @property
     def fingerprint(self) -> str:
-        """Stays the same while a run may be resumed: the catalogue's, since the model's rows stand for its items."""
+        """A run may be resumed while this stays equal: the catalogue's, because the model's rows are its items."""
         return self.load().catalogue.fingerprint
 
     @property
@@ -215,7 +215,9 @@ class Sequences(SampledData):
         assumed = [f"the number of users ({self.users:,})"]
         if self.catalogue_from == FROM_DATA:
             whose = f"at least {self.min_events} users" if self.load().items_filtered else "anybody"
-            assumed.append(f"the item catalogue, although it is the items that {whose} in this data met, without noise")
+            assumed.append(
+                f"the item catalogue, although it lists the items that {whose} in this data saw, without noise"
+            )
         elif self.catalogue_from != PRIVATE:
             assumed.append(f"the item catalogue, read from {self.catalogue_from}")
         return assumed
@@ -236,7 +238,7 @@ class Sequences(SampledData):
         return DataLoader(users, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
-        """What training is watched on: the validation split where there is one, the test split otherwise."""
+        """The split for metrics during training: validation if there is one, otherwise test."""
         return self.ranking_dataloader("validation" if self.validation else "test")
 
     def test_dataloader(self) -> DataLoader[RankingBatch]:

@@ -25,7 +25,7 @@ Dataset = Literal[
     "movielens-32m",
     "amazon-games",
 ]
-_LONG = 2**25  # bytes of a log that takes more than a moment to read
+_LONG = 2**25  # bytes of a log from which reading takes long enough for a progress bar
 
 
 def open_source(
@@ -37,13 +37,13 @@ def open_source(
 ) -> Source[Interactions]:
     """Find the events of a dataset; `read` reads a log, `invent` makes synthetic events.
 
-    A MovieLens release that is not in its default folder is downloaded. Where that fails, `on_missing`
-    decides between an error and invented events under another name. A `path` that was given must hold it.
+    A MovieLens release that is not in its default folder is downloaded. If that fails, `on_missing` decides between an
+    error and invented events under another name. A given `path` must hold the dataset.
     """
     refuse_unknown(on_missing)
     if dataset == "synthetic":
         if path is not None:
-            raise UserError("data.path has no meaning for synthetic data: set data.dataset to file")
+            raise UserError("synthetic data takes no data.path: leave it out, or set data.dataset to file")
         return Source(invent(), "synthetic")
     if dataset == "file":
         if path is None:
@@ -59,13 +59,13 @@ def open_source(
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
     folder = Path(path) if path is not None else Path("data") / dataset
     found = movielens.locate(dataset, folder)
-    # A path that looks like a file, or holds parts of a log, is the log itself, never a place to download to.
+    # A path that looks like a file, or holds parts of a log, is the log itself. Nothing is downloaded there.
     itself = not movielens.holds_one(folder) and holds_parts(folder) if folder.is_dir() else bool(folder.suffix)
     if found is None and path is not None and (itself or folder.is_file()):
         own = folder.name != movielens.RELEASES[dataset].log
         return Source(_read(folder, read), _name_of(folder) if own else dataset)
     if found is None and path is not None:
-        # A typing error in a path must neither train on something else nor fill the wrong folder.
+        # After a typing error in a path, dprec must neither train on other data nor fill the wrong folder.
         release = movielens.RELEASES[dataset]
         raise UserError(
             f"{dataset} is not in {folder}: data.path needs {release.log} or {release.archive}/{release.log} in it; "

@@ -1,4 +1,4 @@
-"""Data that was asked for, or what stands in for it under another name."""
+"""The requested data, or invented data under another name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source(Generic[T]):
-    """What was found, what to call it, and the sentence to print where it is not what was asked for."""
+    """The data, its name, and the sentence to print if it is not the requested data."""
 
     found: T
     name: str
@@ -24,7 +24,7 @@ class Source(Generic[T]):
 def stand_in(
     dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], T], invented: str
 ) -> Source[T]:
-    """What `on_missing` decides on where a dataset is not there: an error, or invented data under another name."""
+    """If a dataset is missing, `on_missing` decides: raise an error, or return invented data under another name."""
     if on_missing == "error":
         raise UserError(f"{problem}: {wanted}")
     consequence = f"this run uses invented {invented}, and its numbers say nothing about {dataset}"

@@ -1,4 +1,4 @@
-"""Batches from data in time order: one period after the other, as the data comes in."""
+"""Batches from data in time order: one period after the other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dprec.errors import UserError
 class PeriodBatches(PoissonBatches):
     """Draws from one period for as many steps as `passes` over it take, then from the next.
 
-    In a period of n users, each of them is in each of its steps with probability `expected_batch / n`, independently
-    of all else, and in no other step. `rate` is the largest of these probabilities. One pass of the sampler goes
-    through all periods; the next one starts over.
+    In a period of n users, each user is in each step of the period with probability `expected_batch / n`, independently
+    of everything else, and in no other step. `rate` is the largest of these probabilities. One pass of the sampler goes
+    through all periods; the next pass starts again.
 
     >>> batches = PeriodBatches([range(0, 60), range(60, 100)], expected_batch=20, passes=2, seed=1)
     >>> batches.periods, batches.rate, len(batches)
@@ -39,8 +39,8 @@ class PeriodBatches(PoissonBatches):
         least = min(map(len, periods), default=0)
         if periods and least < expected_batch:
             raise UserError(
-                f"data.batch_size is {expected_batch} but a period has {least} {unit}s: give a batch size of at most "
-                "that, or longer periods"
+                f"data.batch_size is {expected_batch} but a period has {least} {unit}s: lower data.batch_size, "
+                "or make periods longer"
             )
         super().__init__(sum(map(len, periods)), expected_batch, seed, unit)
         self.periods = tuple((part, max(1, round(passes * len(part) / expected_batch))) for part in periods)

@@ -12,17 +12,17 @@ from dprec.errors import UserError
 
 GENRES = 12
 SERIES = 0.35  # probability that an item with a sequel is followed by it
-STAY, NEIGHBOUR = 0.8, 0.15  # otherwise: stay in the genre, go to the next one, or (the rest) to any
+STAY, NEIGHBOUR = 0.8, 0.15  # otherwise: stay in the genre, go to the next one, or (the remaining probability) to any
 SHORTEST, LONGEST, STOP = 5, 20, 0.12  # events a user: shortest + geometric with this chance to stop
 
 
 @dataclass(frozen=True)
 class World:
-    """The law of the next item given the last one: few genres, so that a low-rank model learns most of it.
+    """The distribution of the next item given the last one: few genres, so a low-rank model learns most of it.
 
-    Let g be the genre of the last item. With probability SERIES the next item is its sequel, if it has
-    one; otherwise a genre is chosen (g, g + 1 or any, as likely as its popularity) and an item of it by
-    its weight. Items the user has met do not come again: the law is conditioned on a new one.
+    Let g be the genre of the last item. With probability SERIES the next item is its sequel, if it has one. Otherwise a
+    genre is chosen (g, g + 1, or any by its popularity), and then an item of it by its weight. Items that the user has
+    seen do not come again: the distribution is conditioned on a new item.
     """
 
     genre: np.ndarray  # (V,) genre of every item
@@ -49,7 +49,7 @@ class World:
         return cls(genre, members, first, weight, sequel, popularity / popularity.sum())
 
     def propose(self, last: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One draw of the next item for every entry of `last` (-1: nothing yet), met before or not."""
+        """One draw of the next item for every entry of `last` (-1: nothing yet), seen before or not."""
         fresh = last < 0
         chance = rng.random(len(last))
         genre = rng.choice(len(self.genre_popularity), size=len(last), p=self.genre_popularity)
@@ -64,7 +64,7 @@ class World:
 
 
 def synthetic_interactions(users: int = 20_000, items: int = 300, seed: int = 0) -> Interactions:
-    """Histories of 5 to 20 different items; a function of its arguments alone.
+    """Histories of 5 to 20 different items; the arguments determine them.
 
     >>> events = synthetic_interactions(users=100, items=50)
     >>> len(events.item_ids), bool((np.bincount(events.user) >= 5).all())

@@ -1,4 +1,4 @@
-"""Parts of a log as tables: which columns say who met what and when, and their rows a batch at a time."""
+"""Parts of a log as tables: which columns hold users, items and times, and their rows a batch at a time."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Format = Literal[
     "amazon-csv",
 ]
 
-# Names that logs use for these columns, in order of preference, without case, `_`, `-` and spaces.
+# Names of these columns in logs, in order of preference, in lower case and without `_`, `-` and spaces.
 GUESSES = {
     "user": ("userid", "user", "uid", "reviewerid", "customerid", "visitorid", "memberid"),
     "item": ("itemid", "item", "iid", "movieid", "productid", "parentasin", "asin", "bookid", "trackid"),
     "time": ("timestamp", "time", "ts", "unixreviewtime", "datetime", "date", "eventtime"),
 }
-_OF_DAY = ("time", "eventtime")  # what may be a clock without a day
+_OF_DAY = ("time", "eventtime")  # may be a time of day without the day
 _DAYS = ("date", "day", "eventdate")
 JSON_EVENT = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
 _ENDINGS: dict[str, Format] = {
@@ -55,16 +55,16 @@ ROWS = 2**20  # in a batch
 
 @dataclass
 class Table:
-    """A part whose rows are read when they are asked for."""
+    """A part; its rows are read when they are asked for."""
 
-    part: Path  # as the user knows it
+    part: Path  # the path that the user gave
     frame: pl.LazyFrame
     events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
     where: Condition | None = None
-    left_out: int = 0  # rows so far that are not as `where` says
+    left_out: int = 0  # rows so far for which `where` does not hold
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Rows in their order, each with its number in the part, from 0."""
+        """Rows in order, each with its number in the part, from 0."""
         with one_line(self.part):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
@@ -79,7 +79,7 @@ class Table:
 
 @contextmanager
 def one_line(path: Path) -> Iterator[None]:
-    """What polars says about a broken file, as one line."""
+    """Turn polars' errors about a broken file into one line."""
     try:
         yield
     except pl.exceptions.NoDataError as error:
@@ -111,7 +111,7 @@ def first_line(path: Path) -> str:
 
 
 def format_of(path: Path, name: str) -> Format:
-    """The format of a file by the name its part has, then by its first line."""
+    """The format of a file, from the name of its part, then from its first line."""
     ending = Path(name).suffix
     if _ENDINGS.get(ending) in ("parquet", "feather", "jsonl"):
         return _ENDINGS[ending]
@@ -136,7 +136,7 @@ def format_of(path: Path, name: str) -> Format:
 
 
 def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str], where: str | None) -> Table:
-    """A table with a header. Of text everything is text: ids keep their zeros, and times are parsed in one place."""
+    """A table with a header. Text files are read as text: ids keep their zeros, and `times` parses all times."""
     names, separator = header(path, part, kind)
     for role, name in columns.items():
         if name not in names:
@@ -168,7 +168,7 @@ def named_table(path: Path, part: Path, kind: str, columns: Mapping[str, str], w
 
 
 def _types(path: Path, kind: str, separator: str) -> Mapping[str, pl.DataType]:
-    """The types of columns: as they are, or of text what its first rows look like."""
+    """The types of columns; for text, guessed from its first rows."""
     if kind == "parquet":
         return pl.read_parquet_schema(path)
     if kind == "feather":
@@ -186,7 +186,7 @@ def _lists(types: Mapping[str, pl.DataType], columns: Mapping[str, str], part: P
         inner = held.inner if isinstance(held, pl.List) else held
         if inner.is_nested() or (role == "user" and role in lists) or inner == pl.Time:
             raise UserError(
-                f"{part}: column '{name}' holds {types[name]}, which is no {role}: set data.{role}_column, "
+                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set data.{role}_column, "
                 "or write one event a row"
             )
     if "time" in lists and "item" not in lists:
@@ -214,12 +214,12 @@ def header(path: Path, part: Path, kind: str) -> tuple[list[str], str]:
                 return list(found), ""
         raise UserError(f"{part} line 1 is not a JSON object: give one event a line, such as {JSON_EVENT}")
     cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in (",;\t|" if kind == "csv" else "\t")}
-    separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # of equals the first
+    separator, names = max(cells.items(), key=lambda pair: len(pair[1]))  # the first of equals
     return names, separator
 
 
 def choose_columns(part: Path, names: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """The column of each role, by the user's word or by its name; no time where no column looks like it."""
+    """The column of each role, as the user says or by its name; no time if no column looks like one."""
     found = {role: _column(part, names, role, column) for role, column in wanted.items()}
     columns = {role: name for role, name in found.items() if name is not None}
     if columns["user"] == columns["item"]:
@@ -244,13 +244,13 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
                 day = next((plain[day] for day in _DAYS if day in plain), None)
                 if guess in _OF_DAY and day is not None:
                     raise UserError(
-                        f"{part} has '{day}' and '{plain[guess]}': set data.time_column to the one that says when; "
-                        "where one is the day and the other the clock, join them in one column"
+                        f"{part} has '{day}' and '{plain[guess]}': set data.time_column to the right one; "
+                        "if one is the day and the other the time of day, join them in one column"
                     )
                 return plain[guess]
         problem = f"{part} has no column that looks like the {role}: set data.{role}_column"
         if role == "time":
-            print(f"{problem}, or else the order of its rows counts as their order in time", file=sys.stderr)
+            print(f"{problem}; without it, the order of the rows counts as their order in time", file=sys.stderr)
             return None
     headless = any(re.fullmatch(r"-?\d+(\.\d+)?", name.strip()) for name in names)
     hint = "; is there a header line?" if headless else ""
@@ -262,7 +262,7 @@ def _plain(name: str) -> str:
 
 
 def pairs_table(path: Path, part: Path) -> Table:
-    """Lines of `user item`, in time order, or all of `user item time`, between white space."""
+    """Lines of `user item`, in time order, or of `user item time`, separated by white space."""
     words = 3 if len(first_line(path).split()) == 3 else 2
     pattern = "^" + r"\s+".join([r"(\S+)"] * words) + "$"
     form = " ".join(("user", "item", "time")[:words])
@@ -287,7 +287,7 @@ def _lines(path: Path) -> pl.LazyFrame:
     return lines.select(pl.first().alias("line"))
 
 
-# Separator and places of user, item, time and rating. polars separates by one byte: `::` has an empty column between.
+# Separator and places of user, item, time and rating. polars separates at one byte, so `::` gives an empty column.
 _RATINGS = {
     "movielens-tab": ("\t", (0, 1, 3, 2)),
     "movielens-dat": (":", (0, 2, 6, 4)),
@@ -304,11 +304,11 @@ def ratings_table(path: Path, part: Path, kind: str, where: str | None) -> Table
     with one_line(part):
         table = pl.scan_csv(path, has_header=False, separator=separator, quote_char=None, infer_schema=False)
         if len(table.collect_schema()) <= max(places):
-            raise UserError(f"{part} is not {kind}: a line has user, item, rating and time")
+            raise UserError(f"{part} is not {kind}: each line must have user, item, rating and time")
         frame = table.select(pl.nth(place).alias(role) for place, role in zip(places, columns, strict=True))
         if kind == "amazon-csv":
             start = frame.head(ROWS).select((pl.col(role).str.len_chars() == 10).mean() for role in ("user", "item"))
             ten = start.collect().row(0)
-            if ten[0] > 0.9 > ten[1]:  # a later release; read as it stands, items would be protected and users not
+            if ten[0] > 0.9 > ten[1]:  # a later release: its columns would protect items in place of users
                 raise UserError(f"{part} has item,user,rating,timestamp a line: swap the first two columns")
     return Table(part, frame, lambda batch: batch.drop("rating"), condition)

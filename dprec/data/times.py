@@ -1,4 +1,4 @@
-"""The times of events as whole numbers in their order, while a log streams by."""
+"""The times of events as whole numbers in the same order, while a log is read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ZONE = r"([+-])(\d\d):?(\d\d)?$"
 
 
 class ReadAgain(Exception):
-    """The log holds times of a finer kind than was read so far: its rows must be read from the start."""
+    """The log has times of a finer kind than those read so far: its rows must be read again from the start."""
 
 
 class Times:
-    """One log's times: whole numbers, numbers with fractions, or ISO dates, never two of them that cannot be compared.
+    """One log's times: whole numbers, numbers with fractions, or ISO dates; kinds that cannot be compared are refused.
 
     >>> times = Times()
     >>> times.read(pl.Series(["2020-01-02", "2020-01-01 10:00"]), Path("log.csv"), np.arange(2)).tolist()
@@ -44,7 +44,7 @@ class Times:
         self._zoned: bool | None = None
 
     def read(self, time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
-        """Return a batch's times as int64 in their order; `rows` are their numbers in the file, from 0."""
+        """Return a batch's times as int64 in the same order; `rows` are the row numbers in the file, from 0."""
         if time.dtype == pl.String:
             time = time.str.strip_chars()
             time = time.zip_with(time != "", pl.Series([None], dtype=pl.String))
@@ -89,9 +89,9 @@ class Times:
                     "has a time that is neither a number nor an ISO date",
                     rows,
                 )
-                # As float64 such times fall together: one user's fraction would reorder another user's events.
+                # As float64 such times become equal: one user's fraction would reorder another user's events.
                 large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
-                inexact = "has a time beyond 2^53, inexact beside times that are not 64-bit whole numbers"
+                inexact = "has a time beyond 2^53, which is inexact beside times that are not 64-bit whole numbers"
                 _refuse(large, path, inexact, rows)
                 self._be("fraction", path, rows)
                 return numbers
@@ -109,12 +109,12 @@ class Times:
             raise ReadAgain
         else:
             raise UserError(
-                f"{path}: data row {rows[0] + 1} has {_said(kind)} for a time and rows before it have "
+                f"{path}: data row {rows[0] + 1} has {_said(kind)} as its time, but rows before it have "
                 f"{_said(self.kind)}: give one kind of times"
             )
 
     def _dates(self, text: pl.Series, path: Path) -> pl.Series:
-        """Microseconds since 1970. ISO dates alone: 02/01/2020 has two readings, and a wrong one reorders histories."""
+        """Microseconds since 1970. Only ISO dates: 02/01/2020 has two meanings, and a wrong one reorders histories."""
         plain = text.str.replace(r"^(\d{4}-\d\d-\d\d)[Tt]", "$1 ").str.replace(r"\s*(UTC|GMT|Z|z)$", "+00:00")
         zone = plain.str.extract_groups(r"\d\d:\d\d.*?\s*" + _ZONE).struct.unnest()
         zone.columns = ["sign", "hours", "minutes"]
@@ -142,7 +142,7 @@ class Times:
         self._other += left
 
     def finish(self, path: Path) -> None:
-        """Refuse or say what cannot be the time of events, once all have been read."""
+        """After the last row, refuse or report values that cannot be times."""
         mixed = [unit for unit, count in self._units.items() if count]
         if len(mixed) > 1 and not self._other:
             one, other = ((self._example[unit], self._units[unit], unit) for unit in mixed[:2])
@@ -151,11 +151,13 @@ class Times:
                 "rows): give all of them in one unit"
             )
         if self.least is not None and self.least == self.most:
-            print(f"{path}: all times are equal: the order of its rows counts as their order in time", file=sys.stderr)
+            print(
+                f"{path}: all times are equal, so the order of the rows counts as their order in time", file=sys.stderr
+            )
 
     @property
     def said(self) -> str:
-        """The span of all times in words, without the clock where days are enough."""
+        """The span of all times in words, without the time of day if days are enough."""
         if self.least is None or self.most is None:
             return "no times"
         return f"{self._said(self.least)} to {self._said(self.most)}"

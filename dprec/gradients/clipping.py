@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 
 from dprec.errors import UserError
 from dprec.gradients import norms
-from dprec.gradients.contribution import Contribution, Dense
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.building import precision
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, select_users
-from dprec.gradients.wide_sum import add_weighted
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -102,7 +101,7 @@ def record(
     `read` hears of rows before they are looked up. What is `kept` beyond the next call may take more memory.
     """
     users = len(batch)
-    complete = {} if kept else {"complete": partial(norms.settled, users=users)}
+    complete = {} if kept else {"complete": norms.settled}
     with Tape(parameters, users, read=read, **complete) as tape:
         tape.watch(batch)
         losses = losses_of(batch)
@@ -173,32 +172,33 @@ def _clip(
             rest[name] = uses
             if not norms.can_skip_building(uses):
                 rest[name] = norms.built_once(uses, users, shapes[name], room)
-                room -= users * shapes[name].numel() if isinstance(rest[name][0], Dense) else 0
+                numbers = users * shapes[name].numel()
+                room -= numbers if numbers <= room else 0
     known = squared_norms(rest, shapes, users)
-    rounding = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
-    noise = torch.zeros_like(squared)
-    for share in rounding.values():
-        noise += share**2
-    noise = noise.sqrt()
+    roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
+    rounded = torch.zeros_like(squared)
+    for share in roundings.values():
+        rounded += share**2
+    rounded = rounded.sqrt()
     for name, norm in known.items():
-        squared += (norm.sqrt() + rounding[name]).square()
+        squared += (norm.sqrt() + roundings[name]).square()
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)
-        norms.sweep(contributions[swept], whole, squared, noise, clipping.scale)
+        norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
     norm = squared.sqrt()
-    scale = clipping.scale(norm, noise)
+    scale = clipping.scale(norm, rounded)
     broken = ~(norm < LARGEST)
     some_broken = bool(broken.any())
     for name, uses in rest.items():
-        out, dtype = sums[name], norms.form(uses)["dtype"]
+        out, dtype = sums[name], precision(uses)["dtype"]
         for use in uses:
             if some_broken:
                 use.forget(broken)
             if isinstance(out, RowSum):
                 out.add(use, scale.to(out.dtype))
             else:
-                add_weighted(out, use, scale, dtype)
+                use.add_to(out, scale, dtype)
     return norm, scale
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dprec.gradients.contribution import Contribution, Rows, SharedRows
-from dprec.gradients.wide_sum import summed_product
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import LookUp, Scaled
 from dprec_kernels.sparse_update import summed
 
 
 class RowSum:
     """Adds up rows of a table of this shape, in float32 at least; nothing it does grows with the table.
 
+    >>> from dprec.gradients.contributions import Rows
     >>> total = RowSum(torch.Size([9, 2]), torch.float32)
     >>> total.add(Rows(torch.tensor([[4, 7], [4, 0]]), torch.ones(2, 2, 2)), torch.tensor([1.0, 0.5]))
     >>> total.merged()
@@ -24,20 +25,15 @@ class RowSum:
     def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
         self.shape = shape
         self.dtype = torch.promote_types(dtype, torch.float32)
-        self._parts: list[Reads] = []
+        self._parts: list[Scaled] = []
 
     def zero_(self) -> None:
         self._parts.clear()
 
     def add(self, use: Contribution, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u of one use."""
-        assert isinstance(use, (Rows, SharedRows))
-        if isinstance(use, SharedRows):  # of all users in one product, which float32 could not hold
-            left, right = (use.left * weight[:, None, None]).flatten(0, 1), use.right.flatten(0, 1)
-            values = summed_product(left, right, torch.float64).to(self.dtype)
-            self._parts.append((use.ids, values, values.new_ones(len(values))))
-        else:
-            self._parts.append(use.reads(weight))
+        assert isinstance(use, LookUp)  # strategies refuse a table that is used in another way
+        self._parts.append(use.scaled(weight, self.dtype))
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
@@ -48,10 +44,7 @@ class RowSum:
         return rows, sums.view(len(rows), *self.shape[1:])
 
 
-Reads = tuple[Tensor, Tensor, Tensor]  # ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,)
-
-
-def _joined(parts: list[Reads]) -> Reads:
+def _joined(parts: list[Scaled]) -> Scaled:
     each = [scales.view(-1, *[1] * (ids.dim() - 1)).expand(ids.shape).flatten() for ids, _, scales in parts]
     values = [values.reshape(-1, values.shape[-1]) for _, values, _ in parts]
     return torch.cat([ids.flatten() for ids, _, _ in parts]), torch.cat(values), torch.cat(each)

@@ -6,7 +6,7 @@ keeps the use's input, and the backward pass hands it the gradient of the use's 
 a parameter gradient. A weight used twice, under whatever name, simply has two contributions.
 
 What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `softplus(scale)`) is an
-*expression* (`dprec.gradients.expression`): it keeps its graph back to the parameters and behaves like one itself.
+*expression* (`dprec.gradients.uses.expression`): it keeps its graph back to the parameters and behaves like one itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import UncoveredUse
-from dprec.gradients import layout
-from dprec.gradients.contribution import Contribution
-from dprec.gradients.expression import Expression, attributed, express, expression_of, sources_of
+from dprec.gradients import operations  # noqa: F401  enters the rules
+from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import tap
-from dprec.gradients.layout import Layout, layout_of, operation_name
-from dprec.gradients.operations import HINTS, LOOK_UPS, RULES
+from dprec.gradients.uses import layout
+from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
+from dprec.gradients.uses.layout import Layout, layout_of, operation_name
+from dprec.gradients.uses.registry import HINTS, RULES
 
 # What asks for a tensor's form, not for its values.
 FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
@@ -123,7 +124,7 @@ class Tape(TorchFunctionMode):
             )
         return known.rows
 
-    def reads(self, parameter: Tensor, ids: Tensor | None) -> None:
+    def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""
         if self._read is not None and id(parameter) in self._names:
             self._read(self._names[id(parameter)], ids)
@@ -183,22 +184,24 @@ class Tape(TorchFunctionMode):
             result = func(*args, **kwargs)
             layout.follow(func, args, kwargs, result, self.users)
             return result
-        if self._read is not None and func not in LOOK_UPS and operation_name(func) not in FORM:
+        entry = RULES.get(func)
+        announced = entry is not None and entry.announces
+        if self._read is not None and not announced and operation_name(func) not in FORM:
             for value in used:
-                self.reads(value, None)
+                self.announce(value, None)
         if kwargs.get("out") is not None:
             raise UncoveredUse(
                 f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
                 "gradient: use what the function returns"
             )
-        rule = RULES.get(func)
-        if rule is not None:
-            result = rule(self, func, args, kwargs)
+        if entry is not None:
+            result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
                 self._refuse_lost(func, tensors, used[0])
+                self._refuse_unmarked(func, result)
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
-                self.reads(value, None)
+                self.announce(value, None)
         others = [tensor for tensor in tensors if not self.trainable(tensor)]
         if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
             return self._of_parameters_alone(func, args, kwargs, used)
@@ -208,7 +211,7 @@ class Tape(TorchFunctionMode):
             layout.follow(func, args, kwargs, result, self.users)
             return result
         hint = HINTS.get(
-            name, "write it with linear, embedding, layer_norm, + or *, or add a rule in dprec/gradients/operations"
+            name, "write it with linear, embedding, layer_norm, + or *, or give it a rule with dprec.gradients.rule"
         )
         raise UncoveredUse(
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
@@ -220,6 +223,21 @@ class Tape(TorchFunctionMode):
             known = None if self.trainable(tensor) else layout_of(tensor)
             if known is not None and not known.known:
                 self.rows(tensor, operation_name(func), used)
+
+    def _refuse_unmarked(self, func: Callable[..., Any], result: Any) -> None:
+        """Refuse what a rule returns if it does not say whose rows these are, or cannot be right about it."""
+        for tensor in layout.tensors_in(result):
+            known = layout_of(tensor)
+            if known is None and tensor.requires_grad and not self.trainable(tensor):
+                raise UncoveredUse(
+                    f"the rule for {operation_name(func)} returns a tensor and does not say whose rows it has: return "
+                    "what tape.record gives, or marked(tensor, rows)"
+                )
+            if known is not None and known.known and tensor.shape[:1] != (known.rows * self.users,):
+                raise UncoveredUse(
+                    f"the rule for {operation_name(func)} returns a tensor {tuple(tensor.shape)} and says that it has "
+                    f"{known.rows} rows for each of {self.users} users: keep users first"
+                )
 
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How well a model does: ranks over the whole catalogue, with and without seen items, and chances of a click."""
+"""Metrics: of rankings over the whole catalogue, with and without seen items, and of predicted clicks."""
 
 from dprec.metrics.clicks import ClickMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, ndcg_at, precision_at, target_ranks

@@ -1,4 +1,4 @@
-"""How well clicks are predicted: area under the ROC curve, log loss, log loss against knowing the base rate only."""
+"""Metrics of predicted clicks: area under the ROC curve, log loss, and log loss relative to that of the base rate."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torchmetrics import Metric
 
 from dprec.errors import UserError
 
-_DROPPED = 8  # bits of a float32's mantissa that a bin does not tell apart: 15 of 23 stay
-_SMALLEST, _LARGEST = 2.0**-16, 2.0**10  # logits nearer to 0 share a bin, as do those further away
+_DROPPED = 8  # bits of a float32's mantissa that a bin ignores: 15 of 23 stay
+_SMALLEST, _LARGEST = 2.0**-16, 2.0**10  # smaller logits share a bin, and so do larger ones
 
 
 def _key(value: float | Tensor) -> Tensor:
@@ -28,9 +28,9 @@ _BINS = 2 * _SIDE + 1
 class ClickMetrics(Metric):
     """AUC, log loss (nats a record) and normalised entropy: log loss over that of the evaluated base rate.
 
-    Memory does not grow with the records: 27 MB of counts, by logit. Logits of equal sign that differ by less than
-    1 part in 2^15 count as ties, a half each; otherwise the AUC is exact. Where all records are clicked, or
-    none, AUC and normalised entropy do not exist and are NaN. Raises UserError if a logit is NaN or infinite.
+    Memory does not grow with the records: it is 27 MB of counts by logit. Logits of equal sign that differ by less than
+    1 part in 2^15 count as ties, a half each; otherwise the AUC is exact. If all records are clicked, or none, AUC and
+    normalised entropy do not exist and are NaN. Raises UserError if a logit is NaN or infinite.
 
     >>> metrics = ClickMetrics()
     >>> metrics.update(torch.tensor([2.0, 0.0, 0.0, -1.0]), torch.tensor([1.0, 1.0, 0.0, 0.0]))

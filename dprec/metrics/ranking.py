@@ -1,6 +1,6 @@
 """Full-ranking metrics of next-item recommendation: NDCG, HIT, precision and recall at k of one held-out item per user.
 
-With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both are here for the papers that report them.
+With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both exist because papers report them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dprec.errors import UserError
 def target_ranks(scores: Tensor, target: Tensor, seen: Tensor | None = None) -> Tensor:
     """Rank of each user's target among all items, 0 the best: how many other items score at least as high.
 
-    Ties count against the model, so a constant score is worth nothing. Column 0 (padding) never competes,
-    whatever it holds. Items in `seen` (padded with 0, repeats allowed) do not either; the target always does.
+    Ties count against the model, so a constant score gets the last rank. Column 0 (padding) never competes. Items in
+    `seen` (padded with 0, repeats allowed) do not compete either, except the target.
     Raises UserError if a score in another column is NaN or infinite.
 
     >>> scores = torch.tensor([[0.0, 0.9, 0.5, 0.7, 0.5]])
@@ -58,7 +58,7 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
     return hit_at(ranks, k) / k
 
 
-# Recall@k is the share of a user's held-out items among the first k: of one item, whether it is there.
+# Recall@k is the share of a user's held-out items among the first k: 1 or 0 for one item.
 GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at}
 
 
@@ -73,7 +73,7 @@ def both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Ten
 
 
 def ranks_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """`both_ranks` of one order for everybody: `places` (items,) says where each item comes in it, 0 the first.
+    """`both_ranks` for the same order for all users: `places` (items,) has the place of each item, 0 for the first.
 
     >>> places = torch.tensor([-1, 0, 3, 1, 2])
     >>> ranks_in_one_order(places, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
@@ -84,7 +84,7 @@ def ranks_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Te
 
 
 def _ahead(seen: Tensor, target: Tensor, before: Callable[[Tensor], Tensor]) -> Tensor:
-    """How many distinct seen items (B, S), the target aside, come `before` it."""
+    """How many distinct seen items (B, S) except the target come `before` it."""
     seen = seen.sort(dim=1).values  # repeats become neighbours
     counts = (seen != 0) & (seen != target[:, None])
     counts[:, 1:] &= seen[:, 1:] != seen[:, :-1]
@@ -101,7 +101,7 @@ def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
         raise UserError(f"a target lies outside the catalogue of {items - 1} items: evaluate on the model's own data")
     if seen is not None and seen.numel() and not (int(seen.min()) >= 0 and int(seen.max()) < items):
         raise UserError(f"a seen item lies outside the catalogue of {items - 1}: evaluate on the model's own data")
-    # A sum is not finite if a term is not; it reads the scores once and allocates nothing of their size.
+    # The sum is not finite if a term is not. It reads the scores once and allocates nothing of their size.
     if not torch.isfinite(scores[:, 1:].sum(dtype=torch.float64)):
         users = (~torch.isfinite(scores[:, 1:])).any(1).sum().item()
         if users:
@@ -114,8 +114,8 @@ def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
 class RankingMetrics(Metric):
     """Means over users at k under both protocols in one pass: seen items masked, and all items (`/all`).
 
-    The states are sums and a count: several processes give the mean over all users, not the mean of their means.
-    Where the users are a sample, `standard_errors` says how far their means may lie from those of all users.
+    The states are sums and a count, so several processes give the mean over all users, not the mean of their means.
+    If the users are a sample, `standard_errors` has the standard errors of the means of all users.
 
     >>> metrics = RankingMetrics(k=10)
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))
@@ -145,7 +145,7 @@ class RankingMetrics(Metric):
         self.enter(*both_ranks(scores, target, seen))
 
     def enter(self, everyone: Tensor, unseen: Tensor) -> None:
-        """Count users whose ranks among all items and among those not seen are known."""
+        """Add users by their ranks among all items and among unseen items."""
         gains = torch.stack([GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds])
         self.totals += gains.sum(1)
         self.squares += gains.square().sum(1)
@@ -160,7 +160,7 @@ class RankingMetrics(Metric):
         return dict(zip(self.names, self.totals / self.users, strict=True))
 
     def standard_errors(self, population: int) -> dict[str, Tensor]:
-        """Of each mean, the users counted being a uniform sample of `population` users: 0 where they are all of them.
+        """The standard error of each mean, for a uniform sample of `population` users: 0 if all users were counted.
 
         >>> metrics = RankingMetrics(k=1, kinds=["hit"])
         >>> metrics.enter(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))

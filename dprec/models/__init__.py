@@ -1,4 +1,4 @@
-"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `Learner` in a file of its own."""
+"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `Learner` in a new file."""
 
 from dprec.models.base import Recommender, SequenceRecommender
 from dprec.models.clicks import ClickModel

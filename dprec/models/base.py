@@ -1,4 +1,4 @@
-"""What every recommender is: losses for training and scores for ranking."""
+"""The base of recommenders: losses for training and scores for ranking."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dprec_kernels import catalogue_softmax
 
 
 class Recommender(Learner):
-    """Base of all models that rank items. A subclass gives `losses` and `scores`; everything else follows.
+    """Base of all models that rank items. A subclass writes `losses` and `scores`; the base does the rest.
 
-    Item ids run from 1; id 0 is padding, so a table of items has `items` rows of which row 0 means nothing.
+    Item ids run from 1; id 0 is padding, so a table of items has `items` rows, and row 0 has no meaning.
 
     Args:
         items: number of item ids, the padding included. Comes from the data.
-        max_length: most recent items a history is cut to. Comes from the data.
-        options: those of `Learner`.
+        max_length: a history is cut to this many of its most recent items. Comes from the data.
+        options: arguments of `Learner`.
     """
 
     from_data: ClassVar = {"items": "it is the size of the catalogue", "max_length": "set data.max_length"}
@@ -40,7 +40,7 @@ class Recommender(Learner):
 
     @abstractmethod
     def losses(self, batch: SequenceBatch) -> Tensor:
-        """Return one loss per user (B,); entry u depends on row u of the batch alone."""
+        """Return one loss per user (B,); entry u depends only on row u of the batch."""
 
     @abstractmethod
     def scores(self, batch: RankingBatch) -> Tensor:
@@ -51,14 +51,14 @@ class Recommender(Learner):
 
 
 class SequenceRecommender(Recommender):
-    """A recommender that reads a history in order and predicts what follows each position.
+    """A recommender that reads a history in order and predicts the item after each position.
 
-    A subclass gives `encode`; items are scored by the inner product with `item_table`, which is also what it
-    reads its input from (tied), unless the subclass returns another table.
+    A subclass writes `encode`. Scores of items are inner products with `item_table`. By default this is also the table
+    of the input (tied); a subclass may return another table.
 
     Args:
         negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items
-            drawn anew at each step for all users alike, or in-batch for the users' targets (never with privacy).
+            that each step draws for all users together, or in-batch for the users' targets (never with privacy).
 
     >>> class LastItem(SequenceRecommender):
     ...     def encode(self, history: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class SequenceRecommender(Recommender):
 
     @abstractmethod
     def encode(self, history: Tensor) -> Tensor:
-        """Return what each position (B, T) has seen so far, itself included: (B, T, d)."""
+        """Return a vector for each position (B, T) that summarises the history up to and including it: (B, T, d)."""
         raise UserError(f"{type(self).__name__} has no encode(history): write it, to return (B, T, dim)")
 
     @property
@@ -96,16 +96,16 @@ class SequenceRecommender(Recommender):
 
     @property
     def mixes_users(self) -> str | None:
-        """Why a user's loss depends on others, None where it does not: `Privacy` refuses such a model."""
+        """Why a user's loss depends on other users, or None; `Privacy` refuses a model with a reason."""
         if self.negatives != "in-batch":
             return None
         return (
-            "with model.negatives in-batch a user's gradient depends on who else is in the batch, "
-            "so clipping bounds nobody; give a number of shared negatives"
+            "with model.negatives in-batch a user's gradient depends on the other users of the batch, "
+            "so clipping bounds no user's effect; give a number of shared negatives"
         )
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """The items that the step's users have as negatives."""
+        """The items that all users of the step have as negatives."""
         return () if self.shared_negatives is None else [(self.item_table, self.shared_negatives.of(self.global_step))]
 
     def losses(self, batch: SequenceBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Causal self-attention over a sequence of vectors, which are an item's or anything else's."""
+"""Causal self-attention over a sequence of vectors, of items or anything else."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from dprec.models.learner import refuse_unless
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
-LEAST_SCALE = 1e-6  # of a network, well above where its square leaves float32
+LEAST_SCALE = 1e-6  # of a network; its square is still well inside float32
 
 
 class CausalNetwork(nn.Module):
-    """Adds positions to what it is given (B, T, d), then runs a stack of Transformer blocks over it.
+    """Adds positions to its input (B, T, d), then runs a stack of Transformer blocks.
 
     Args:
-        dim: width of what it reads and returns.
-        length: most positions.
+        dim: width of input and output.
+        length: the most positions.
         heads: attention heads; divides `dim`.
         blocks: number of Transformer blocks.
         feedforward: hidden width of each block's two-layer network; None means 4 * dim.
         dropout: share of activations dropped in training.
-        norm: where the layer norms stand: before each sublayer (pre), with one more at the end, or after it (post).
+        norm: where the layer norms are: before each sublayer (pre), with one more at the end, or after it (post).
         activation: relu or gelu.
-        network_scale: factor, from 1e-6 to 1, of positions and of what sublayers add. The gradients of positions and of
-            a sublayer's last map are as much smaller, so less of a user's clipped gradient is theirs, and their noise
-            does as much less. With `start_mean` those of values and outputs fall by its root, of queries and keys not.
-        start_mean: a block begins by adding this times about the mean of what came before, layer-normed if the norm
-            stands first. None: random weights.
+        network_scale: factor, from 1e-6 to 1, of the positions and of the outputs of sublayers. It makes the gradients
+            of positions and of a sublayer's last map smaller by this factor. They take a smaller part of a user's
+            clipped gradient, and the effect of their noise falls by the factor too. With `start_mean` the gradients of
+            values and outputs fall by its root, those of queries and keys do not.
+        start_mean: at the start, a block adds about this times the mean of the earlier positions, layer-normed with
+            pre. None: random weights.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class CausalNetwork(nn.Module):
         return self.last_norm(x)
 
     def placed(self, x: Tensor) -> Tensor:
-        """Return what the first block reads (B, T, d)."""
+        """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
         return self.dropout(x + self.scale * self.positions(places))
 
@@ -116,8 +117,8 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def start_as_mean(self, weight: float) -> None:
-        """Let attention add this times the mean of what it reads, and the two-layer network nothing."""
-        size = math.sqrt(weight / self.scale)  # in either map, so that noise in both does equally little
+        """Let attention add this times the mean of its input, and the two-layer network nothing."""
+        size = math.sqrt(weight / self.scale)  # the same in both maps, so that noise in both has the same small effect
         for linear in (self.attention.value, self.attention.output):
             nn.init.eye_(linear.weight).mul_(size)
             nn.init.zeros_(linear.bias)
@@ -128,7 +129,7 @@ class Block(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Every position attends to itself and what came before. Padding is on the right, so it is never seen."""
+    """Every position attends to itself and earlier ones. Padding is on the right, so items never attend to it."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class CausalAttention(nn.Module):
         return q, k, v
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
-        """Return each position's mean of the values, the heads side by side (B, T, heads * width of v)."""
+        """Return each position's weighted mean of the values, heads side by side (B, T, heads * width of v)."""
         dropped = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped, scale=scale)
         return mixed.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""What every model of clicks is: a logit per record, trained and judged by how probable it finds the clicks."""
+"""The base of click models: one logit per record, trained and evaluated by the probability of the clicks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dprec.models.tables import new_table
 
 
 class ClickModel(Learner):
-    """Base of all models of clicks. A subclass gives `logits`; everything else follows.
+    """Base of all models of clicks. A subclass writes `logits`; the base does the rest.
 
     Args:
         numbers: counts of a record. Comes from the data.
-        vocabularies: ids of each categorical feature, which run from 0. Comes from the data.
-        options: those of `Learner`.
+        vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
+        options: arguments of `Learner`.
     """
 
-    from_data: ClassVar = {"numbers": "it is how many counts a record has", "vocabularies": "set data.vocabularies"}
+    from_data: ClassVar = {"numbers": "it is the number of counts", "vocabularies": "set data.vocabularies"}
 
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
         super().__init__(**options)
@@ -38,7 +38,7 @@ class ClickModel(Learner):
 
     @abstractmethod
     def logits(self, batch: ClickBatch) -> Tensor:
-        """Return the log-odds of a click (B,); entry i depends on record i alone."""
+        """Return the log-odds of a click (B,); entry i depends only on record i."""
 
     def losses(self, batch: ClickBatch) -> Tensor:
         """Return each record's cross-entropy between its click and its logit."""
@@ -51,14 +51,14 @@ class ClickModel(Learner):
 class FeatureTables(nn.Module):
     """One table for each categorical feature; a record's ids of a feature are pooled to one vector.
 
-    Bags that are shorter than others are filled up with -1, which reads row 0: a row of zeros that no step moves.
+    Shorter bags are padded with -1, which reads row 0: a row of zeros that no step changes.
 
     >>> tables = FeatureTables([10, 5], dims=[3, 2])
     >>> first, second = tables(torch.tensor([[[9, 9], [4, -1]]]))
     >>> first.shape, second.shape, torch.allclose(first, 2 * tables.tables[0].weight[10])
     (torch.Size([1, 3]), torch.Size([1, 2]), True)
 
-    With a `low_rank`, an id has that many numbers only, and a matrix for each feature makes a vector of them.
+    With a `low_rank`, an id has only that many numbers, and a matrix for each feature turns them into a vector.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class FeatureTables(nn.Module):
 
 
 def log_counts(numbers: Tensor) -> Tensor:
-    """Return log(1 + n) / 10 of each count; the few below 0 that some logs have count as 0.
+    """Return log(1 + n) / 10 of each count; negative counts, of which some logs have a few, count as 0.
 
     >>> log_counts(torch.tensor([-2.0, 0.0, 1.0]))
     tensor([0.0000, 0.0000, 0.0693])
     """
-    # Undivided, counts would make up most of a record's gradient, and clipping would cut the rest down with them.
+    # Without the division, counts would be most of a record's gradient, and clipping would shrink the rest with them.
     return numbers.clamp(min=0).log1p() / 10
 
 

@@ -1,4 +1,4 @@
-"""What users tell of items in one look: which they met, and which they met near each other."""
+"""Sums over users' histories: which items a user saw, and which items a user saw near each other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from dprec.accounting.release import Portion
 from dprec.data.histories import Histories
 
-PAIRS = 1 << 22  # of one portion: bounds the memory
+PAIRS = 1 << 22  # in one portion; limits the memory
 
 
 def item_counts(histories: Histories) -> Iterator[Portion]:
-    """Every item a user met, once; the entry of item i is number i."""
+    """Every item that a user saw, once; the entry of item i is number i."""
     for users, _, items in _flat(histories, each=1):
         met = np.unique(np.stack([users, items], 1), axis=0)
         yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
@@ -24,7 +24,7 @@ def pair_weights(
 ) -> Iterator[Portion]:
     """Unordered pairs of chosen items near each other: the entry of places i < j of n is number i * n + j.
 
-    `place` (items,) says where an item is among the chosen, n where it is not; `weight` (n,) scales it. A pair
+    `place` (items,) is the place of an item among the chosen ones, n for other items; `weight` (n,) scales it. A pair
     at distance k counts decay^(k-1), up to distance `window` among the chosen items of a user.
     """
     chosen = len(weight)
@@ -45,7 +45,7 @@ def pair_weights(
 def _flat(
     histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield whole users' events as (user, place, item), so many that `each` times them fit a portion."""
+    """Yield events of whole users as (user, place, item), so many that `each` times their number fits a portion."""
     lengths, start = histories.lengths, 0
     while start < histories.users:
         most = int(histories.offsets[start]) + max(1, PAIRS // each)

@@ -1,4 +1,4 @@
-"""What a model trains through: one object, which the `Privacy` callback replaces by the private one."""
+"""The object that a model trains through; the `Privacy` callback replaces it by the private one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gradient(Protocol):
 
 
 class Descent(Protocol):
-    """All that a model's training gets from outside of the model."""
+    """Everything that a model's training gets from outside of the model."""
 
     @property
     def gradient(self) -> Gradient:
@@ -30,14 +30,14 @@ class Descent(Protocol):
 
     @property
     def sums(self) -> ExactSums:
-        """Answers what a model asks of all its data before training."""
+        """Computes the sums over all data that a model asks for before training."""
 
     @property
     def noise(self) -> float:
         """The standard deviation of the noise in each entry of a step's gradient."""
 
     def steps(self, planned: int) -> int:
-        """Return after how many steps the run stops, of those that were planned."""
+        """Return the number of steps after which the run stops, at most the planned one."""
 
 
 class MeanGradient:

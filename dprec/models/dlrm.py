@@ -17,15 +17,15 @@ class DLRM(ClickModel):
     """Predicts a click from the inner products of all pairs of features, and from the counts themselves.
 
     A bottom network turns the counts into a vector as wide as those of the categorical features. The top network
-    sees that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
+    reads that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
 
     Args:
         dim: width of every feature's vector.
         bottom: widths of the bottom network's layers, without the last one, which is `dim`.
         top: widths of the top network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
-        embedding_std: standard deviation of the tables' first values.
-        low_rank: numbers of an id, if fewer than its vector has; a matrix makes the vector of them.
+        embedding_std: standard deviation of the tables' initial values.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""DPFormer: the Transformer whose attention knows how much of each item private training could learn."""
+"""DPFormer: a Transformer whose attention accounts for the noise in each item's vector."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dprec.models.transformer import Transformer
 
 
 class DPFormer(Transformer):
-    """A Transformer with Re-Attention: what noise adds to an item's attention scores is taken off again.
+    """A Transformer with Re-Attention, which subtracts from attention scores what noise adds to them.
 
-    The noise of a private step has the standard deviation σC/B in every entry of the gradient. Few users bring the
-    signal that a rare item's vector needs, all of the noise reaches it: its effective error is σC/(B p), where p is
-    the share of users who met the item. Every other parameter has the error σC/B. The errors are propagated through
-    the layers beside the activations (`dprec.models.reattention`), as numbers without gradient. Without noise this is
-    the `Transformer`, bit for bit.
+    The noise of a private step has the standard deviation σC/B in every entry of the gradient. Only a few users
+    contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where
+    p is the share of users who saw the item. Every other parameter has the error σC/B. The errors are propagated
+    through the layers beside the activations (`dprec.models.reattention`), as numbers without gradient. Without noise
+    this is the `Transformer`, bit for bit.
 
-    What an effective error is in units of a weight is left open by its definition, so it has a factor, `error_scale`.
-    At 1 the error is that of one gradient step at learning rate 1: the definition as it stands. What the weights are
-    really off by depends on the optimizer. After t steps of SGD it is lr √t times the noise. Adam divides a gradient
-    by its size: where noise dominates, every step moves every weight by about lr, whatever σ and B, and the weights
-    are off by about lr √t, a factor of lr √t B / (σC). Either is the same for rare and frequent items; dividing by p
-    sets it against the signal. So the ratios between errors are meant, and the factor may be tuned, in private
-    training at the cost that any tuning has.
+    The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
+    that of one gradient step at learning rate 1, as in the definition. The real error of the weights depends on the
+    optimizer. After t steps of SGD it is lr √t times the noise. Adam divides a gradient by its size: if noise
+    dominates, every step moves every weight by about lr for any σ and B, so the error is about lr √t, a factor of
+    lr √t B / (σC). Both factors are the same for rare and frequent items; dividing by p relates the error to the
+    signal. So only the ratios between errors are fixed, and the factor may be tuned; in private training, tuning has
+    a cost in privacy.
 
     Args:
         frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of

@@ -1,4 +1,4 @@
-"""The dual encoder of EANA: one tower reads the context, the other looks an item up, and they meet in a product."""
+"""The dual encoder of EANA: one tower reads the context, the other looks up an item; the score is their product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dprec.models.tables import copied_table
 
 
 class DualEncoder(SequenceRecommender):
-    """Predicts the next item from a vector of the context: a bag of the items before, or a Transformer over them.
+    """Predicts the next item from a vector of the context: a bag of the earlier items, or a Transformer over them.
 
     Args:
         dim: width of item vectors and of both towers' outputs.
@@ -22,9 +22,9 @@ class DualEncoder(SequenceRecommender):
         context: a bag holds this many of the most recent items; None means all of them.
         feedforward: hidden width of the towers' two-layer networks; None means 4 * dim.
         blocks: Transformer blocks of the transformer tower.
-        heads: their attention heads; divides `dim`.
+        heads: attention heads of these blocks; divides `dim`.
         dropout: share of activations dropped in training.
-        tied: one table for context and items; False gives the context a table of its own.
+        tied: one table for context and items; False: a separate table for each.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class DualEncoder(SequenceRecommender):
 
 
 class BagTower(nn.Module):
-    """The mean of the vectors up to each position, then a two-layer network beside it.
+    """The mean of the vectors up to each position, plus a two-layer network of it.
 
-    Running sums give every position its own bag, so one pass trains on all of a user's transitions.
+    Running sums give a bag for every position, so one pass trains on all of a user's transitions.
     """
 
     def __init__(self, dim: int, context: int | None, feedforward: int, dropout: float) -> None:
@@ -79,7 +79,7 @@ class BagTower(nn.Module):
         bags = x.cumsum(1)  # (B, T, d)
         if self.context is not None and self.context < length:
             held = held.clamp(max=self.context)
-            # Padding is on the right, so what leaves the bag was always in it.
+            # Padding is on the right, so a vector that leaves the bag was in it before.
             gone = nn.functional.pad(bags[:, : -self.context], (0, 0, self.context, 0))
             bags = bags - gone
         bags = bags / held.unsqueeze(-1)

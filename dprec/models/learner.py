@@ -1,7 +1,7 @@
-"""What every model is: one loss per user or record for training, and one optimizer step per batch of them.
+"""The base of every model: one loss per user or record for training, and one optimizer step per batch.
 
-There is no privacy code in a model. A model is trained through its `descent`, which by default is the plain
-one; the `Privacy` callback puts the private one in its place.
+A model has no privacy code. It trains through its `descent`, which is the plain one by default; the `Privacy` callback
+replaces it by the private one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from dprec_kernels.file_tensor import in_file
 
 
 class Learner(pl.LightningModule):
-    """Base of all models. A subclass gives `losses` for training and `measure` for what it is judged by.
+    """Base of all models. A subclass writes `losses` for training and `measure` for evaluation.
 
-    `from_data` names the arguments that the data decides, and says of each what to set instead.
+    `from_data` names the arguments that the data decides, and for each, what to set instead.
 
     Args:
         learning_rate: the highest of the schedule.
         weight_decay: L2 penalty, decoupled for adamw.
         warmup: share of the steps over which the learning rate rises; it falls linearly over the rest.
-        final_rate: part of the learning rate that is left at the end: 1 keeps it, for weights that are averaged.
+        final_rate: the share of the learning rate that remains at the end; 1 keeps it, for averaged weights.
         optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
-        memory_map: a folder for a file of each table, which may then be larger than memory; nothing is left in it.
+        memory_map: a folder for a file of each table, which may then be larger than memory; the files are deleted.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
@@ -61,7 +61,7 @@ class Learner(pl.LightningModule):
             ("momentum", momentum, 0 <= momentum < 1),
         ):
             refuse_unless(fits, name, value)
-        self.automatic_optimization = False  # one step is one batch of users, however many micro-batches it has
+        self.automatic_optimization = False  # one step is one batch of users, in any number of micro-batches
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.warmup = warmup
@@ -73,14 +73,14 @@ class Learner(pl.LightningModule):
 
     @abstractmethod
     def losses(self, batch: Any) -> Tensor:
-        """Return one loss per user or record (B,); entry u depends on row u of the batch alone."""
+        """Return one loss per user or record (B,); entry u depends only on row u of the batch."""
 
     @abstractmethod
     def measure(self, batch: Any) -> None:
-        """Enter one held-out batch into `metrics`."""
+        """Add one held-out batch to `metrics`."""
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> None:
-        """Take one optimizer step on one batch of users, given in micro-batches; none at all is a step too."""
+        """Take one optimizer step on one batch of users, given in micro-batches; an empty batch is a step too."""
         parameters = trained_parameters(self)
         loss = self.descent.gradient(parameters, self.losses, batch)
         optimizer: Any = self.optimizers()
@@ -92,24 +92,24 @@ class Learner(pl.LightningModule):
             self.log("loss_not_private", loss, prog_bar=True, batch_size=1)
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """The tables and ids of rows that all users of the coming step look up alike, such as negatives drawn for all.
+        """The tables and ids of rows that all users of the next step look up, such as shared negatives.
 
-        Strategies that choose rows from the batch let these change whoever is drawn, so they may follow from the step
-        and from nobody's data. Rows that are not named here count for every user who has a gradient there.
+        Strategies that choose rows from the batch let these rows change for any drawn users. So the rows may depend on
+        the step, but not on data. Rows that are not named here count for every user who has a gradient there.
         """
         return ()
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The sums over all users that `prepare` will ask for, each once; planned before anything is looked at."""
+        """The sums over all users that `prepare` will ask for, each once; they are planned before any data is read."""
         return ()
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        """What `releases` will be for these arguments: a plan asks before there is a model, or a size for one.
+        """The `releases` of a model with these arguments: a plan needs them before there is a model, or its size.
 
-        It is believed of the class that writes it: a subclass with another `releases` or `__init__` writes its own,
-        or is planned only over data that can be read.
+        This holds only for the class that writes it. A subclass with another `releases` or `__init__` writes its own;
+        otherwise it can be planned only with its data.
         """
         return ()
 
@@ -119,22 +119,22 @@ class Learner(pl.LightningModule):
         return ()
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        """Fill the model from `sums` of a datamodule's training data before the first step of a run."""
+        """Before the first step of a run, set the model's buffers from `sums` over a datamodule's training data."""
 
     def on_train_start(self) -> None:
-        """Make Lightning stop at the planned number of steps, wherever in an epoch that falls."""
+        """Make Lightning stop at the planned number of steps, also inside an epoch."""
         if self.memory_map is not None and not any(in_file(p) for p in self.parameters()):
             raise UserError(
-                f"model.memory_map is {self.memory_map}, and no table of {type(self).__name__} on {self.device} lies "
-                "in a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
+                f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
+                "a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
             )
         optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
         self.trainer.fit_loop.epoch_loop.max_steps = self.descent.steps(self.total_steps)
-        draw_from(self.trainer, self.global_step)  # a resumed run draws on, where draws are repeatable at all
+        draw_from(self.trainer, self.global_step)  # a resumed run continues the draws, if they are repeatable
         if self.releases and self.global_step == 0:
             data: Any = getattr(self.trainer, "datamodule", None)
             if data is None:
-                raise UserError(f"{type(self).__name__} looks at all data before training: fit it with a datamodule")
+                raise UserError(f"{type(self).__name__} sums over all data before training: fit it with a datamodule")
             self.prepare(data, self.descent.sums)
 
     @property
@@ -145,7 +145,7 @@ class Learner(pl.LightningModule):
         epochs = self.trainer.max_epochs
         if epochs is None or epochs < 0:
             if limit < 0:
-                raise UserError("the run has no end: give trainer.max_epochs or trainer.max_steps")
+                raise UserError("the length of the run is not given: set trainer.max_epochs or trainer.max_steps")
             return limit
         steps = batches.steps(epochs) if batches is not None else int(self.trainer.estimated_stepping_batches)
         return min(limit, steps) if limit >= 0 else steps
@@ -184,20 +184,20 @@ class Learner(pl.LightningModule):
 
 
 def refuse_unless(fits: bool, name: str, value: object) -> None:
-    """Say in one line that an argument of a model makes no sense."""
+    """Refuse an argument of a model that is out of range."""
     if not fits:
-        raise UserError(f"model.{name} is {value}: that makes no model, give another")
+        raise UserError(f"model.{name} is {value}, which is out of range: give another value")
 
 
 def draw_from(trainer: pl.Trainer, step: int) -> None:
-    """Let the training loader draw from this step on: a loader with workers may have drawn ahead before it was known.
+    """Let the training loader draw from this step on, because its workers may have drawn batches before.
 
-    Workers start anew, too, so that they see what the loader's `worker_init_fn` is now.
+    Workers are also started again, so that they use the present `worker_init_fn` of the loader.
     """
     loader, fetcher = trainer.train_dataloader, trainer.fit_loop._data_fetcher
     sampler: Any = getattr(loader, "batch_sampler", None)
     if hasattr(sampler, "step"):
         sampler.step = step
     if isinstance(loader, DataLoader) and loader.num_workers and fetcher is not None:
-        loader._iterator = None  # workers that persist
+        loader._iterator = None  # stops persistent workers
         iter(fetcher)

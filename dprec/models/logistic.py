@@ -13,7 +13,7 @@ from dprec.models.clicks import ClickModel, FeatureTables, log_counts
 
 
 class Logistic(ClickModel):
-    """Logistic regression: one weight for each id and each count's logarithm. What a network has to beat."""
+    """Logistic regression: one weight for each id and each count's logarithm. The baseline for networks."""
 
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
         super().__init__(numbers, vocabularies, **options)

@@ -1,4 +1,4 @@
-"""A softmax over a few items instead of the whole catalogue, so that a step does not grow with the catalogue."""
+"""A softmax over a few items in place of the catalogue, so that the cost of a step does not grow with the catalogue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Negatives: TypeAlias = int | Literal["in-batch"] | None
 
 
 class SharedNegatives:
-    """`count` distinct items of the catalogue for each step, uniform and independent of anybody's data.
+    """`count` distinct items of the catalogue for each step, uniform and independent of all data.
 
-    One draw serves all users of a step. It is a function of the step and of a key from torch's generator, so that
-    micro-batches agree, a resumed run draws on, and who is in the batch changes nothing. It is no secret.
+    All users of a step share one draw. It is a function of the step and of a key from torch's generator, so it is the
+    same in all micro-batches and in a resumed run, and does not depend on the users in the batch. It is not secret.
 
     >>> negatives = SharedNegatives(items=1001, count=3)
     >>> torch.equal(negatives.of(7), negatives.of(7)), torch.equal(negatives.of(7), negatives.of(8))
@@ -37,9 +37,9 @@ class SharedNegatives:
         return _drawn(self._key, step, self.catalogue, self.count)
 
     def softmax(self, hidden: Tensor, table: Tensor, target: Tensor, step: int) -> Tensor:
-        """Return the cross-entropy (B, T) with the step's negatives standing for the whole catalogue.
+        """Return the cross-entropy (B, T) with the step's negatives in place of the whole catalogue.
 
-        Each stands for `catalogue / count` items, which makes the sum over the catalogue unbiased; with as many
+        Each negative has the weight `catalogue / count`, which makes the sum over the catalogue unbiased; with as many
         negatives as items the loss is exact.
         """
         ids = self.of(step).to(target.device)
@@ -55,7 +55,7 @@ def _drawn(key: int, step: int, catalogue: int, count: int) -> Tensor:
 def in_batch_softmax(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
     """Return the cross-entropy (B, T) over the distinct targets of all users in the micro-batch.
 
-    Popular items are no more often negatives than others, which is the usual correction by their frequency.
+    Every distinct target is a negative once, so popular items need no correction by their frequency.
     """
     return sampled_softmax(hidden, table, target, target[target != 0].unique(), weight=1.0)
 
@@ -63,12 +63,12 @@ def in_batch_softmax(hidden: Tensor, table: Tensor, target: Tensor) -> Tensor:
 def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, weight: float) -> Tensor:
     """Return log(exp(own score) + weight Σ exp(scores of ids)) - own score: (B, T), 0 where there is no target.
 
-    A position's own target is left out of its negatives, which depends on that position alone.
+    A position's own target is left out of its negatives. This depends only on that position.
     """
     outside = target == 0  # (B, T)
     hidden = hidden.masked_fill(outside.unsqueeze(-1), 0.0)  # scores of padding must not overflow
     rows = F.embedding(ids, table)
-    # The loss knows differences of scores alone. Items that have much in common would leave only rounding of them.
+    # The loss depends only on differences of scores. If items have a large common part, rounding would hide these.
     common = rows.detach().sum(0) / max(1, len(ids))
     own = (hidden * (F.embedding(target, table) - common)).sum(-1)
     others = F.linear(hidden, rows - common)  # (B, T, K)
@@ -77,7 +77,7 @@ def sampled_softmax(hidden: Tensor, table: Tensor, target: Tensor, ids: Tensor, 
 
 
 def shared_negatives(negatives: Negatives, items: int) -> SharedNegatives | None:
-    """Return what draws a number of items for all users alike; None where the loss takes others or all."""
+    """Return the object that draws shared negatives; None if the loss uses in-batch negatives or all items."""
     if negatives is None or negatives == "in-batch":
         return None
     if isinstance(negatives, bool) or not isinstance(negatives, int) or negatives < 1:

@@ -1,4 +1,4 @@
-"""Torch's optimizers, for gradients that hold some rows of a table as well as for whole ones."""
+"""Torch's optimizers for whole gradients and for gradients that hold only some rows of a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import zeros_beside
 
-FLOOR = 0.5  # least divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 were measured to be worse
+FLOOR = 0.5  # smallest divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 gave worse results
 
 
 class _Rowwise(torch.optim.Optimizer):
-    """Takes whole gradients the optimizer's own way, and sparse ones row by row: other rows keep value and state."""
+    """Passes whole gradients to the optimizer, and steps sparse ones row by row: other rows keep value and state."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         result = None
-        if closure is not None:  # Lightning's, in which its callbacks see the gradients
+        if closure is not None:  # Lightning's; in it, callbacks see the gradients
             with torch.enable_grad():
                 result = closure()
         sparse = [(group, p) for group in self.param_groups for p in group["params"] if _is_sparse(p)]
@@ -32,7 +32,7 @@ class _Rowwise(torch.optim.Optimizer):
             parameter.grad = None
             if group["weight_decay"]:
                 raise UserError(
-                    "model.weight_decay changes every row of a table, and privacy.sparsity some rows only: "
+                    "model.weight_decay changes every row of a table, but privacy.sparsity only some rows: "
                     "set model.weight_decay 0"
                 )
         self.step_whole()
@@ -47,7 +47,7 @@ class _Rowwise(torch.optim.Optimizer):
 
     @abstractmethod
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Step these rows, each there once, by their gradient."""
+        """Step these distinct rows by their gradient."""
 
 
 class SGD(_Rowwise, torch.optim.SGD):
@@ -58,7 +58,7 @@ class SGD(_Rowwise, torch.optim.SGD):
 
 
 class _RowwiseAdam(_Rowwise):
-    """Adam whose averages of a row see the steps in which the row has a gradient, as torch's SparseAdam's do."""
+    """Adam that updates a row's averages only in steps in which the row has a gradient, as torch's SparseAdam does."""
 
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (slow, fast) = self.state[parameter], group["betas"]
@@ -74,7 +74,7 @@ class _RowwiseAdam(_Rowwise):
         parameter.index_add_(0, rows, mean / scale, alpha=-group["lr"] / (1 - slow**steps))
 
     def scale(self, square: Tensor, eps: float) -> Tensor:
-        """Turn the mean square of an entry's gradients into what its steps are divided by, in place."""
+        """Turn the mean square of an entry's gradients into the divisor of its steps, in place."""
         return square.sqrt_().add_(eps)
 
 
@@ -87,17 +87,17 @@ class AdamW(_RowwiseAdam, torch.optim.AdamW):
 
 
 class AdamBC(_RowwiseAdam, torch.optim.Adam):
-    """Adam that divides by the size of the gradient itself, without that of the noise in it.
+    """Adam that divides by the size of the gradient without its noise.
 
-    Noise of variance s² adds s² to every mean square, and where it is most of it, Adam steps alike in all entries. It
-    is known and taken off; `noise` tells s, which is 0 without privacy: then this is Adam. What is left is an
-    estimate, so entries without a signal are divided by `FLOOR` s.
+    Noise of variance s² adds s² to every mean square. If it is the larger part, Adam's steps have the same size in all
+    entries. AdamBC subtracts s², which `noise` returns; without privacy it is 0, and this is Adam. The difference is
+    an estimate, so entries without a signal are divided by `FLOOR` s.
     """
 
     def __init__(self, *args: Any, noise: Callable[[], float], **options: Any) -> None:
         super().__init__(*args, **options)
         self.noise = noise
-        self._room = torch.empty(0)  # kept between steps: fresh memory is dear
+        self._room = torch.empty(0)  # kept between steps, because fresh memory is slow
 
     def scale(self, square: Tensor, eps: float) -> Tensor:
         known = self.noise() ** 2
@@ -128,22 +128,22 @@ KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc
 
 
 def refuse_unsteppable(optimizers: Any, schedules: Any) -> None:
-    """Refuse what `configure_optimizers` gave if it cannot be stepped once a batch, by the batch's gradient alone."""
+    """Refuse optimizers of `configure_optimizers` that cannot step once a batch, from only the batch's gradient."""
     if not isinstance(optimizers, torch.optim.Optimizer) or isinstance(optimizers, _MockOptimizer):
         count = len(optimizers) if isinstance(optimizers, (list, tuple)) else 0
         raise UserError(
-            f"configure_optimizers gives {count} optimizers, and a step is one optimizer's: give one, with parameter "
+            f"configure_optimizers returns {count} optimizers, but a step uses one: return one, with parameter "
             "groups for what differs"
         )
     closure = inspect.signature(type(optimizers).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UserError(
-            f"{type(optimizers).__name__} asks for the loss several times a step, and a step has one gradient: use "
+            f"{type(optimizers).__name__} asks for the loss several times a step, but a step has one gradient: use "
             "another optimizer"
         )
     if isinstance(schedules, (list, tuple)) and schedules:
         raise UserError(
-            f"configure_optimizers gives {len(schedules)} schedules: give one, such as "
+            f"configure_optimizers returns {len(schedules)} schedules: return one, such as "
             "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler of them"
         )
     if isinstance(schedules, ReduceLROnPlateau):
@@ -161,11 +161,11 @@ def make(
     momentum: float,
     noise: Callable[[], float] = lambda: 0.0,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer by its name in recipes. `noise` tells the standard deviation of the noise in an entry."""
+    """Return an optimizer by its name in recipes. `noise` returns the standard deviation of the noise in an entry."""
     if kind not in KINDS:
         raise UserError(f"model.optimizer is '{kind}'; use {', '.join(KINDS)}")
     if momentum and kind != "sgd":
-        raise UserError(f"model.momentum is for sgd, and model.optimizer is {kind}: leave one out")
+        raise UserError(f"model.momentum is for sgd, but model.optimizer is {kind}: leave one out")
     own: dict[str, dict[str, Any]] = {"sgd": {"momentum": momentum}, "adam_bc": {"noise": noise}}
     # Fused: one pass over each table, without scratch of the table's size.
     return KINDS[kind](parameters, lr=rate, weight_decay=decay, fused=True, **own.get(kind, {}))

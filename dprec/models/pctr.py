@@ -1,4 +1,4 @@
-"""The pCTR model of AdaFEST: every feature in a width of its own, then one network over all of them."""
+"""The pCTR model of AdaFEST: a vector for every feature, whose width depends on the feature, then one network."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dprec.models.clicks import ClickModel, FeatureTables, log_counts, network
 
 
 class PCTR(ClickModel):
-    """Predicts a click by a network over the features' vectors, side by side with the counts' logarithms.
+    """Predicts a click by a network over the features' vectors and the counts' logarithms.
 
     A feature of V ids gets a vector of width 2 V^¼, rounded down.
 
     Args:
         hidden: widths of the network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
-        embedding_std: standard deviation of the tables' first values.
-        low_rank: numbers of an id, if fewer than its vector has; a matrix makes the vector of them.
+        embedding_std: standard deviation of the tables' initial values.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector.
     """
 
     def __init__(

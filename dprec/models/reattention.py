@@ -1,12 +1,12 @@
-"""How the noise of private training travels through a Transformer, and what it does to attention scores.
+"""How the noise of private training propagates through a Transformer, and how it changes attention scores.
 
-Every activation has an error of mean zero, taken to be Gaussian with one variance for all coordinates of a
-position. The functions say what a layer makes of that variance; all of them work on plain numbers, without
-gradient. Errors of different sources count as independent, dropout is left out, and an activation is its own mean.
-A block that starts as the mean adds what it also keeps: after two and more, variances are up to half as large again.
+The error of every activation is assumed to be Gaussian with mean zero and one variance for all coordinates of a
+position. The functions compute how a layer changes that variance, on plain numbers without gradient. Errors of
+different sources count as independent, dropout is left out, and the activation counts as its mean. A block that starts
+as the mean adds a vector that it also keeps, so after two or more such blocks true variances are up to half larger.
 
-An error of variance v in a key adds a multiple of v to the logarithm of its expected score: the less is known of
-an item, the more attention it draws. `corrected` takes that off.
+An error of variance v in a key adds a multiple of v to the logarithm of its expected score: the noisier an item's
+vector, the more attention it gets. `corrected` subtracts this.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-STRIPE = 64  # queries whose attention weights are held at a time
-CERTAIN = 8.0  # standard deviations beyond which the sign of a Gaussian is certain in float32
-HELD = 1 << 16  # numbers of one kind that a rule over coordinates holds at a time
-EIGHT = 8  # the width of heads that fused attention on a GPU wants a multiple of
-# Gauss-Hermite nodes above 0, and weights, for the standard Gaussian; the node at 0 has what is left to 1.
+STRIPE = 64  # queries whose attention weights are in memory at a time
+CERTAIN = 8.0  # in standard deviations: beyond this, the sign of a Gaussian is certain in float32
+HELD = 1 << 16  # numbers of one kind that a rule over coordinates has in memory at a time
+EIGHT = 8  # fused attention on a GPU needs heads whose width is a multiple of this
+# Gauss-Hermite nodes above 0, and weights, for the standard Gaussian; the node at 0 has the remaining weight.
 NODES = (
     (1.154405394739968, 0.240123178605013),
     (2.366759410734541, 0.030757123967587),
@@ -36,7 +36,7 @@ Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor, Tensor])
 
 
 def _one_operation(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Let whoever watches torch's functions, as private training does, see one in place of the many inside."""
+    """Present this function to a mode that intercepts torch's functions, as private training does, as one call."""
 
     def operation(*args: Tensor | float) -> Result:
         if has_torch_function(args):
@@ -75,7 +75,7 @@ def through_linear(mean: Tensor, variance: Tensor, weight: Tensor, weight_error:
 def through_layer_norm(mean: Tensor, variance: Tensor, gain: Tensor, weight_error: Tensor, eps: float) -> Tensor:
     """Variance of g z + b with z = (x - m) / s, mean over coordinates: u mean(g²) + σ² (mean(z²) + u) + σ², u = v / s².
 
-    The statistics m and s are taken as constants: they are means over all coordinates, whose errors cancel.
+    The statistics m and s count as constants: they are means over all coordinates, whose errors cancel.
     """
     spread = _square_norm(mean - mean.mean(-1, keepdim=True)) / mean.shape[-1]
     scale = spread + eps
@@ -101,7 +101,7 @@ def through_relu(mean: Tensor, variance: Tensor) -> Tensor:
 def through_gelu(mean: Tensor, variance: Tensor) -> Tensor:
     """Variance of X Φ(X), mean over coordinates, for X ~ N(mean, variance): by Gauss-Hermite quadrature.
 
-    Within 1 % for a standard deviation up to 1, 10 % beyond.
+    It is within 1 % for a standard deviation up to 1, and within 10 % for larger ones.
 
     >>> through_gelu(torch.zeros(1, 1, 1), torch.full((1, 1), 0.01))
     tensor([[0.0025]])
@@ -110,7 +110,7 @@ def through_gelu(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _relu(mean: Tensor, variance: Tensor) -> Tensor:
-    # Beyond certainty, squares would drown what is left.
+    # Where the sign is certain, the squares would hide the rest in rounding.
     ratio = (mean / _std(variance)).clamp_(-CERTAIN, CERTAIN)
     below = (ratio * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
     expected = ratio.square().mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi)).addcmul_(ratio, below)
@@ -122,14 +122,14 @@ def _gelu(mean: Tensor, variance: Tensor) -> Tensor:
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     for node, weight in NODES:
         for place in (node, -node):
-            away = F.gelu(mean + place * std).sub_(centre)  # of the size of the error, so that little cancels
+            away = F.gelu(mean + place * std).sub_(centre)  # about as large as the error, so that little cancels
             first.add_(away, alpha=weight)
             second.addcmul_(away, away, value=weight)
     return second.addcmul_(first, first, value=-1).mean(-1)
 
 
 def _by_stripe(rule: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
-    """Apply a rule to (B, T, d) and (B, T), so few positions at a time that what it holds stays in the cache."""
+    """Apply a rule to (B, T, d) and (B, T), with few positions at a time, so that its numbers stay in the cache."""
     positions = max(1, HELD // (mean.shape[0] * mean.shape[2]))
     parts = zip(mean.split(positions, 1), variance.split(positions, 1), strict=True)
     return torch.cat([rule(*part) for part in parts], 1)
@@ -138,7 +138,7 @@ def _by_stripe(rule: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance:
 @_one_operation
 @torch.no_grad()
 def through_attention(query: Tensor, key: Tensor, variance: Tensor, scale: float) -> Tensor:
-    """Variance of Σ_s a(t, s) V(s), mean over heads: Σ_s a(t, s)² v(s), with the causal weights a as they are.
+    """Variance of Σ_s a(t, s) V(s), mean over heads: Σ_s a(t, s)² v(s), with exact causal weights a.
 
     Args:
         query: (B, heads, T, w).
@@ -162,10 +162,10 @@ def through_attention(query: Tensor, key: Tensor, variance: Tensor, scale: float
 def corrected(query: Tensor, key: Tensor, value: Tensor, key_variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Widen queries, keys and values (B, heads, T, d) so that q·k / √d becomes q·k / √d - ‖q‖² v / 2d.
 
-    Given q and a key with variance v in each coordinate, q·k / √d has the variance ‖q‖² v / d: half of it is what
-    the error adds to the logarithm of the expected score. It has rank one over (query, key): one more column of
-    both holds it, and attention needs no mask. Columns of zeros fill the width up to what fused kernels want; of
-    the attention's output, computed with scale 1 / √d, the first d columns count. No gradient runs through v or ‖q‖².
+    Given q and a key with variance v in each coordinate, q·k / √d has the variance ‖q‖² v / d. The error adds half of
+    it to the logarithm of the expected score. This term has rank one over (query, key), so one more column in both
+    holds it, and attention needs no mask. Columns of zeros extend the width to that of fused kernels. Of the
+    attention's output, computed with scale 1 / √d, use the first d columns. No gradient flows through v or ‖q‖².
 
     Args:
         key_variance: v (B, T).

@@ -1,4 +1,4 @@
-"""A causal network whose attention knows how much private training could learn of what it reads."""
+"""A causal network whose attention accounts for the noise in its inputs and weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dprec.models.causal_network import Block, CausalAttention, CausalNetwork
 
 
 class ReAttentiveNetwork(CausalNetwork):
-    """Takes off attention scores what errors in weights and inputs add to them (`dprec.models.reattention`).
+    """Subtracts from attention scores what errors in weights and inputs add to them (`dprec.models.reattention`).
 
     Errors are propagated through the layers beside the activations, as numbers without gradient. Without errors this
     is the `CausalNetwork`, bit for bit.
@@ -20,12 +20,12 @@ class ReAttentiveNetwork(CausalNetwork):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Kept with the weights, so that a checkpoint is evaluated as it was trained.
+        # Saved with the weights, so that a checkpoint is evaluated with the same errors.
         self.weight_error: Tensor
         self.register_buffer("weight_error", torch.zeros(()))
 
     def forward(self, x: Tensor, error: Tensor | None = None) -> Tensor:
-        """Return what each position has seen so far, for x (B, T, d) whose coordinates have standard errors (B, T)."""
+        """Return the output of each position, for x (B, T, d) whose coordinates have standard errors (B, T)."""
         if error is None or not len(self.blocks):
             return super().forward(x)
         x = self.placed(x)
@@ -38,9 +38,9 @@ class ReAttentiveNetwork(CausalNetwork):
 
 
 class _Tracked:
-    """A block that also says what becomes of the variance of what it reads.
+    """A block that also propagates the variance of its input.
 
-    After the last block's keys nobody asks for a variance any more: it is None from there.
+    After the last block's keys the variance is not needed, and is None.
     """
 
     def __init__(self, block: Block, weight_error: Tensor, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Recurrent recommenders: torch's own GRU and LSTM over a user's history, items in and out through one table."""
+"""Recurrent recommenders: torch's GRU and LSTM over a user's history, with one table for input and output items."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dprec.models.learner import refuse_unless
 
 
 class Recurrent(SequenceRecommender):
-    """Predicts the next item from a state that is updated with every item; a subclass says by which cell.
+    """Predicts the next item from a state that every item updates; a subclass chooses the cell.
 
     Args:
         dim: width of items and hidden states.
-        layers: number of recurrent layers, each of which reads the states of the one below.
-        dropout: share of activations dropped in training: items as they are read, between layers, and at the end.
+        layers: number of recurrent layers; each reads the states of the one below.
+        dropout: share of activations dropped in training: of input items, between layers, and at the end.
     """
 
     def __init__(self, items: int, dim: int = 64, layers: int = 1, dropout: float = 0.2, **options: Any) -> None:
@@ -25,7 +25,7 @@ class Recurrent(SequenceRecommender):
         refuse_unless(layers >= 1, "layers", layers)
         refuse_unless(0 <= dropout < 1, "dropout", dropout)
         self.dropout = nn.Dropout(dropout)
-        # Between layers: torch warns where there is nothing between.
+        # Only between layers: torch warns if there is one layer.
         self.cell = self.make_cell(dim, layers, dropout if layers > 1 else 0.0)
 
     @abstractmethod

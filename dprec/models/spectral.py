@@ -1,4 +1,4 @@
-"""A recommender from two looks at the data and few parameters: what private recommenders have to beat."""
+"""A recommender from two sums over the data and few parameters: the baseline for private recommenders."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dprec.models.spectral_items import SpectralItems, spectral_releases
 class Spectral(Recommender):
     """Scores the most popular items by a trained mix of spectral item vectors of the recent history.
 
-    What is trained is how the last items of a history are weighed, how their descriptions mix, and a bias: thousands of
+    It trains only the weights of a history's last items, the mix of their descriptions, and a bias: thousands of
     numbers instead of millions.
 
     Args:
         top: how many of the most popular items it describes and recommends; the others follow by popularity.
-        rank: most eigenvectors that describe an item.
-        window: how far apart two items of a history still count as met together.
-        decay: by which a pair counts less with each step apart.
+        rank: the most eigenvectors that describe an item.
+        window: the largest distance in a history at which two items count as seen together.
+        decay: the factor by which a pair counts less for each step of distance.
         damping: power of an item's popularity that its pairs are divided by.
-        recent: how many of the last items are weighed.
+        recent: how many of the last items get a weight.
         frequency_share: part of the privacy budget for the items' popularity.
-        pair_share: part for the items met together. Training has the rest.
+        pair_share: part for pairs of items seen together. Training has the rest.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Spectral(Recommender):
         self.described.prepare(data.training, sums)
 
     def encode(self, history: Tensor) -> Tensor:
-        """Return what each position (B, T) has seen so far, itself included: (B, T, r)."""
+        """Return a vector for each position (B, T) that summarises the history up to and including it: (B, T, r)."""
         return self.described.recent(history, self.described(history))
 
     def losses(self, batch: SequenceBatch) -> Tensor:

@@ -16,14 +16,14 @@ from dprec.models.spectral import Spectral
 
 
 class SpectralFormer(Spectral):
-    """The spectral recommender, plus what a causal Transformer makes of the same item vectors.
+    """The spectral recommender, plus the output of a causal Transformer on the same item vectors.
 
-    An item table is most of a Transformer's parameters and gets most of the noise. Here the items are described by a
-    release, once, and the network trains on top. Its last layer norm starts at 0, so that training starts from the
-    spectral ranking instead of from nothing.
+    An item table is most of a Transformer's parameters and gets most of the noise. Here one release describes the
+    items, and the network trains on these descriptions. Its last layer norm starts at 0, so training starts from the
+    spectral ranking.
 
-    Re-Attention knows the errors of the vectors: those the release's noise leaves, and for items it does not
-    describe, that nothing is known. The error of all other weights is that of one gradient step.
+    Re-Attention uses the errors of the vectors: the noise of the release, and for items that it does not describe, an
+    error as large as a vector. The error of all other weights is that of one gradient step.
 
     Args:
         rank: width of items and hidden vectors; `heads` divides it.
@@ -33,7 +33,7 @@ class SpectralFormer(Spectral):
         dropout: share of activations dropped in training.
         activation: relu or gelu.
         error_scale: factor of all errors; 0 turns Re-Attention off.
-        options: those of `Spectral`.
+        options: arguments of `Spectral`.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class SpectralFormer(Spectral):
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        return super().releases_of(arguments)  # its shares are handed on as they are
+        return super().releases_of(arguments)  # it uses the shares unchanged
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
         self.network.weight_error.fill_(self.error_scale * self.descent.noise)
         self.vector_error.fill_(self.error_scale * float(self.described.error))
         if self.descent.noise:
-            self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # a vector has length 1 on average
+            self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # vectors have mean length 1
 
     def encode(self, history: Tensor) -> Tensor:
         items = self.described(history)

@@ -1,7 +1,7 @@
-"""Items described by two noisy sums over all users, which stay as they are while a model learns to use them.
+"""Items described by two noisy sums over all users; the descriptions do not change while a model trains.
 
-Noise hurts a sum of many users least when it has few entries and every user says much. So: one sum says which
-items are popular, one says which of these are met together; its leading eigenvectors describe the items.
+Noise has the smallest effect on a sum with few entries to which every user contributes much. So one sum counts the
+users of each item, and one counts which popular items are seen together; its leading eigenvectors describe the items.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dprec.data.histories import Histories
 from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.models.learner import refuse_unless
 
-MIX = 3.0  # scale of the scores before anything is trained
-FADE = 0.85  # by which an item of a history counts less with each that follows, before anything is trained
-FILLS = 4  # rounds of finding vectors and the diagonal in turns
+MIX = 3.0  # scale of the scores before training
+FADE = 0.85  # before training, the weight of an item of a history falls by this with each later item
+FILLS = 4  # rounds that find the vectors and then the diagonal
 FLOOR = 1.0  # users' worth of popularity that every item has
 
 
 def spectral_releases(frequency_share: float, pair_share: float) -> tuple[Release, Release]:
-    """How many users met each item, and which items were met together."""
+    """How many users saw each item, and which items they saw together."""
     return Release("item frequencies", frequency_share), Release("items met together", pair_share)
 
 
 class SpectralItems(nn.Module):
-    """The most popular items, their vectors, and what is trained to rank them by the items of a history.
+    """The most popular items, their vectors, and the trained parameters that rank them by the items of a history.
 
     The arguments are those of `Spectral`.
     """
@@ -113,7 +113,7 @@ class SpectralItems(nn.Module):
         return mixed
 
     def loss(self, encoded: Tensor, targets: Tensor) -> Tensor:
-        """Return each user's mean cross-entropy over the chosen items, at positions a chosen item follows."""
+        """Return each user's mean cross-entropy over the chosen items, at positions whose next item is chosen."""
         wanted = self.place[targets]  # (B, T)
         loss = F.cross_entropy(
             self._logits(encoded).flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=self.top
@@ -123,7 +123,7 @@ class SpectralItems(nn.Module):
     def scores(self, encoded: Tensor) -> Tensor:
         """Return the scores of all items (B, items) for encoded histories (B, r)."""
         known = self._logits(encoded)
-        # Others come after all that are described, the most popular first.
+        # The other items come after all described ones, the most popular first.
         tail = self.popularity - self.popularity.max() - 1
         scores = known.amin(1, keepdim=True) + tail.expand(len(known), -1)
         return scores.scatter(1, self.chosen.expand(len(known), -1), known)
@@ -140,11 +140,11 @@ class SpectralItems(nn.Module):
 def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> tuple[np.ndarray, float]:
     """Return vectors (n, rank) of mean length 1 whose products are the strictly upper-triangular sums, denoised.
 
-    Also the standard error that the noise leaves in their coordinates, on average.
+    Also return the mean standard error of their coordinates from the noise.
 
-    Noise of this standard deviation has eigenvalues up to 2 · noise · √n; what does not rise above is dropped,
-    what does is shrunk to its likely size. The sums do not say what an item's product with itself is: that follows
-    from the vectors, found anew with it a few times.
+    Noise of this standard deviation has eigenvalues up to 2 · noise · √n. Smaller eigenvalues are dropped, larger ones
+    are shrunk to their likely size. The sums do not have an item's product with itself: it is computed from the
+    vectors, and the vectors are computed again with it, a few times.
 
     >>> vectors, error = spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise=0.0)
     >>> vectors.shape, error
@@ -161,6 +161,6 @@ def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> tuple[np.nda
     mean = np.linalg.norm(described, axis=1).mean()
     if not (mean > 0 and math.isfinite(mean)):
         return described, 0.0
-    # To first order a vector's coordinate k is off by the noise of its row along eigenvector k, over √value k.
+    # To first order, the error of a vector's coordinate k is the noise of its row along eigenvector k, over √value k.
     left = values[leading][shrunk[leading] > 0]
     return described / mean, float(noise * np.sqrt((1 / left).sum() / rank) / mean)

@@ -1,4 +1,4 @@
-"""Embedding tables in memory, or in a file where they may be larger than memory; their values are the same."""
+"""Embedding tables in memory, or in a file if they may be larger than memory; the values are the same."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, *
     if memory_map is None:
         return kind(rows, dim, **options)
     made = kind(rows, dim, _weight=_in_folder(memory_map, rows, dim), **options)
-    made.reset_parameters()  # draws what it would have drawn in memory
+    made.reset_parameters()  # draws the same values as in memory
     return made
 
 
 def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
-    """Return another table with the same values, which is trained too."""
+    """Return another table with the same initial values, which is trained too."""
     with torch.no_grad():
         if memory_map is None:
             weight = table.weight.clone()

@@ -1,4 +1,4 @@
-"""The Transformer of DPFormer: causal self-attention over a user's history, items in and out through one table."""
+"""The Transformer of DPFormer: causal self-attention over a user's history, one table for input and output items."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Transformer(SequenceRecommender):
         blocks: number of Transformer blocks.
         feedforward: hidden width of each block's two-layer network; None means 4 * dim.
         dropout: share of activations dropped in training.
-        norm: where the layer norms stand: before each sublayer (pre) or after it (post).
+        norm: where the layer norms are: before each sublayer (pre) or after it (post).
         activation: relu or gelu.
-        network_scale: factor of positions and of what blocks add to the items' vectors. Small, it leaves most of a
-            user's clipped gradient to the items (docs/dpformer.md).
-        start_mean: each block begins by adding this times about the mean of the history, layer-normed if the norm
-            stands first; null for random weights.
-        tied: read and score items with the same table; False gives the output a table of its own.
+        network_scale: factor of the positions and of what blocks add to the items' vectors. With a small factor, most
+            of a user's clipped gradient belongs to the items (docs/dpformer.md).
+        start_mean: at the start, each block adds about this times the mean of the history, layer-normed with pre; null
+            for random weights.
+        tied: read and score items with the same table; False: a separate table for each.
     """
 
     kind_of_network: type[CausalNetwork] = CausalNetwork

@@ -8,7 +8,7 @@ from typing import Any
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
 from dprec.gradients.parameters import trained_parameters
-from dprec.sparsity.rows.batch_rows import Users
+from dprec.sparsity.rows.counts import Users
 from dprec.sparsity.rows.row_rules import RowRules
 
 
@@ -27,7 +27,8 @@ class Periods:
         if period != self._now:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
-            self._rules.enter(period, trained, trained_parameters(trained.module), own, sums)
+            periods = len(self._sampling.periods)
+            self._rules.learn(period, trained, trained_parameters(trained.module), own, sums, periods)
 
 
 class UsersOfAPeriod:

@@ -13,61 +13,65 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.gradients.parameters import PaddingRow
 from dprec.gradients.row_sum import RowSum
-from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
+
+
+class Gate:
+    """What every step passes before anything of it is computed. This one lets all pass, and keeps no record."""
+
+    def admit(self, batch: Sequence[Any]) -> None:
+        """Refuse a batch that is not the one that was drawn."""
+
+    def record(self) -> None:
+        """Put on record what is about to be released: noise is drawn afterwards."""
 
 
 class PrivateGradient:
     """(1/B) (Σ_u clip(g_u) + σ C N(0, I)), with B the expected batch, never the drawn one.
 
     The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
-    model. One noise draw per call, however many micro-batches. Noise is made for `most` users, a public number, and a
-    step of more is refused. `before_release` is called with the batch before noise is drawn, so that what
-    is about to be released is on record first.
-
-    `admit` is called first, and may refuse the batch.
+    model. One noise draw per call, however many micro-batches. A step of more users than the noise is made for is
+    refused. σ is the part of the step's noise multiplier that choices of rows leave to gradients.
     """
 
     def __init__(
         self,
         clipping: Clipping,
-        noise_multiplier: float,
-        expected_batch: float,
-        noise: GaussianNoise,
+        noise: StepNoise,
         padding: Iterable[PaddingRow] = (),
-        before_release: Callable[[], None] = lambda: None,
         rules: RowRules | None = None,
-        admit: Callable[[Sequence[Any]], None] = lambda batch: None,
-        most: int | None = None,
+        gate: Gate | None = None,
         check: StepCheck | None = None,
     ) -> None:
         self.clipping = clipping
-        self.noise_multiplier = noise_multiplier
-        self.expected_batch = expected_batch
         self.noise = noise
         self.padding = tuple(padding)
-        self.before_release = before_release
         self.rules = rules or RowRules()
-        self.admit = admit
-        self.most = most_users(expected_batch) if most is None else most
+        self.gate = gate or Gate()
         self.check = check or StepCheck()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
+    @property
+    def noise_multiplier(self) -> float:
+        """That of gradients alone."""
+        return self.noise.multiplier * self.rules.gradient_noise
+
     def __call__(
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
     ) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
-        self.admit(batch)
+        self.gate.admit(batch)
         users = sum(map(len, batch))
-        if users > self.most:
+        if users > self.noise.most:
             raise UserError(
-                f"a step has {users} users where the noise is made for {self.most} at most: expect a larger batch"
+                f"a step has {users} users where the noise is made for {self.noise.most} at most: expect a larger batch"
             )
         losses = of_somebody(losses)
-        self.before_release()
+        self.gate.record()
         self.check.begin()
         for parameter in parameters.values():
             parameter.grad = None
@@ -90,19 +94,19 @@ class PrivateGradient:
                     add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
             self.check.sums(Summed(parameters, losses, drawn, sums))
-        std = self.noise_multiplier * self.clipping.max_norm * (1 + rounding(self.most))
+        std, expected = self.noise.std(self.clipping.max_norm, self.rules.gradient_noise), self.noise.expected_batch
         for name, total in sums.items():
             parameter = parameters[name]
             self.check.noising(name, total)
             if isinstance(total, RowSum):
-                gradient = self.rules.released(name, total, std).div_(self.expected_batch)
+                gradient = self.rules.released(name, total, std).div_(expected)
             else:
-                self.noise.add_(total, std)
+                self.noise.source.add_(total, std)
                 for padding in self.padding:
                     if padding.parameter == name:
                         total[padding.row] = 0.0
-                gradient = self._gradients[name].copy_(total.div_(self.expected_batch))
-            self.check.noised(name, gradient if isinstance(total, RowSum) else total, self.expected_batch, std)
+                gradient = self._gradients[name].copy_(total.div_(expected))
+            self.check.noised(name, gradient if isinstance(total, RowSum) else total, expected, std)
             parameter.grad = gradient.to(parameter.dtype)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))

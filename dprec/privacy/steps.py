@@ -17,11 +17,11 @@ from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import Unchanged
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.noise.gaussian import most_users
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.step import Gate, PrivateGradient
 from dprec.verify.drawn import Drawn
 from dprec.verify.self_check import SelfCheck
 
@@ -35,7 +35,7 @@ class Trained:
     optimizer: Optimizer
 
 
-class PrivateSteps(OfTheRun):
+class PrivateSteps(OfTheRun, Gate):
     """Takes the steps of a run. Each is `draw`, then the gradient by `descent`, then `release`, then the optimizer.
 
     `taken` of the run's `total` steps were taken before, by a run that this one goes on with.
@@ -55,27 +55,16 @@ class PrivateSteps(OfTheRun):
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
         run.coarse |= any(p.dtype.itemsize < 4 for p in parameters.values())
-        sigma, unit = run.sigma * rules.gradient_noise, run.clipping.max_norm / sampling.expected_batch
-        most = most_users(sampling.expected_batch)
-        rules.begin(module, parameters, run.sigma, unit, run.noise, most)
+        noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
+        rules.begin(module, parameters, noise, run.clipping.max_norm)
         if run.steps == 0:
-            rules.prepare(trained, parameters, loading, sums, len(sampling.periods))
+            rules.learn(None, trained, parameters, loading, sums, len(sampling.periods))
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
-        gradient = PrivateGradient(
-            run.clipping,
-            sigma,
-            sampling.expected_batch,
-            run.noise,
-            padding_rows(module),
-            run.record,
-            rules,
-            loading.refuse_other,
-            most,
-            check,
-        )
-        self.descent = PrivateDescent(gradient, sums, sigma * unit, run.steps + allowed)
+        gradient = PrivateGradient(run.clipping, noise, padding_rows(module), rules, self, check)
+        std = gradient.noise_multiplier * (run.clipping.max_norm / noise.expected_batch)
+        self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         owing = [name for name in parameters if rules.defer and rules.over(name)]
         self._unchanged, self._owing = Unchanged(module, owing), [id(parameters[name]) for name in owing]
         self._before = run.steps
@@ -92,6 +81,12 @@ class PrivateSteps(OfTheRun):
         self._unchanged.begin()
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
+
+    def admit(self, batch: Any) -> None:
+        self._loading.refuse_other(batch)
+
+    def record(self) -> None:
+        self.run.record()
 
     def release(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""

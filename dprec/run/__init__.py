@@ -1,1 +1,1 @@
-"""One run from its settings to its folder: train, save, resume, rank, recommend."""
+"""One run, from its settings to its folder: train, save, resume, evaluate, recommend."""

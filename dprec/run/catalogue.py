@@ -1,4 +1,4 @@
-"""The items of a run where the run itself chooses them: once, before anything else looks at the data."""
+"""The items of a run that chooses them itself: once, before anything else reads the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dprec.training.callback import Privacy
 
 
 def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str, Any] | None = None) -> None:
-    """Choose the items of data that await it, and enter that in the ledger; a resumed run keeps what it has chosen."""
+    """Choose the items if the data needs it, and enter the choice in the ledger; a resumed run keeps its items."""
     if not getattr(data, "awaits_catalogue", False):
         return
     if checkpoint is not None:
@@ -26,7 +26,7 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
             privacy.begin_with(Partition.recorded(ledger.events), on_record=True)
         return
     if privacy is None:
-        raise UserError("data.catalogue is private, and there is no privacy block to pay for it: leave it out")
+        raise UserError("data.catalogue is private, but no privacy block pays for it: leave it out, or add one")
     found = data.found
     users = len(found.offsets) - 1
     partition = privacy.partition(int(np.count_nonzero(np.diff(found.offsets))), data.catalogue_share)

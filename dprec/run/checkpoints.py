@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds beyond Lightning's own, when it is written, and a model out of it."""
+"""Checkpoints of a run: what they hold beyond Lightning's, when they are written, and how to load a model from one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the old checkpoint and renames; reads plain tensors and values only, and those from the file."""
+    """Writes a new file beside the old checkpoint and renames it; reads only plain tensors and values."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         replace_file(Path(path), lambda temporary: torch.save(checkpoint, temporary))
@@ -31,11 +31,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class SaveRun(pl.Callback):
-    """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with all that using the model takes.
+    """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with everything that using the model needs.
 
-    ``facts`` are plain values that stay the same while training; ``guarantee`` gives what holds at this step.
-    ``keep_generator`` makes dropout go on where it was; a private run must not, since how far the generator has
-    come tells how much the users drawn had in their histories.
+    ``facts`` are plain values that do not change during training; ``guarantee`` returns what holds at this step.
+    ``keep_generator`` lets dropout continue where it stopped. A private run must not set it, because the state of the
+    generator reveals how long the histories of the drawn users were.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SaveRun(pl.Callback):
 
     @property
     def seconds(self) -> float:
-        """Time spent training, that of the interrupted parts of the run included."""
+        """Time spent training, including the interrupted parts of the run."""
         return self.seconds_before + time.monotonic() - self._started
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -66,7 +66,7 @@ class SaveRun(pl.Callback):
         self._saved_at = trainer.global_step
 
     def on_train_batch_start(self, *_: Any) -> None:
-        if self._generator is not None:  # only now: making the data loaders has drawn from it
+        if self._generator is not None:  # not earlier, because making the data loaders draws from it
             torch.set_rng_state(self._generator)
             self._generator = None
 
@@ -81,7 +81,7 @@ class SaveRun(pl.Callback):
         if trainer.global_step != self._saved_at:
             trainer.save_checkpoint(self.run.checkpoint)
             write_json(self.run.privacy, self.guarantee())
-            # Not into the checkpoint: how long a step takes depends on whose histories are in it.
+            # Not into the checkpoint, because the time of a step depends on the histories in it.
             write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
 
@@ -105,39 +105,41 @@ class SaveRun(pl.Callback):
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
+    """A checkpoint that dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        # torch.load raises whatever a damaged pickle or zip happens to trip over.
+        # torch.load raises many kinds of error for a damaged pickle or zip.
         reason = textwrap.shorten(str(error), 80, placeholder=" ...")
-        raise UserError(f"{path} cannot be read as a checkpoint, it is damaged or something else: {reason}") from None
+        raise UserError(f"{path} cannot be read as a checkpoint ({reason}): give one that dprec.fit wrote") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
-        raise UserError(f"{path} is a checkpoint, but not one of dprec: give one that dprec.fit wrote")
+        raise UserError(f"{path} is not a checkpoint of dprec: give one that dprec.fit wrote")
     found = checkpoint["dprec"].get("format")
     if found != FORMAT:
         raise UserError(
-            f"{path} has checkpoint format {found}, this version reads {FORMAT}: use the dprec that wrote it"
+            f"{path} has checkpoint format {found}, but this version reads {FORMAT}: use the dprec that wrote it"
         )
     return checkpoint
 
 
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:
-    """The checkpoint of a run, named by its folder or as a file, and the trained model in it; no data is needed.
+    """The checkpoint of a run folder or a file, and the trained model in it; no data is needed.
 
-    Whoever wrote the file runs nothing here: a model's class outside of dprec is imported only from `trusted` modules.
+    The author of the file cannot run code here: a class outside of dprec is imported only from `trusted` modules.
     """
     path = checkpoint_of(run)
     checkpoint = read_checkpoint(path)
     ours = checkpoint["dprec"]
     refuse_foreign(ours["model"], str(path), trusted)
     described = dict(ours["model"])
-    if (described.get("init_args") or {}).get("memory_map"):  # where to write is not the file's to say
+    if (described.get("init_args") or {}).get("memory_map"):  # the file must not decide where to write
         described["init_args"] = {**described["init_args"], "memory_map": str(path.parent)}
     model: Learner = build(Learner, described, "model")
     try:
         model.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
-        raise UserError(f"{path} does not fit {ours['model']['class_path']}, has its code changed? {reason}") from None
+        raise UserError(
+            f"{path} does not fit {ours['model']['class_path']} ({reason}): use the code that wrote it"
+        ) from None
     return checkpoint, model.eval()

@@ -1,4 +1,4 @@
-"""What a command prints around its work: the notice of a stand-in, a guarantee, recommendations."""
+"""Output that several commands share: the notice of a stand-in, a guarantee, recommendations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def notice_box(console: Console, notice: str | None) -> None:
 
 
 def in_lines(guarantee: str) -> str:
-    """A guarantee with its assumptions, and what it leaves out, each on a line of its own.
+    """A guarantee, with its assumptions and what it does not cover on separate lines.
 
     >>> print(in_lines("private; assumed public: N; not covered: metrics"))
     private;

@@ -1,4 +1,4 @@
-"""What data is and what was done to it, in a small table: counts without noise, for the eyes of who holds the data."""
+"""A small table of facts about the data: counts without noise, only for the owner of the data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-# fact -> how it is said; those in the second group are shown where they are not 0
+# fact -> its text; those in the second group are shown only if they are not 0
 _ALWAYS = {"rows": "rows read", "events": "events", "users": "users", "items": "items"}
 _IF_ANY = {
     "not_as_where_says": "rows left out by data.where",
@@ -15,14 +15,14 @@ _IF_ANY = {
     "without_item_id": "rows left out, without an item id",
     "merged_user_ids": "other spellings of user ids",
     "merged_item_ids": "other spellings of item ids",
-    "items_met_again": "events with an item met before",
-    "duplicate_events": "events that stand in it twice",
+    "items_met_again": "events with an item that the user saw before",
+    "duplicate_events": "events that the log holds twice",
     "events_at_the_time_of_another": "events at the time of the user's event before",
 }
 
 
 def log_table(facts: Mapping[str, Any], title: str) -> Table:
-    """A log as it was read."""
+    """A table about a log."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     table.add_column()
     table.add_column(justify="right")

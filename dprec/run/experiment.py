@@ -1,4 +1,4 @@
-"""One run: data, guarantee and model put together, trained, judged and written down."""
+"""One run: makes data, guarantee and model, trains and evaluates the model, and writes the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dprec.training.callback import Privacy
 
 
 class Experiment:
-    """Settings made into objects, in the order in which a mistake in them is cheapest to find."""
+    """The objects that settings describe, made in the order that finds mistakes earliest."""
 
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
         tree = settings.tree
@@ -53,7 +53,7 @@ class Experiment:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
 
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
-        """The class to train in place of the one that is named."""
+        """The class to train in place of the named one."""
         return cls
 
     @property
@@ -70,7 +70,7 @@ class Experiment:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a ledger speaks about; with any of it changed, a resumed run is not the same run."""
+        """What a ledger is about; if any of it changes, a resumed run is not the same run."""
         return {
             f"{self.data.unit}s": self.data.users,
             "data.fingerprint": self.data.fingerprint,
@@ -80,7 +80,7 @@ class Experiment:
         }
 
     def train(self, run: RunFolder, console: Console, checkpoint: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Trains to the end, from ``checkpoint`` if there is one, and returns what metrics.json holds."""
+        """Train to the end, from ``checkpoint`` if there is one, and return the content of metrics.json."""
         if checkpoint is not None:
             refuse_other_data(checkpoint, self.identity, run)
             self.batches.step = checkpoint["dprec"]["step"]
@@ -93,13 +93,13 @@ class Experiment:
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
-        else:  # stopped after its last step: only the judgement is left to do
+        else:  # it stopped after its last step: only the evaluation remains
             steps, seconds = self._take_over(checkpoint), run.seconds
         device = trainer.strategy.root_device
         watched = {}
         if getattr(self.data, "validation", False):
             watched = {"validation": self.task.judge(self.model, self.data, "validation", self.metrics, device)}
-        # The one look at the test.
+        # The test is evaluated only here.
         results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device)
         report = {
             "run": self.name,
@@ -123,12 +123,12 @@ class Experiment:
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         try:
             trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
-        except SystemExit:  # how Lightning ends after Ctrl-C
+        except SystemExit:  # Lightning raises this after Ctrl-C
             raise Stopped(f"continue with: python -m dprec.fit --resume {run.path}") from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
-                f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}: "
-                "nothing can be said of its privacy; start a new run"
+                f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
+                "so no guarantee holds: start a new run"
             )
 
     def _take_over(self, checkpoint: Mapping[str, Any]) -> int:
@@ -142,10 +142,10 @@ class Experiment:
         callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]
         if self.settings.tree["trainer"]["enable_progress_bar"] is not False:
             callbacks.append(TrainingProgress(self.steps, self.task, self.privacy, console))
-        return [*callbacks, save]  # saved last: a checkpoint holds what the others have done in this step
+        return [*callbacks, save]  # last, so that a checkpoint holds what the others did in this step
 
     def _facts(self) -> dict[str, Any]:
-        """The part of a checkpoint that makes it enough to use the model, and to evaluate it on any data."""
+        """The part of a checkpoint that allows using the model, and evaluating it on any data, without other files."""
         tree = self.settings.tree
         return {
             "run": self.name,
@@ -161,7 +161,7 @@ class Experiment:
         }
 
     def _guarantee_so_far(self) -> dict[str, Any]:
-        """What privacy.json and a checkpoint say about the guarantee so far."""
+        """The content of privacy.json and of a checkpoint about the guarantee so far."""
         ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
         return {
             "guarantee": self.guarantee,
@@ -176,7 +176,7 @@ Kind = TypeVar("Kind", bound=Experiment)
 
 
 def sizes_for(model: type, data: Any) -> dict[str, Any]:
-    """The arguments of the model that the data decides; refused where the data knows nothing of the kind."""
+    """The arguments of the model that the data decides; refuses data that does not have them."""
     wanted = [name for name in from_data(model) if name in parameters(model)]
     missing = [name for name in wanted if name not in data.sizes]
     if missing:
@@ -188,7 +188,7 @@ def sizes_for(model: type, data: Any) -> dict[str, Any]:
 
 
 def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
-    """A new run in a folder of its own, which is claimed only once nothing is left to be refused; what was run."""
+    """Start a new run; claim its folder only after all checks of the settings. Return the experiment."""
     if settings.out is not None:
         RunFolder(Path(settings.out)).refuse_if_taken()
     experiment = kind(settings)
@@ -204,7 +204,7 @@ def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
 
 
 def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]) -> Kind:
-    """Goes on with an interrupted run; its checkpoint is read only once nobody else can write another."""
+    """Continue an interrupted run; read its checkpoint only after no other process can write one."""
     with training_alone(run.config):
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)

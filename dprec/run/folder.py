@@ -1,4 +1,4 @@
-"""A run's folder: what it holds, how it is claimed, and files that are either whole or not there."""
+"""A run's folder: its files, how a run claims it, and how files are written so that no part of one is ever seen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """How long the run has trained up to its checkpoint, as far as that was written down."""
+        """The training time up to the checkpoint, as far as it was recorded."""
         try:
             return float(json.loads(self.clock.read_text(encoding="utf-8"))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -69,7 +69,7 @@ class RunFolder:
             )
 
     def claim(self, settings: str) -> None:
-        """Makes the folder this run's by creating config.yaml; of two runs that try, one is refused."""
+        """Claim the folder for this run by creating config.yaml; if two runs try, one is refused."""
         self.refuse_if_taken()
         text = f"# Run again: python -m dprec.fit {self.config} --out NEW_FOLDER\n"
         try:
@@ -82,20 +82,23 @@ class RunFolder:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}") from None
 
     def _make(self) -> None:
-        """The folder, for nobody else to read: not all in it is private. One that was there keeps its rights."""
+        """Make the folder, unreadable for others because some files are not private. Keep an old folder's rights."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
             return
         if os.name == "posix" and stat.S_IMODE(self.path.stat().st_mode) & 0o077:
-            print(f"warning: others can read {self.path}, and not all in it is private: chmod 700", file=sys.stderr)
+            print(
+                f"warning: others can read {self.path}, and some of its files are not private: run chmod 700",
+                file=sys.stderr,
+            )
 
     def refuse_if_finished(self) -> None:
         if self.metrics.exists():
             raise UserError(f"the run in {self.path} is finished: give another --out to train again")
 
     def release(self) -> None:
-        """Gives the folder back if nothing was trained, so that a mistake at the first step costs nothing."""
+        """Release the folder if nothing was trained, so that a mistake at the first step costs nothing."""
         if self.checkpoint.exists():
             return
         for path in (self.config, self.privacy):
@@ -108,13 +111,13 @@ class RunFolder:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Strict JSON, written whole or not at all; a figure that is not finite becomes null."""
+    """Write strict JSON, completely or not at all; a number that is not finite becomes null."""
     text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """``write(temporary path)``, then one rename: a kill at any moment leaves the old file or the new one."""
+    """Call ``write(temporary path)``, then rename once: after a kill, either the old or the new file is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -137,7 +140,7 @@ def _strict(value: Any) -> Any:
 
 
 def checkpoint_of(run: str) -> Path:
-    """The checkpoint that RUN means: a run folder's last one, or a .ckpt file itself."""
+    """The checkpoint that RUN names: the last one of a run folder, or a .ckpt file."""
     path = Path(run)
     if path.is_file():
         return path
@@ -146,5 +149,7 @@ def checkpoint_of(run: str) -> Path:
     checkpoint = RunFolder(path).checkpoint
     if not checkpoint.is_file():
         missing = checkpoint.relative_to(path)
-        raise UserError(f"{run} holds no {missing}: it is no run, or it stopped before its first checkpoint")
+        raise UserError(
+            f"{run} holds no {missing}, so it is not a run or stopped before its first checkpoint: give another run"
+        )
     return checkpoint

@@ -1,4 +1,4 @@
-"""One process at a time trains in a run folder: two would each spend the budget and report only their own part."""
+"""Only one process trains in a run folder: two would each spend the budget and report only their own part."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ except ImportError:  # a platform without POSIX locks
 
 @contextmanager
 def training_alone(config: Path) -> Iterator[None]:
-    """Holds a lock on a run's config.yaml, which every run has and none rewrites; refuses where another holds it.
+    """Hold a lock on a run's config.yaml, which every run has and no run rewrites; refuse if another process holds it.
 
-    The system drops the lock with the process, so a run that was killed leaves nothing to clean up.
+    The system releases the lock when the process ends, so a killed run leaves nothing to clean up.
     """
     if fcntl is None:
         yield

@@ -1,4 +1,4 @@
-"""What a run says of itself: a promise before its first step, what it spent, and the table at its end."""
+"""What a run reports: a promise before its first step, its cost, and the table at its end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def spending(privacy: Privacy | None) -> dict[str, Any]:
 
 
 def sparsity(privacy: Privacy | None) -> dict[str, Any]:
-    """What strategies for tables saved, per step; nothing where there are none."""
+    """What strategies for tables saved per step; empty without strategies."""
     report = {} if privacy is None else privacy.rules.report()
     return {"sparsity": report} if report else {}
 
 
 def promise(privacy: Privacy | None, steps: int) -> str:
-    """One line before the first step: what the run will be able to say of itself, and what it will not."""
+    """One line before the first step: what the run will guarantee, or that it is not private."""
     if privacy is None:
         return "NOT PRIVATE: no privacy block"
     if privacy.repeatable:
@@ -52,7 +52,7 @@ def promise(privacy: Privacy | None, steps: int) -> str:
 
 
 def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any], run: RunFolder, planned: int) -> None:
-    """The model beside what it has to beat, what it cost in privacy and where everything lies."""
+    """The model beside its baseline, its cost in privacy, and the run folder."""
     console.print(table)
     lines = [verdict]
     if (validation := report.get("validation")) is not None:
@@ -80,7 +80,7 @@ def _times(factor: float) -> str:
 
 
 def peak_memory_mb() -> float | None:
-    """The most memory this process ever held, where the system tells it."""
+    """The peak memory of this process, if the system reports it."""
     if resource is None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""The arithmetic of a run's guarantee before the run."""
+"""Computes a run's guarantee before the run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dprec.training.callback import Privacy
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Noise, sampling and ε along the way of a run that has not begun."""
+    """Noise, sampling, and ε after parts of a run that has not started."""
 
     run: str
     users: int
-    items: int | None  # V, None where nobody counted or the data has none
+    items: int | None  # V, None if it was not counted or the data has none
     batch_size: int
     sampling: str
     sampling_rate: float
@@ -38,16 +38,16 @@ class RunPlan:
     noise_to_batch: float  # σ/B: noise in the mean gradient, in units of the clipping norm
     delta: float
     epsilon: float
-    after: list[dict[str, float]]  # steps and ε after each tenth
-    releases: list[dict[str, Any]]  # noisy sums over all users before the first step, or over those of a `period`
+    after: list[dict[str, float]]  # steps and ε after each tenth of the run
+    releases: list[dict[str, Any]]  # noisy sums before the first step, over all users or those of a `period`
     stand_in: bool = False
-    notice: str | None = None  # where users and items were counted in stand-in data
+    notice: str | None = None  # if users and items were counted in stand-in data
     unit: str = "user"  # what "users" are
-    periods: int = 0  # that training goes through one after the other; the sampling rate is then the largest
+    periods: int = 0  # training passes them in order; the sampling rate is then the largest of them
 
     @classmethod
     def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
-        """Counts users and items in the data unless told how many users there are."""
+        """Count users and items in the data, unless the number of users is given."""
         tree = settings.tree
         if tree["privacy"] is None:
             raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
@@ -59,7 +59,7 @@ class RunPlan:
         if users is None:
             data = settings.make("data")
             if getattr(data, "awaits_catalogue", False):
-                raise UserError("a private catalogue is chosen once, in the run: plan with --users N, without the data")
+                raise UserError("only the run chooses a private catalogue, once: plan without the data, with --users N")
             data.setup("fit")
             batches, items = data.batches, task_of(model).describe(data).get("items")
             notice = data.notice
@@ -131,20 +131,20 @@ def _batches(settings: Settings, users: int) -> UserBatches:
     if "sampling" not in given or "batch_size" not in given:
         raise UserError(f"--users: {data['class_path']} has no sampling and batch_size to plan with; leave --users out")
     if given.get("period_days") is not None:
-        raise UserError("--users: with data.period_days the records of each period count; leave --users out")
-    module = settings.make("data")  # which reads no data yet
+        raise UserError("--users: data.period_days needs the number of records of each period; leave --users out")
+    module = settings.make("data")  # this reads no data
     return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)
 
 
 def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Release, ...]:
-    """What the model will ask for before training: from its class if that must say the same, else from a model."""
+    """The releases of the model before training: from its class if the class must know them, else from a model."""
     if model.releases is Learner.releases:
         return ()
     if _place(model, "releases_of") <= min(_place(model, "releases"), _place(model, "__init__")):
         return model.releases_of(settings.tree["model"]["init_args"])
     if data is None:
         raise UserError(
-            f"--users: only a model of {path_of(model)} says what it asks for before training: "
+            f"--users: the class {path_of(model)} does not say which releases it needs before training: "
             "write its releases_of, or leave --users out"
         )
     learner: Learner = settings.make("model", sizes_for(model, data))
@@ -152,12 +152,12 @@ def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Rele
 
 
 def _place(cls: type, name: str) -> int:
-    """How far up, from a class to its bases, this is written."""
+    """The position among a class and its bases of the one that defines this name."""
     return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 def _released(releases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What is told of releases: a line for those of all users, and one for those of periods, equal ones once."""
+    """The text about releases: a line for those of all users and one for those of periods; equal ones appear once."""
     told: dict[str, list[str]] = {}
     for one in releases:
         when = "released before" if one["period"] is None else "released by period"

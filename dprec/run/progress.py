@@ -1,4 +1,4 @@
-"""What one sees while a run trains: a bar on a terminal, a line every tenth elsewhere."""
+"""The progress of training: a bar on a terminal, elsewhere a line after every tenth of the run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dprec.run.tasks import Task
 from dprec.training.callback import Privacy
 
-LEAST_SECONDS = 2.0  # between two looks at ε, which costs a composition of the whole ledger
-LINES = 10  # printed where there is no terminal
+LEAST_SECONDS = 2.0  # between two computations of ε, each of which composes the whole ledger
+LINES = 10  # printed if there is no terminal
 
 
 class TrainingProgress(pl.Callback):

@@ -1,4 +1,4 @@
-"""Continuing a run: with the settings it was started with, or not at all where the guarantee would change."""
+"""Continues a run with the settings of its start, and refuses any change that would change the guarantee."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dprec.run.checkpoints import read_checkpoint
 from dprec.run.folder import RunFolder
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
-# Where the data lies, how it is cut into micro-batches and who is ranked changes neither the guarantee nor the model.
+# The place of the data, its micro-batches and the ranked users change neither the guarantee nor the model.
 FREE = (
     "out",
     "name",
@@ -38,9 +38,7 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
         return None
     out = line.take("out")
     if checkpoint is not None and checkpoint != "last":
-        raise UserError(
-            f"--ckpt_path is {checkpoint!r}: only `last` is known, with the run's folder in --out or --resume"
-        )
+        raise UserError(f"--ckpt_path is {checkpoint!r}: give last, with the run's folder in --out or --resume")
     if resume is None and out is None:
         raise UserError("--ckpt_path last does not say which run: add --out RUN, or use --resume RUN")
     if resume is not None and out is not None and Path(out) != Path(resume):
@@ -53,10 +51,10 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
 
 
 def stored_settings(line: CommandLine, run: RunFolder) -> tuple[Settings, dict[str, Any] | None]:
-    """The run's own settings, with what may change taken from ``line``, and its checkpoint if it came to one.
+    """The run's settings, with the settings that may change from ``line``, and its checkpoint if it has one.
 
-    A recipe on the line may be the one the run was started with: what the run's overrides replaced in it
-    stays replaced. Any other difference is refused in one line.
+    The line may name the recipe of the run: values that the run's overrides replaced stay replaced. Any other
+    difference is refused in one line.
     """
     checkpoint = read_checkpoint(run.checkpoint) if run.checkpoint.exists() else None
     free = [(key, value) for key, value in line.overrides if _is_free(normal(key))]
@@ -90,7 +88,7 @@ def _compare(key: str, old: Any, new: Any, run: RunFolder) -> None:
         raise UserError(
             f"cannot resume {run.path} with another {key}: "
             f"it was started with {_show(old)}, this is {_show(new)}; "
-            "leave it out, or train anew with another --out"
+            "leave it out, or start a new run with another --out"
         )
 
 
@@ -101,10 +99,10 @@ def _show(value: Any) -> str:
 
 
 def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any], run: RunFolder) -> None:
-    """The users, the catalogue and the plan a ledger speaks about must be those it goes on to speak about."""
+    """Refuse users, a catalogue or a plan that differ from those of the ledger."""
     for key, old in checkpoint["dprec"]["identity"].items():
         if identity.get(key) != old:
             raise UserError(
                 f"cannot resume {run.path}: {key} was {old} and is {identity.get(key)} now; "
-                "give the data and settings the run was started with"
+                "give the data and settings of its start"
             )

@@ -1,4 +1,4 @@
-"""Raw item ids in, raw item ids and scores out; needs a checkpoint and nothing else."""
+"""Recommends from a checkpoint alone: takes raw item ids, returns raw item ids and scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dprec.run.checkpoints import load_run
 
 @dataclass(frozen=True)
 class Recommendations:
-    """The ``count`` best next items for a history, those already in it left out unless asked for."""
+    """The ``count`` best next items for a history; items of the history are left out by default."""
 
     model: Recommender
     catalogue: Catalogue
@@ -33,15 +33,17 @@ class Recommendations:
     ) -> Recommendations:
         checkpoint, model = load_run(run, trusted)
         if not isinstance(model, Recommender):
-            raise UserError(f"{run} holds a {type(model).__name__}, which ranks no items: give a run of a recommender")
+            raise UserError(
+                f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender"
+            )
         return cls(model, Catalogue(checkpoint["dprec"]["catalogue"]), count, exclude_seen)
 
     def answer(self, raw: Sequence[str], where: str) -> dict[str, Any]:
-        """``history``, ``items`` and ``scores``; ``error`` instead where no item of the history is known."""
+        """``history``, ``items`` and ``scores``, or ``error`` if no item of the history is known."""
         known, unknown = self.catalogue.encode_history(raw)
         if not known:
             reason = (
-                f"none of its items is known: {_few(unknown)}; the run's ids are such as {self.catalogue.raw(1)}"
+                f"none of its items is known: {_few(unknown)}; give ids of the run, such as {self.catalogue.raw(1)}"
                 if unknown
                 else "the history is empty"
             )
@@ -53,7 +55,7 @@ class Recommendations:
 
     @torch.inference_mode()
     def best(self, history: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Ids and scores of the best items, best first; fewer than ``count`` where the catalogue ends."""
+        """Ids and scores of the best items, best first; fewer than ``count`` if the catalogue is smaller."""
         seen = torch.tensor([list(history)])  # (1, S)
         recent = seen[:, -self.model.max_length :]
         scores = self.model.scores(RankingBatch(recent, torch.zeros(1, dtype=torch.long), seen))[0].float()
@@ -76,8 +78,8 @@ def split_ids(text: str) -> list[str]:
 def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
     """One history a line, with its line number: ids as in ``--history``, or in a .jsonl file a list of ids.
 
-    A JSON line may also be an object with a ``history``, so that what the command wrote can be read again.
-    `-` is standard input, whose first line shows whether it is JSON.
+    A JSON line may also be an object with a ``history``, so the command can read its own output. `-` is standard
+    input, whose first line shows whether it is JSON.
     """
     path = Path(file)
     try:
@@ -87,10 +89,10 @@ def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
     if not any(line.strip() for line in lines):
         raise UserError(f"{file} is empty: give one history a line")
     is_json = path.suffix in (".jsonl", ".json", ".ndjson")
-    if file == "-":  # no name to go by
+    if file == "-":  # it has no name
         is_json = next(line for line in lines if line.strip()).lstrip().startswith(("[", "{"))
     read = _json_ids if is_json else lambda line, where: split_ids(line)
-    # All lines are read before the first answer: a mistake on the last one should not come after a million.
+    # All lines are read before the first answer, so that a mistake in the last line shows at once.
     return iter([(n, read(line, f"{file}, line {n}")) for n, line in enumerate(lines, 1) if line.strip()])
 
 

@@ -1,4 +1,4 @@
-"""The Lightning trainer of a run: how long it trains, and which of its switches would break the guarantee."""
+"""The Lightning trainer of a run: its number of steps, and the switches that it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dprec.run.folder import RunFolder
 
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
-    """One line for a switch that would make the run something else than it says, with privacy or without."""
+    """Refuse a switch that would make the run differ from its settings, with or without privacy."""
     refuse_switches(trainer)
     for key, reason in (
         ("fast_dev_run", "set trainer.max_steps to 1 instead"),
@@ -31,19 +31,19 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
 
 
 def total_steps(settings: Settings, batches: Any) -> int:
-    """``trainer.max_steps`` if set, else what ``trainer.max_epochs`` come to; an override beats a recipe."""
+    """``trainer.max_steps`` if set, else the steps of ``trainer.max_epochs``; an override wins over a recipe."""
     steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
     if steps < -1:
-        raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to go by trainer.max_epochs")
+        raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
     if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
         steps = -1
     if steps == 0 or (steps < 0 and (epochs is None or epochs < 1)):
-        raise UserError("how long to train is not said: give trainer.max_epochs or trainer.max_steps, at least 1")
+        raise UserError("the length of training is not given: set trainer.max_epochs or trainer.max_steps, at least 1")
     return steps if steps > 0 else max(batches.steps(epochs), 1)
 
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
-    """A trainer that ends after ``steps``, logs into the run folder and writes whole checkpoints only."""
+    """A trainer that ends after ``steps``, logs into the run folder and writes only complete checkpoints."""
     options = settings.trainer()
     options |= {
         "enable_progress_bar": False,  # ours shows ε

@@ -6,6 +6,20 @@ from dprec.sparsity.eana import EANA
 from dprec.sparsity.exponential import ExponentialSelection
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
-from dprec.sparsity.rows.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule
+from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, RowChoice
+from dprec.sparsity.rows.strategy import Strategy
 
-__all__ = ["EANA", "FEST", "AdaFEST", "BatchRows", "Dense", "ExponentialSelection", "LazyDP", "Strategy"]
+__all__ = [
+    "EANA",
+    "FEST",
+    "TOUCHED",
+    "AdaFEST",
+    "BatchRows",
+    "Dense",
+    "ExponentialSelection",
+    "LazyDP",
+    "NoiseSchedule",
+    "RowChoice",
+    "Strategy",
+]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dprec.sparsity.rows.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
 from dprec_kernels.contribution_map import contribution_map
 
 
-class AdaFEST(Strategy):
+class AdaFEST(RowChoice):
     """Lets those rows change whose noisy count of users in the batch reaches a threshold.
 
     Each user's rows count 1, scaled down to norm `max_contribution` over all tables together, and every row of every
@@ -27,8 +27,6 @@ class AdaFEST(Strategy):
         options: those of `Strategy`.
     """
 
-    looks: ClassVar[bool] = True
-
     def __init__(
         self, threshold: float = 5.0, noise_ratio: float = 2.0, max_contribution: float = 1.0, **options: Any
     ) -> None:
@@ -42,8 +40,7 @@ class AdaFEST(Strategy):
     def relative_noise(self) -> float:
         return self.noise_ratio
 
-    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
-        assert batch is not None
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         sizes = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
         return contribution_map(
             batch.row,

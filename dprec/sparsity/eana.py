@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dprec.sparsity.rows.strategy import Noised, Strategy
+from torch import Tensor
+
+from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice, Touched
 
 
-class EANA(Strategy):
+class EANA(RowChoice):
     """Adds a step's noise to rows with a gradient alone: as fast as training without privacy, and not private.
 
     Which rows have moved tells what was in the batch: a row still at its start was in nobody's history, and a row
@@ -15,5 +17,7 @@ class EANA(Strategy):
     noise there is.
     """
 
-    noised: ClassVar[Noised] = "touched"
     broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so which rows moved shows what users did"
+
+    def choose(self, batch: object, among: Tensor | None) -> Touched:
+        return TOUCHED

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from dprec.noise.gaussian import ROUNDING
-from dprec.sparsity.rows.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
 
 
-class ExponentialSelection(Strategy):
+class ExponentialSelection(RowChoice):
     """Lets `keep` rows change in each step, drawn with a preference for large gradients.
 
     A row is worth the norm of the sum of the users' gradients there, each user's clipped to norm `max_norm` over all
@@ -30,8 +30,6 @@ class ExponentialSelection(Strategy):
         options: those of `Strategy`.
     """
 
-    looks: ClassVar[bool] = True
-
     def __init__(self, keep: int = 1_000, noise_ratio: float = 1.0, max_norm: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         for name, value in (("keep", keep), ("noise_ratio", noise_ratio), ("max_norm", max_norm)):
@@ -47,8 +45,7 @@ class ExponentialSelection(Strategy):
         """The pure ε of each draw that, `keep` times, counts as this noise multiplier."""
         return pure_epsilon(1 / (sigma * math.sqrt(self.keep))) if sigma else math.inf
 
-    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
-        assert batch is not None
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         space = self.space.size if among is None else len(among)
         rows, worth = batch.summed(self.max_norm)
         if among is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +11,13 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from dprec.accounting.release import ExactSums, Portion, Release
+from dprec.accounting.release import Release
 from dprec.errors import UserError
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.row_choice import Counts, RowChoice
 from dprec_kernels.ordering import is_among
 
 
-class FEST(Strategy):
+class FEST(RowChoice):
     """Trains the rows that most users look up, and leaves all others as they are.
 
     How many users look up a row is taken from a noisy sum, in which each user's rows have norm 1 together. Its share of
@@ -80,15 +80,14 @@ class FEST(Strategy):
         if self.public_counts:
             self._rows = self._largest(self._read(Path(self.public_counts)))
 
-    def prepare(self, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
-        self._rows = self._largest(sums(self._release(None), self.space.size, users, portions()))
-
-    def enter(self, period: int, users: int, portions: Callable[[], Iterable[Portion]], sums: ExactSums) -> None:
-        if self.counts == "all" or period < self._periods or (self.counts == "first" and period):
+    def learn(self, period: int | None, counts: Counts) -> None:
+        if period is not None and period < self._periods:  # a later pass
             return
-        counts = torch.from_numpy(sums(self._release(period), self.space.size, users, portions()))
-        self._sum, self._periods = counts + self._sum if self._periods else counts, period + 1
-        self._rows = self._largest(self._sum.numpy().copy())
+        found = counts(self._release(period))
+        if period is not None:
+            found = self._sum = found + self._sum if self._periods else found
+            self._periods = period + 1
+        self._rows = self._largest(found)
 
     def choose(self, batch: object, among: Tensor | None) -> Tensor:
         return self._rows if among is None else self._rows[is_among(self._rows, among)]
@@ -107,17 +106,18 @@ class FEST(Strategy):
         self._rows, self._sum = state["rows"], state.get("sum", self._sum[:0])
         self._periods, self._resumed = int(state.get("periods", 0)), True
 
-    def _largest(self, counts: np.ndarray) -> Tensor:
-        counts[self.space.padding.numpy()] = -np.inf
+    def _largest(self, noisy: Tensor) -> Tensor:
+        counts = noisy.cpu().numpy().copy()
+        counts[self.space.padding.cpu().numpy()] = -np.inf
         if not self.per_table:
-            return torch.from_numpy(np.sort(_top(counts, self.keep)))
+            return torch.from_numpy(np.sort(_top(counts, self.keep))).to(self.space.device)
         each, rows, start = max(1, self.keep // len(self.space.tables)), [], 0
         for table in self.space.tables.values():
             rows.append(start + np.sort(_top(counts[start : start + table.rows], each)))
             start += table.rows
-        return torch.from_numpy(np.concatenate(rows))
+        return torch.from_numpy(np.concatenate(rows)).to(self.space.device)
 
-    def _read(self, file: Path) -> np.ndarray:
+    def _read(self, file: Path) -> Tensor:
         try:
             given = pl.read_csv(file, schema_overrides={"table": pl.String, "row": pl.Int64, "count": pl.Float64})
             named = {name: (part["row"], part["count"]) for (name,), part in given.group_by("table")}
@@ -128,7 +128,7 @@ class FEST(Strategy):
             if name not in self.space.tables or not rows.is_between(0, self.space.tables[name].rows - 1).all():
                 raise UserError(f"FEST.public_counts: {file} names rows of '{name}' that the model does not have")
             counts[self.space.flat(name, torch.from_numpy(rows.to_numpy().copy())).numpy()] = values.to_numpy()
-        return counts
+        return torch.from_numpy(counts)
 
 
 def _top(counts: np.ndarray, most: int) -> np.ndarray:

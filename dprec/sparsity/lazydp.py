@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.optim import SGD, Optimizer
@@ -13,14 +13,13 @@ from torch.optim import SGD, Optimizer
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy_tables import Aggregated, LazyTable, Replayed
-from dprec.sparsity.recursion import Rates
-from dprec.sparsity.rows.strategy import Noised, Strategy
-from dprec.sparsity.rows.tables import RowSpace
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.tables import RowSpace, Table
 
 RESTART = 1 << 61  # far from the numbers of steps
 
 
-class LazyDP(Strategy):
+class LazyDP(NoiseSchedule):
     """DP-SGD exactly, but a row gets the noise of the steps it was not read in when it is next read.
 
     The noise of many steps is drawn at once, from the distribution of their sum: exact for any schedule of the
@@ -35,9 +34,6 @@ class LazyDP(Strategy):
         aggregate: draw the noise of many steps at once; otherwise replay it step by step, to show that it is the same.
         options: those of `Strategy`.
     """
-
-    noised: ClassVar[Noised] = "later"
-    owes: ClassVar[bool] = True
 
     def __init__(self, aggregate: bool = True, **options: Any) -> None:
         super().__init__(**options)
@@ -76,18 +72,10 @@ class LazyDP(Strategy):
             self._refuse_fork()
             self._tables[name].settle(ids)
 
-    def update(self, optimizer: Optimizer) -> None:
-        """Apply one step to the tables, whose gradients the optimizer then does not see."""
+    def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         self._owing = True
         self._refuse_fork()
-        for group in optimizer.param_groups:
-            rates = Rates(group["lr"], group["weight_decay"], group["momentum"])
-            for lazy in self._tables.values():
-                if any(p is lazy.parameter for p in group["params"]):
-                    gradient = lazy.parameter.grad
-                    assert gradient is not None
-                    lazy.step(gradient.indices()[0], gradient.values(), rates)
-                    lazy.parameter.grad = None
+        self._tables[table.name].step(rows, values, rates)
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""

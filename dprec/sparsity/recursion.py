@@ -15,17 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dprec.sparsity.rows.noise_schedule import Rates
+
 SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
 DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds is known to 1e-5 of itself from here on
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The settings of SGD in one step."""
-
-    rate: float  # η
-    decay: float = 0.0  # λ
-    momentum: float = 0.0  # μ
 
 
 class Decayed:

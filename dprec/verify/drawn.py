@@ -35,6 +35,10 @@ class Drawn:
                 self.random = self.random or not alike(first, self._made(users))
         return self.random
 
+    def differs(self, users: Sequence[int], made: list[Any], readings: int = 1) -> bool:
+        """Whether the data of these users is other than this when it is asked for again. No generator is moved."""
+        return any(not alike(made, self.parts(users)) for _ in range(readings))
+
 
 def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists of micro-batches hold the same numbers."""

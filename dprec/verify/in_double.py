@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
-from dprec.gradients.layout import RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.tape import FORM
+from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
 
 LOW = (torch.float32, torch.bfloat16, torch.float16)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
-from dprec.gradients.contribution import Contribution, Rows, SharedRows
+from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read
 from dprec.sparsity.rows.row_rules import RowRules
@@ -145,16 +145,11 @@ class _AsTheyCome:
 
 def _places(recorded: Recorded, name: str) -> Tensor | None:
     """Number the rows of a table that is only looked up; return them, None for another table."""
-    uses = recorded.contributions.get(name, [])
-    if not uses or not all(isinstance(use, (Rows, SharedRows)) for use in uses):
+    reads = as_look_ups(recorded.contributions.get(name, ()))
+    if not reads:
         return None
-    look_ups = [use for use in uses if isinstance(use, (Rows, SharedRows))]
-    rows = distinct(torch.cat([use.ids.flatten() for use in look_ups]))
-    moved: list[Contribution] = []
-    for use in look_ups:
-        ids = torch.searchsorted(rows, use.ids.contiguous())
-        moved.append(Rows(ids, use.values) if isinstance(use, Rows) else SharedRows(ids, use.left, use.right))
-    recorded.contributions[name] = moved
+    rows = distinct(torch.cat([use.ids.flatten() for use in reads]))
+    recorded.contributions[name] = [use.numbered(rows) for use in reads]
     return rows
 
 

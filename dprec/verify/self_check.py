@@ -43,7 +43,7 @@ FIRST = 4  # users of the first step that are checked; later one
 TRIES = 6  # to find users with a gradient
 WHOLE = 8  # the whole batch is taken in one of so many checks
 AGAIN = 2  # a difference is looked at so many times more, beside the weights as they are: a kink is no error
-READINGS = 8  # of a step's data, before it counts as not random
+READINGS = 64  # of what was compared, before a difference counts as no chance of the data's
 NUDGE = 1e-3
 SAME = 1e-4  # of the clipping norm: by so much a sum may differ from itself done again, for each root of a user
 STEADY = 1e-5  # of its norm: by so much a user's gradient may differ from itself
@@ -66,6 +66,7 @@ class Case:
     alone: list[Any]
     with_user: list[Any]
     without: list[Any]
+    asked: Sequence[tuple[Sequence[int], list[Any]]] = ()  # which of them the data was asked for, and of whom
 
 
 class SelfCheck(StepCheck):
@@ -116,8 +117,8 @@ class SelfCheck(StepCheck):
             while left and tries < TRIES:
                 case = self._case(step.parts, whole and not tries and not judge.low)
                 found, exact = judge.problem(case.alone, case.with_user, case.without), judge.exact
-                if found is not None and self._again(judge, step.parameters, case) and not self._other_data():
-                    raise BrokenPromise(found)
+                if found is not None and self._again(judge, step.parameters, case) and not self._other_data(case):
+                    raise BrokenPromise(found + self._of_another_batch(step, case))
                 left, tries = left - any(squares(exact).values()), tries + 1  # who has no gradient tells little
             if whole:
                 self._compare_with_released(step)
@@ -173,11 +174,13 @@ class SelfCheck(StepCheck):
                 alone = self._drawn.parts([user])
                 if sum(map(len, alone)) != 1:
                     raise BrokenPromise(f"the data gives {sum(map(len, alone))} rows for a user: give one row each")
-                others = [other for other in users if other != user]
-                if whole:
-                    return Case(alone, list(parts), self._drawn.parts(others))
-                some = secrets.SystemRandom().sample(others, min(FEW - 1, len(others)))
-                return Case(alone, self._drawn.parts([user, *some]), self._drawn.parts(some))
+                rest = [other for other in users if other != user]
+                if not whole:
+                    rest = secrets.SystemRandom().sample(rest, min(FEW - 1, len(rest)))
+                asked = [([user], alone), (rest, self._drawn.parts(rest))]
+                if not whole:
+                    asked.append(([user, *rest], self._drawn.parts([user, *rest])))
+                return Case(alone, list(parts) if whole else asked[-1][1], asked[1][1], asked)
         number, place = secrets.choice([(n, row) for n, part in enumerate(parts) for row in range(len(part))])
         part = parts[number]
         rest = [other for other in range(len(part)) if other != place]
@@ -188,10 +191,21 @@ class SelfCheck(StepCheck):
         some = sorted(secrets.SystemRandom().sample(rest, min(FEW - 1, len(rest))))
         return Case(alone, [select_users(part, [place, *some])], [select_users(part, some)] if some else [])
 
-    def _other_data(self) -> bool:
-        """Whether the data turns out to be random only now, so that other data was compared."""
-        before, users = self._drawn.random, self._drawn.users
-        return bool(users) and not before and self._drawn.at_random(users, READINGS)
+    def _other_data(self, case: Case) -> bool:
+        """Whether the data turns out to be random only now, however rarely, so that other data was compared."""
+        if any(self._drawn.differs(users, made, READINGS) for users, made in case.asked):
+            return True
+        return bool(case.asked) and self._drawn.at_random(self._drawn.users, READINGS)
+
+    def _of_another_batch(self, step: Summed, case: Case) -> str:
+        """Say so where the step's batch itself is none that the data gives for its users."""
+        users = self._drawn.users
+        if not case.asked or not self._drawn.differs(users, list(step.parts)):
+            return ""
+        return (
+            " (the batch holds other numbers than the data gives for these users a second time: if it draws them from "
+            "os.urandom or secrets, draw from random, numpy or torch)"
+        )
 
     def _again(self, judge: Judge, parameters: Mapping[str, nn.Parameter], case: Case) -> bool:
         """Whether the difference is there beside the weights as they are, too."""

@@ -18,7 +18,7 @@ from dprec.auditing.data import CanariedSequences
 from dprec.auditing.directions import marked
 from dprec.auditing.one_run import LowerBound, lower_bound
 from dprec.gradients import norms
-from dprec.gradients.contribution import Contribution, Rows
+from dprec.gradients.contributions import Contribution, Rows
 from dprec.noise.gaussian import GaussianNoise
 from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms

@@ -37,6 +37,6 @@ def told(promised: float | None) -> str:
 
 
 def test_a_bound_that_cannot_fail_is_called_so() -> None:
-    assert "mine: guesses about so few canaries cannot contradict ε = 10.0" in told(10.0)
+    assert "mine: with so few canaries guesses cannot contradict ε = 10.0" in told(10.0)
     assert "contradict" not in told(2.0)
     assert "mine promises nothing" in told(None)

@@ -79,7 +79,7 @@ def test_no_two_canaries_are_equal_and_no_reference_is_held_even_where_few_seque
     assert len(np.unique(rows, axis=0)) == len(rows) == 350
     assert rows.min() >= 1
     assert rows.max() <= 60
-    with pytest.raises(UserError, match="too few such sequences"):
+    with pytest.raises(UserError, match="too few sequences of this length"):
         Canaries(length=1).draw(items=60)
 
 

@@ -62,7 +62,7 @@ def test_what_is_measured_is_not_measured_again(
     assert capsys.readouterr().out.count("measured before") == 3
     assert strict(audited / "audit.json") == before
     assert audit([str(recipe), *SMALL, "--out", str(audited)]) == 2
-    assert "holds an audit of something else" in capsys.readouterr().err
+    assert "holds an audit with other settings" in capsys.readouterr().err
 
 
 def test_an_audit_that_was_stopped_goes_on(
@@ -120,7 +120,7 @@ def test_mistakes(options: list[str], says: str, recipe: Path, here: Path, capsy
 
 def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit([str(ROOT / "recipes" / "criteo_dpsgd.yaml"), *SMALL]) == 2
-    assert "the audit takes recipes of recommenders" in capsys.readouterr().err
+    assert "give the audit a recipe of a recommender" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

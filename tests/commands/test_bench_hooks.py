@@ -13,6 +13,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models import DLRM
 from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 
 
@@ -39,7 +40,7 @@ def test_the_clipped_sum_is_the_same(kind: type[HookedGradient], pooling: int, m
         table.sparse = True  # type: ignore[union-attr]
     kind(learner, clipping, 0.0, 7.0, GaussianNoise())(parameters, learner.losses, parts)
     found = {name: p.grad.to_dense() for name, p in parameters.items() if p.grad is not None}
-    ours = PrivateGradient(clipping, 0.0, 7.0, GaussianNoise(), padding_rows(learner))
+    ours = PrivateGradient(clipping, StepNoise(GaussianNoise(), 0.0, 7.0), padding_rows(learner))
     ours(parameters, learner.losses, parts)
     for name, parameter in parameters.items():
         assert torch.allclose(found[name], parameter.grad, rtol=1e-9, atol=1e-12), name  # type: ignore[arg-type]

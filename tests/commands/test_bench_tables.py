@@ -108,7 +108,7 @@ def test_a_run_of_other_settings_does_not_stand_for_the_one_asked_for(
     capsys.readouterr()
     assert bench(["sparsity", "--runs", str(runs), "--trainer.max_steps", "2"]) == 2
     said = capsys.readouterr().err
-    assert "dp-sgd_8 holds a run of something else" in said
+    assert "dp-sgd_8 holds a run with other settings" in said
     assert "data.synthetic_records" in said
     assert said.count("\n") == 1
     assert bench(["sparsity", "--quick", "--runs", str(runs), "--trainer.max_steps", "3"]) == 2

@@ -107,7 +107,7 @@ def test_the_noise_of_training_pays_for_it(log: Path, here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--privacy null", "there is no privacy block to pay for it"),
+        ("--privacy null", "no privacy block pays for it"),
         ("--privacy.epsilon null --privacy.noise_multiplier 3", "so give privacy.epsilon"),
         ("--data.catalogue_share 0", "takes a share of the budget above 0"),
         ("--data.catalogue_share 0.0001", "a private catalogue finds 0 items"),
@@ -126,7 +126,7 @@ def test_what_cannot_be_paid_for_is_one_line(
 def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixture) -> None:
     with mock.patch.object(Partition, "choose", side_effect=AssertionError):
         assert plan([str(log)]) == 2
-        assert "plan with --users N" in capsys.readouterr().err
+        assert "with --users N" in capsys.readouterr().err
         assert plan([str(log), "--users", "200", "--json"]) == 0
         planned = json.loads(capsys.readouterr().out)
     assert planned["releases"][0]["what"] == "item catalogue"
@@ -135,6 +135,6 @@ def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixtur
 
 def test_nobody_gets_it_for_nothing(log: Path) -> None:
     data = Sequences(dataset="file", path="log.txt", catalogue="private")
-    with pytest.raises(UserError, match="nobody has chosen and paid for it"):
+    with pytest.raises(UserError, match="no release has chosen it"):
         data.setup()
     assert torch.is_tensor(Sequences(dataset="file", path="log.txt", batch_size=10).popularity)

@@ -139,14 +139,14 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path
 @pytest.mark.parametrize(
     ("command", "line", "says"),
     [
-        (recommend, "RUN --history 1", "PCTR, which ranks no items"),
+        (recommend, "RUN --history 1", "PCTR, which does not rank items"),
         (evaluate, "RUN --metrics ndcg@10", "unknown metric 'ndcg@10': give auc"),
-        (evaluate, "RUN --split validation", "no validation records are held out"),
+        (evaluate, "RUN --split validation", "held out no validation records"),
         (fit, "RECIPE --model dprec.models.Transformer", "takes items and max_length from the data"),
         (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
         (fit, "RECIPE --model.vocabularies [3]", "model.vocabularies comes from the data; set data.vocabularies"),
         (fit, "RECIPE --model.dim 3", "unknown key 'model.dim'"),
-        (fit, "RECIPE --model dprec.models.Learner", "nothing is known by which to judge"),
+        (fit, "RECIPE --model dprec.models.Learner", "dprec has no metrics for"),
         (fit, "RECIPE --data.batch_size 6000", f"the data has {TRAINING} records"),
         (fit, "--resume PARTS --data.synthetic_records 1400", "data.synthetic_records"),
     ],

@@ -58,7 +58,9 @@ def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
 
 
 def test_a_history_without_a_known_item_is_told_what_ids_look_like(moved: Path) -> None:
-    assert "ids are such as film" in Recommendations.of_run(str(moved)).answer(["12"], "--history")["error"]
+    assert (
+        "give ids of the run, such as film" in Recommendations.of_run(str(moved)).answer(["12"], "--history")["error"]
+    )
 
 
 def test_unknown_items_are_skipped_with_a_warning(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_a_checkpoint_runs_no_module_of_the_working_folder(
     run, (main, *options) = tampered(trained, here, change), command
     assert main([run, *options]) == 2
     said = capsys.readouterr().err
-    assert re.search(r"names \S+, no model or data of dprec: add --trust \S+ to run it", said)
+    assert re.search(r"names \S+, which is not dprec's: add --trust \S+ to run it", said)
     assert said.count("\n") == 1
     assert not (here / "ran").exists()
     assert main([run, *options, "--trust", "sent_mod"]) == 2  # a module's name, not the beginning of one

@@ -126,7 +126,7 @@ def test_it_says_which_it_picked_and_what_that_guarantees() -> None:
     assert (found.mechanism, found.why.split(":")[0]) == ("projection of Gaussian noise", "sparse regime")
     assert found.guarantee.startswith("(1, 1e-06)-differential privacy per record, where neighbouring data sets differ")
     assert 0.99 < found.ledger.epsilon(1e-6) <= 1.0
-    assert "the number of records (2,000), that of columns, and every argument but the data" in found.guarantee
+    assert "the number of records (2,000), the number of columns, and every argument but the data" in found.guarantee
     assert "other results from the same records" in found.guarantee
     pure = private_mean(rows, sparsity=4, epsilon=0.5)
     assert (pure.mechanism, pure.ledger.epsilon(0.0)) == ("projection of Laplace noise", 0.5)
@@ -158,8 +158,8 @@ def test_a_seed_repeats_and_is_not_private() -> None:
         ({"norm": 1e-170}, "norm is 1e-170"),
         ({"norm": np.float16(1e-3), "delta": 0.01, "epsilon": 8.0, "mechanism": "plain"}, "give Python numbers"),
         ({"mechanism": "magic"}, "mechanism is 'magic'"),
-        ({"mechanism": "recovery"}, "never pure"),
-        ({"vectors": "rows"}, "no matrix of numbers"),
+        ({"mechanism": "recovery"}, "needs delta above 0"),
+        ({"vectors": "rows"}, "not a matrix of numbers"),
         ({"vectors": np.zeros((0, 3))}, "shape (0, 3)"),
         ({"seed": -1}, "noise_seed is -1"),
     ],

@@ -192,7 +192,7 @@ def test_mistakes_cost_one_line(change: dict, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "says"), [([0, 1], "3 records and targets"), ([0, 1, 2], "0 and 1"), (["a"] * 3, "no numbers")]
+    ("targets", "says"), [([0, 1], "3 records and targets"), ([0, 1, 2], "0 and 1"), (["a"] * 3, "not numbers")]
 )
 def test_targets_that_do_not_fit_are_refused(targets: list, says: str) -> None:
     with pytest.raises(UserError, match=says):
@@ -203,5 +203,5 @@ def test_other_columns_and_no_fit_are_refused() -> None:
     with pytest.raises(UserError, match="call fit first"):
         OutputPerturbation().predict(np.eye(3))
     model = OutputPerturbation(regularization=1.0).fit(np.eye(3), [0, 1, 0])
-    with pytest.raises(UserError, match="4 columns, those of fit had 3"):
+    with pytest.raises(UserError, match="4 columns: give 3, as many as in fit"):
         model.predict(np.eye(4))

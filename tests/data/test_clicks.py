@@ -168,7 +168,7 @@ def test_a_stand_in_says_so(tmp_path, monkeypatch):
         ({"path": "nowhere", "on_missing": "stand-in"}, "criteo-kaggle is not in nowhere"),
         ({"dataset": "netflix"}, "data.dataset is 'netflix'"),
         ({"on_missing": "guess"}, "data.on_missing is 'guess'"),
-        ({"dataset": "synthetic", "path": "x"}, "data.path has no meaning"),
+        ({"dataset": "synthetic", "path": "x"}, "takes no data.path"),
         ({"dataset": "synthetic", "days": 0}, "data.days is 0"),
         ({"dataset": "synthetic", "synthetic_records": 6}, "data.synthetic_records is 6"),
         ({"dataset": "synthetic", "test_days": 7}, "data.test_days is 7 of 7 days"),

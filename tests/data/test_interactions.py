@@ -94,7 +94,7 @@ def test_large_whole_times_are_exact(tmp_path):
 @pytest.mark.parametrize("fraction", ["0.5", "1e3", str(2**64)])
 def test_one_users_fraction_does_not_reorder_anothers_events(tmp_path, fraction):
     rows = f"a,x,{fraction}\nb,q,{2**53 + 1}\nb,p,{2**53}\n"
-    with pytest.raises(UserError, match=r"row 2 has a time beyond 2\^53, inexact beside") as error:
+    with pytest.raises(UserError, match=r"row 2 has a time beyond 2\^53, which is inexact beside") as error:
         read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))
     assert "\n" not in str(error.value)
 
@@ -150,7 +150,7 @@ BROKEN = [
     ("log.parquet", "no parquet at all", "cannot read"),
     ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` pair: '1 2 3'"),
     ("ratings.dat", "1::2::3::4\n1::2\n", "row 2 has no time"),
-    ("u.data", "1\t2\n", "a line has user, item, rating and time"),
+    ("u.data", "1\t2\n", "each line must have user, item, rating and time"),
     ("events.log", "user;item;time\n", "cannot tell the format"),
 ]
 
@@ -174,7 +174,7 @@ def test_without_times_the_order_of_rows_counts_and_is_said(tmp_path, capsys):
     path = written(tmp_path, "log.csv", "user,item\n1,11\n0,11\n1,9\n1,10\n")
     assert histories(read_interactions(path)) == EXPECTED
     said = capsys.readouterr().err
-    assert "order of its rows" in said
+    assert "order of the rows" in said
     assert said.count("\n") == 1
     with pytest.raises(UserError, match="no column 'when'"):
         read_interactions(path, time_column="when")

@@ -143,7 +143,7 @@ def test_a_users_history_in_one_row(tmp_path):
 def test_columns_that_hold_no_ids(tmp_path):
     table = frame().with_columns(pl.struct("item_id").alias("item_id"))
     table.write_parquet(tmp_path / "struct.parquet")
-    with pytest.raises(UserError, match=r"column 'item_id' holds Struct.*which is no item: set data\.item_column"):
+    with pytest.raises(UserError, match=r"column 'item_id' holds Struct.*cannot be the item: set data\.item_column"):
         read_interactions(tmp_path / "struct.parquet")
     frame().with_columns(pl.col("timestamp").reshape((-1, 1)).arr.to_list()).write_parquet(tmp_path / "times.parquet")
     with pytest.raises(UserError, match="'timestamp' holds lists and 'item_id' does not"):
@@ -155,6 +155,6 @@ def test_columns_that_hold_no_ids(tmp_path):
 
 def test_a_day_beside_a_clock_is_asked_about(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,date,time\na,x,2020-01-02,0802\na,y,2020-01-01,0930\n")
-    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the one that says when"):
+    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the right one"):
         read_interactions(tmp_path / "log.csv")
     assert raw(read_interactions(tmp_path / "log.csv", time_column="date")) == [("a", "y"), ("a", "x")]

@@ -108,7 +108,7 @@ def test_sequences_read_a_prepared_folder_by_its_path(log, tmp_path):
     assert prepared.catalogue_ids == read.catalogue_ids
     assert np.array_equal(prepared.training.items, read.training.items)
     assert prepared.name == "home"
-    with pytest.raises(UserError, match="is prepared, and how it was read cannot change: leave data.where out"):
+    with pytest.raises(UserError, match="is already prepared, so data.where cannot change: leave it out"):
         Sequences(path=str(tmp_path / "home"), where="rating > 3", **options).setup()
 
 
@@ -146,7 +146,7 @@ def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
 
 def test_no_room_is_one_line(log, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with room"):
+    with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with enough room"):
         open_log(log, HowToRead(), tmp_path / "cache")
 
 

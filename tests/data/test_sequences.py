@@ -127,9 +127,9 @@ def test_what_is_assumed_public(log, tmp_path):
     found = small(log).assumptions
     assert found[0] == "the number of users (12)"
     assert found[1:] == [
-        "the item catalogue, although it is the items that at least 5 users in this data met, without noise"
+        "the item catalogue, although it lists the items that at least 5 users in this data saw, without noise"
     ]
-    assert small(log, min_events=0).assumptions[1].endswith("that anybody in this data met, without noise")
+    assert small(log, min_events=0).assumptions[1].endswith("that anybody in this data saw, without noise")
     assert small(log, catalogue="from-data").assumptions == small(log, catalogue=None).assumptions == found
     (tmp_path / "items.txt").write_text("f05\nf04\nf03\nf02\nf01\nnew\n")
     public = small(log, catalogue=str(tmp_path / "items.txt"), min_events=2)
@@ -155,11 +155,11 @@ def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say
         ({"batch_size": 13}, "the data has 12 users"),
         ({"max_length": 0}, "data.max_length is 0"),
         ({"tokens": 0}, "data.tokens is 0"),
-        ({"min_events": 9}, "no user is left"),
+        ({"min_events": 9}, "no user of"),
         ({"dataset": "netflix"}, "data.dataset is 'netflix': give one of file, synthetic, movielens-100k"),
         ({"on_missing": "shrug"}, "data.on_missing is 'shrug'"),
         ({"path": None}, "data.path is not set"),
-        ({"dataset": "synthetic"}, "data.path has no meaning"),
+        ({"dataset": "synthetic"}, "takes no data.path"),
         ({"format": "xml"}, "data.format is 'xml'"),
     ],
 )

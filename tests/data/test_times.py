@@ -79,7 +79,7 @@ def test_numbers_that_only_look_like_two_units_are_left_alone(tmp_path):
 
 def test_equal_times_are_said(tmp_path, capsys):
     assert order(tmp_path, [7, 7, 7]) == [0, 1, 2]
-    assert "all times are equal: the order of its rows counts" in capsys.readouterr().err
+    assert "all times are equal, so the order of the rows counts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rows", [1, 2, 1000])
@@ -108,6 +108,6 @@ def test_parts_with_numbers_and_dates(tmp_path):
     for number, time in enumerate((5, datetime(2020, 1, 1))):
         pl.DataFrame({"user": "u", "item": [number], "time": [time]}).write_parquet(tmp_path / f"{number}.parquet")
     with pytest.raises(
-        UserError, match=r"1\.parquet: data row 1 has a date for a time and rows before it have a number"
+        UserError, match=r"1\.parquet: data row 1 has a date as its time, but rows before it have a number"
     ):
         read_interactions(tmp_path)

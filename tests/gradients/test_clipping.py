@@ -14,8 +14,8 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
-from dprec.gradients.contribution import Rows
-from dprec.gradients.tape import Tape
+from dprec.gradients.contributions import Rows
+from dprec.gradients.tape import Tape, select_users
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax
 from tests import truth
@@ -85,7 +85,7 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
 def test_the_sum_does_not_depend_on_how_many_users_are_built_at_once(monkeypatch: Any, slice_size: int) -> None:
     model, batch = MODELS["transformer"]().double(), batch_of(5)
     expected = clipped_sums(model, [batch], Clipping())
-    monkeypatch.setattr("dprec.gradients.norms.SLICE", slice_size)
+    monkeypatch.setattr("dprec.gradients.contributions.building.SLICE", slice_size)
     assert distance(clipped_sums(model, [batch], Clipping()), expected) < 1e-12
 
 
@@ -356,3 +356,29 @@ def test_bfloat16_is_summed_in_float32() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             add_clipped(alone, parameters, model.losses, rows_of(batch, [user]), Clipping("auto-v", 1.0))
         assert distance(alone, {n: torch.zeros_like(g) for n, g in alone.items()}) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+def test_a_long_history_that_is_not_finite_stays_out_of_the_sum_beside_short_ones(wide: torch.dtype) -> None:
+    """The short ones' norms follow from overlaps, and are added before the long ones are built."""
+    torch.manual_seed(0)
+    model, batch = Zoo(), batch_of(6)
+    lengths = (batch.targets != 0).sum(1)
+    longest = int(lengths.argmax())
+    assert lengths[longest] > 6 >= lengths[lengths > 0].min()  # more positions than d, and no more
+    parameters = dict(model.named_parameters())
+
+    def summed(users: list[int], factor: float) -> dict[str, Tensor]:
+        part, place = select_users(batch, users), torch.tensor(users)
+        sums = {name: torch.zeros(p.shape, dtype=wide) for name, p in parameters.items()}
+        times = torch.where(place == longest, factor, 1.0)
+
+        def losses(of: SequenceBatch) -> Tensor:
+            return model.losses(of) * (times if len(of) == len(users) else torch.tensor([factor]))
+
+        add_clipped(sums, parameters, losses, part, Clipping("flat", 0.1))
+        return sums
+
+    together, without = summed(list(range(6)), torch.inf), summed([u for u in range(6) if u != longest], 1.0)
+    for name in parameters:
+        assert torch.allclose(together[name], without[name], atol=1e-6), name

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise, rounding
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, Dense, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
@@ -28,9 +28,12 @@ def summed(
 ) -> dict[str, Tensor]:
     """Return the clipped sum as a step without noise releases it."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    rules, noise = RowRules([] if strategy is None else [strategy()]), GaussianNoise()
-    rules.begin(model, parameters, 0.0, 1.0, noise, most=10**9)
-    gradient = PrivateGradient(Clipping(), 0.0, 1.0, noise, rules=rules, most=10**9)
+    rules, noise = (
+        RowRules([] if strategy is None else [strategy()]),
+        StepNoise(GaussianNoise(), 0.0, 1.0, at_most=10**9),
+    )
+    rules.begin(model, parameters, noise, 1.0)
+    gradient = PrivateGradient(Clipping(), noise, rules=rules)
     gradient(parameters, losses or model.losses, parts)
     return {name: p.grad.to_dense().double().clone() for name, p in parameters.items()}  # type: ignore[union-attr]
 
@@ -107,7 +110,7 @@ def test_a_coherent_sum_of_many_users(parts: int) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_rows_that_a_strategy_rules_are_summed_as_exactly(strategy: Any, tied: bool, monkeypatch: Any) -> None:
     """Each user's own reads and the rows that all read alike, of thousands of users who push them one way."""
-    monkeypatch.setattr(FEST, "_read", lambda self, path: np.arange(self.space.size, dtype=float))
+    monkeypatch.setattr(FEST, "_read", lambda self, path: torch.arange(self.space.size).double())
     torch.manual_seed(0)
     model, users = dual_encoder(tied=tied), 4096
     others = left_beside(model, alike(users, True), alike(users, False), alike(0, True), strategy)

@@ -14,7 +14,7 @@ from torch import Tensor
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping, add_clipped
-from dprec.gradients.contribution import Rows, SharedRows
+from dprec.gradients.contributions import Rows, SharedRows
 from dprec.gradients.tape import Tape
 from dprec.models import DualEncoder, Transformer, negatives
 from dprec.models.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
@@ -114,7 +114,8 @@ def test_a_private_step_on_a_large_catalogue_builds_nothing_of_its_size(monkeypa
     sizes = []
     take = torch.Tensor.new_empty
     monkeypatch.setattr(
-        "dprec.gradients.norms.workspace.take", lambda name, shape, like: _noted(sizes, shape, like, take)
+        "dprec.gradients.contributions.building.workspace.take",
+        lambda name, shape, like: _noted(sizes, shape, like, take),
     )
     large, batch = DualEncoder(100_001, dim=6, negatives=50, max_length=9), batch_of(6)
     sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in large.named_parameters()}

@@ -14,7 +14,8 @@ from dprec.data import PoissonBatches
 from dprec.data.module import as_is
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.drawn import Drawn
@@ -61,16 +62,13 @@ class Steps:
         self.sampler = PoissonBatches(len(people), expected)
         self.people = people
         self.drawn = Drawn(people.__getitems__, Streams([model, people]))
-        noise, unit = GaussianNoise(), self.clipping.max_norm / expected
+        noise = StepNoise(GaussianNoise(), sigma, expected)
         self.rules = RowRules(sparsity)
-        self.rules.begin(model, self.parameters, sigma, unit, noise, most_users(expected))
+        self.rules.begin(model, self.parameters, noise, self.clipping.max_norm)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         self.rules.guard(model, self.optimizer, 0)
         self.check = SelfCheck(verify, model, self.parameters, self.clipping, self.rules, self.drawn)
-        self.gradient = PrivateGradient(
-            self.clipping, sigma * self.rules.gradient_noise, expected, noise, padding_rows(model),
-            rules=self.rules, check=self.check,
-        )  # fmt: skip
+        self.gradient = PrivateGradient(self.clipping, noise, padding_rows(model), self.rules, check=self.check)
         self._users = iter(())
 
     def step(self, change: Callable[[list[Any]], list[Any]] = as_is) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of
@@ -30,7 +31,7 @@ class LastTarget(Zoo):
 
 def summed(model: Any, batch: SequenceBatch, mode: Any) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
-    PrivateGradient(Clipping(mode), 0.0, 1.0, GaussianNoise())(parameters, model.losses, [batch])
+    PrivateGradient(Clipping(mode), StepNoise(GaussianNoise(), 0.0, 1.0))(parameters, model.losses, [batch])
     return {name: p.grad.double() for name, p in parameters.items() if p.grad is not None}
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.gradients.clipping import squared_norms
-from dprec.gradients.operations import RULES
 from dprec.gradients.tape import Tape
+from dprec.gradients.uses.registry import RULES
 from tests import truth
 from tests.models.zoo import Zoo, batch_of
 from tests.privacy.support import probe_batch
@@ -27,7 +27,7 @@ class WithEinsum(Zoo):
 
 
 def the_guides_rule() -> None:
-    (block,) = (block for block in blocks(ROOT / "docs/bring_your_model.md", "python") if "RULES" in block)
+    (block,) = (block for block in blocks(ROOT / "docs/bring_your_model.md", "python") if "@rule" in block)
     exec(compile(block, "bring_your_model.md", "exec"), {})
 
 

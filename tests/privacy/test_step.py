@@ -13,7 +13,8 @@ from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.noise.step_noise import StepNoise
+from dprec.privacy.step import Gate, PrivateGradient
 from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
 
 
@@ -26,7 +27,7 @@ def gradient_of(model: Any, batch: Sequence[SequenceBatch], rule: PrivateGradien
 def rule(
     sigma: float = 0.0, expected: float = 10.0, seed: int = 5, max_norm: float = 1.0, **options: Any
 ) -> PrivateGradient:
-    return PrivateGradient(Clipping("auto-v", max_norm), sigma, expected, GaussianNoise(seed), **options)
+    return PrivateGradient(Clipping("auto-v", max_norm), StepNoise(GaussianNoise(seed), sigma, expected), **options)
 
 
 def test_the_sum_is_divided_by_the_expected_batch_whatever_was_drawn() -> None:
@@ -89,7 +90,11 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
         def add_(self, tensor: Tensor, std: float) -> None:
             happened.append("noise")
 
-    private = PrivateGradient(Clipping(), 1.0, 1.0, Noise(), before_release=lambda: happened.append("record"))
+    class Books(Gate):
+        def record(self) -> None:
+            happened.append("record")
+
+    private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), gate=Books())
     gradient_of(MODELS["layer-twice"](), [], private)
     assert happened[0] == "record"
     assert happened.count("record") == 1

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models.optimizers import SGD
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
@@ -90,17 +91,10 @@ class Run:
         self.noise = GaussianNoise(3) if noise is None else noise
         self.clipping = clipping or Clipping()
         self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)
-        unit = self.clipping.max_norm / EXPECTED
-        self.rules.begin(self.module, self.module.trained, sigma, unit, self.noise, most_users(1 / unit))
+        noise = StepNoise(self.noise, sigma, EXPECTED)
+        self.rules.begin(self.module, self.module.trained, noise, self.clipping.max_norm)
         self.rules.guard(self.module, self.optimizer, 0)
-        self.gradient = PrivateGradient(
-            self.clipping,
-            sigma * self.rules.gradient_noise,
-            EXPECTED,
-            self.noise,
-            padding_rows(self.module),
-            rules=self.rules,
-        )
+        self.gradient = PrivateGradient(self.clipping, noise, padding_rows(self.module), self.rules)
 
     def fill(self, *parts: Bags) -> dict[str, Tensor]:
         """Return the gradients of one step, whole."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dprec.errors import UserError
+from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import LazyDP
 from dprec_kernels.file_tensor import file_tensor
 from tests.sparsity.support import Run, users
@@ -30,7 +31,9 @@ LOOKS: dict[str, Callable[[Run], Any]] = {
     "a strategy's state": lambda run: run.rules.state_dict(),
     "paying": lambda run: run.rules.settle(),
     "another step": lambda run: run.step(users(3, seed=7)),
-    "another run": lambda run: run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise, 64),
+    "another run": lambda run: run.rules.begin(
+        run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25
+    ),
 }
 
 
@@ -121,7 +124,7 @@ def test_a_fork_does_not_look_into_memory_that_training_goes_on_in(place: str, t
             run.module.big.weight.set_(file_tensor(tmp_path, run.module.big.weight.shape).copy_(run.module.big.weight))  # type: ignore[no-untyped-call]
     lazy = LazyDP(tables="big.*")
     run.rules.strategies.append(lazy)
-    run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise, 64)
+    run.rules.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
     run.rules.guard(run.module, run.optimizer, 0)
     run.step(users(2, seed=0))
     run.rules.settle()
@@ -163,5 +166,5 @@ def test_debts_are_paid_before_another_run_begins() -> None:
     """Else rows that nobody read again would keep their gradient without its noise."""
     run = trained()
     behind = run.module.big.weight.detach().clone()
-    run.rules.begin(run.module, run.module.trained, 1.0, 0.25, run.noise, 64)
+    run.rules.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
     assert (run.module.big.weight[1:] != behind[1:]).any(1).all()

@@ -19,7 +19,7 @@ from dprec.errors import UserError
 from dprec.gradients.tape import select_users
 from dprec.models.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy, lazy_tables
+from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice, lazy_tables
 from dprec.sparsity.recursion import Decayed, Rates
 from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
@@ -45,13 +45,22 @@ class Placed:
             tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=std)
 
 
-class Whole(Strategy):
-    """Noise for all rows in every step: the same sums as LazyDP's, and a gradient of the table's size."""
+class Whole(RowChoice):
+    """Noise for all rows in every step: the same sums as LazyDP's."""
 
-    def update(self, optimizer: Any) -> None:
-        for table in self.space.tables.values():
-            assert table.parameter.grad is not None
-            table.parameter.grad = table.parameter.grad.to_dense()
+    def choose(self, batch: Any, among: Any) -> None:
+        return None
+
+
+class WholeRun(Run):
+    """With a gradient of the table's size."""
+
+    def fill(self, *parts: Any) -> dict[str, Tensor]:
+        filled = super().fill(*parts)
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.to_dense()
+        return filled
 
 
 def batches(step: int) -> list[Any]:
@@ -68,7 +77,9 @@ def test_replayed_noise_makes_dense_training_bit_for_bit(options: dict[str, floa
     late = Placed()
     lazy = Run([LazyDP(tables="big.*", aggregate=False)], noise=late, **options)
     now = Placed(lazy.rules.strategies[0]._tables["big.weight"].seed)  # type: ignore[attr-defined]
-    dense = Run([Whole(tables="big.*")], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options)
+    dense = WholeRun(
+        [Whole(tables="big.*")], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options
+    )
     behind = 0
     for step in range(STEPS):
         late.step = now.step = step
@@ -94,7 +105,7 @@ def rows_after(options: dict[str, float], seed: int, aggregate: bool = True) -> 
             torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 16), table.shape
         ).coalesce()
         run.optimizer.param_groups[0]["lr"] = 0.5 * 0.8**step
-        strategy.update(run.optimizer)
+        run.rules.update(run.optimizer)
     strategy.settle()
     momentum = strategy._tables["big.weight"].momentum  # type: ignore[attr-defined]
     return run.module.big.weight.detach(), torch.zeros(ROWS, 16) if momentum is None else momentum
@@ -168,7 +179,10 @@ def test_the_sweep_of_dense_noise_is_dense_training(options: dict[str, float]) -
             return out.copy_(row_noise(7, 0, rows, self.step, out.shape[1]))
 
     swept, whole = (Counted(7) for _ in range(2))
-    runs = [Run([Dense(tables="big.*")], noise=swept, **options), Run([Whole(tables="big.*")], noise=whole, **options)]
+    runs = [
+        Run([Dense(tables="big.*")], noise=swept, **options),
+        WholeRun([Whole(tables="big.*")], noise=whole, **options),
+    ]
     for step in range(20):
         swept.step = whole.step = step
         for run in runs:

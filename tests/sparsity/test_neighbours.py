@@ -21,11 +21,13 @@ from dprec.data.batch import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
-from dprec.sparsity.rows.batch_rows import look_ups
+from dprec.sparsity.rows.counts import look_ups
+from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import Together, encoder, sequences, trained
@@ -53,8 +55,7 @@ class Replayed:
 class ReplayedAdaFEST(Replayed, AdaFEST):
     bound = 0.8
 
-    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
-        assert batch is not None
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         ends = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
         rows, sums = pieces.contributions(
             batch.row, self.space.size, self.bound, torch.cat([ends.new_zeros(1), ends]), -1
@@ -68,8 +69,7 @@ class ReplayedAdaFEST(Replayed, AdaFEST):
 class ReplayedExponential(Replayed, ExponentialSelection):
     bound = 0.8
 
-    def choose(self, batch: BatchRows | None, among: Tensor | None) -> Tensor:
-        assert batch is not None
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         rows, worth = batch.summed(self.bound)
         self.looked = torch.zeros(self.space.size, dtype=torch.float64).index_copy_(0, rows, worth.double())
         noisy = self.looked + 0.1 * self.noise_of_rows(self.space.size)
@@ -104,16 +104,19 @@ class World:
             for parameter in self.module.parameters():
                 parameter.mul_(loud)
         self.rules, noise = RowRules(STRATEGIES[strategies]()), GaussianNoise(1)
-        self.rules.begin(self.module, trained(self.module), 1.0, 0.25, noise, 64)
+        self.rules.begin(self.module, trained(self.module), StepNoise(noise, 1.0, 1.0, 64), 0.25)
         self.gradient = PrivateGradient(
-            Clipping(mode, BOUND), 0.0, 1, noise, padding_rows(self.module), rules=self.rules
+            Clipping(mode, BOUND), StepNoise(noise, 0.0, 1), padding_rows(self.module), self.rules
         )
         self.parts = [users.select(range(i, min(i + cut, len(users)))) for i in range(0, len(users), cut)]
         self.counts: Tensor = torch.zeros(0)
         (first, *_) = self.rules.strategies
         if isinstance(first, FEST):
             sums = Counted()
-            first.prepare(len(users), lambda: self._portions(first), sums)
+            first.learn(
+                None,
+                lambda release: torch.from_numpy(sums(release, first.space.size, len(users), self._portions(first))),
+            )
             self.counts = torch.from_numpy(sums.exact)
 
     def _portions(self, strategy: Strategy) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +15,11 @@ from dprec.gradients.clipping import record
 from dprec.gradients.tape import select_users
 from dprec.models import DualEncoder
 from dprec.sparsity import AdaFEST
-from dprec.sparsity.rows.batch_rows import batch_rows, look_ups
-from dprec.sparsity.rows.strategy import Noised, Strategy
+from dprec.sparsity.rows.batch_rows import batch_rows
+from dprec.sparsity.rows.counts import look_ups
+from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
 from dprec.sparsity.rows.tables import RowSpace, tables_of
-from tests.sparsity.support import Run
+from tests.sparsity.support import Run, users
 
 ITEMS = 30
 
@@ -106,9 +107,10 @@ def test_a_strategy_that_looks_for_free_is_refused() -> None:
     class Free(AdaFEST):
         relative_noise = float("inf")  # type: ignore[assignment]
 
-    class Touched(Strategy):
-        noised: ClassVar[Noised] = "touched"
+    class Touched(RowChoice):
+        def choose(self, batch: Any, among: Any) -> Any:
+            return TOUCHED
 
     for strategy, reason in ((Free(), "looks at batches"), (Touched(), "touched rows only")):
         with pytest.raises(UserError, match=reason):
-            Run([strategy])
+            Run([strategy]).step(users(2, seed=0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dprec.data import Clicks, Sequences
 from dprec.errors import UserError
-from dprec.fit import main as fit_command
 from dprec.models import PCTR, DualEncoder
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, Strategy
 from dprec.sparsity.exponential import gaussian_cost
-from dprec.sparsity.rows.batch_rows import look_ups
+from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from dprec.training.callback import Privacy
 from tests.sparsity.support import Served
@@ -231,40 +229,3 @@ def test_shared_negatives_leave_a_sequence_model_sparse() -> None:
     whole = DualEncoder(data.items, dim=8, max_length=9, weight_decay=0.0)
     with pytest.raises(UserError, match=r"table 'embedding\.weight' is used as a whole"):
         fit([AdaFEST(threshold=2.0)], data, whole)
-
-
-OWN = '''
-import torch
-from dprec.sparsity import BatchRows, Strategy
-
-
-class EveryOther(Strategy):
-    """Trains half of the rows, whatever the data says: free of charge, since nothing is looked at."""
-
-    def __init__(self, start: int = 0, **options):
-        super().__init__(**options)
-        self.start = start
-
-    def choose(self, batch, among):
-        rows = torch.arange(self.start, self.space.size, 2)
-        return rows if among is None else rows[torch.isin(rows, among)]
-'''
-
-
-def test_a_strategy_of_ones_own_works_from_a_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "every_other.py").write_text(OWN)
-    (tmp_path / "own.yaml").write_text(
-        "data: {class_path: dprec.data.Clicks, init_args: {dataset: synthetic, synthetic_records: 700, "
-        "table_scale: 0.001, batch_size: 60}}\n"
-        "model: {class_path: dprec.models.PCTR, init_args: {hidden: [8], weight_decay: 0.0}}\n"
-        "privacy: {epsilon: 4, sparsity: {class_path: every_other.EveryOther, init_args: {start: 1}}}\n"
-        "trainer: {max_steps: 3}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert fit_command(["own.yaml", "--out", "run"]) == 0, capsys.readouterr().err
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert metrics["sparsity"]["gradient_size_reduction"] == pytest.approx(2, rel=0.1)
-    assert metrics["epsilon"] <= 4

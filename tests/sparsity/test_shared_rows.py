@@ -16,7 +16,8 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.gradients.tape import select_users
 from dprec.models import DualEncoder
-from dprec.noise.gaussian import GaussianNoise, most_users
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.row_rules import RowRules
@@ -76,9 +77,9 @@ class DeclaresWhatItSaw(Relative):
 
 def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **options: Any) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
-    rules, noise = RowRules([strategy]), GaussianNoise(1)
-    rules.begin(module, trained(module), 1.0, 0.25, noise, most_users(4))
-    gradient = PrivateGradient(Clipping(), 1.0, 4, noise, padding_rows(module), rules=rules, **options)
+    rules, noise = RowRules([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
+    rules.begin(module, trained(module), noise, 1.0)
+    gradient = PrivateGradient(Clipping(), noise, padding_rows(module), rules, **options)
     gradient(trained(module), module.losses, batch)
     released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
     return {name: g.coalesce().indices()[0].tolist() for name, g in released.items() if g.is_sparse}

@@ -21,6 +21,7 @@ from dprec.models.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import batch_rows
+from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
@@ -37,11 +38,9 @@ EVERY: dict[str, Callable[[], list[Strategy]]] = {
 }
 
 
-class _Everywhere:
-    """Sums that choose the rows with odd numbers first."""
-
-    def __call__(self, release: Any, size: int, users: int, portions: Any) -> np.ndarray:
-        return np.arange(size) % 2 + np.linspace(0, 0.1, size)
+def _everywhere(size: int) -> Tensor:
+    """Counts that choose the rows with odd numbers first."""
+    return torch.from_numpy(np.arange(size) % 2 + np.linspace(0, 0.1, size))
 
 
 def _chosen(fest: FEST) -> FEST:
@@ -49,7 +48,7 @@ def _chosen(fest: FEST) -> FEST:
 
     def prepared(*given: Any) -> None:
         begin(*given)
-        fest.prepare(1, lambda: (), _Everywhere())  # type: ignore[arg-type]
+        fest.learn(None, lambda release: _everywhere(fest.space.size))
 
     fest.begin = prepared  # type: ignore[method-assign]
     return fest
@@ -281,7 +280,7 @@ def test_rows_step_by_themselves_as_tables_would(kind: Any) -> None:
     ],
 )
 def test_what_is_no_list_of_rows_is_refused(chosen: Any, says: str) -> None:
-    class Careless(Strategy):
+    class Careless(RowChoice):
         def choose(self, batch: Any, among: Any) -> Any:
             return chosen
 

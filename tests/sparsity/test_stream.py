@@ -159,8 +159,8 @@ def entered(periods: list[list[list[tuple[int, float]]]], keep: int = 2) -> tupl
         entries = [(user, row, value) for user, person in enumerate(people) for row, value in person]
         user, row, value = (np.array(column) for column in zip(*entries, strict=True)) if entries else ([], [], [])
         given = Portion(np.asarray(user, np.int64), np.asarray(row, np.int64), np.asarray(value, np.float64))
-        fest.enter(number, len(people), lambda given=given: [given], ExactSums())  # type: ignore[misc]
-        fest.enter(number, len(people), lambda: (), ExactSums())  # a later pass looks at nobody again
+        for portions in ([given], []):  # a later pass looks at nobody again
+            fest.learn(number, lambda release: torch.from_numpy(ExactSums()(release, 8, len(people), portions)))  # noqa: B023
         sums.append(fest._sum.numpy().copy())
         rows.append(fest.choose(None, None).tolist())
     return sums, rows

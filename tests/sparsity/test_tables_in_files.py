@@ -124,5 +124,5 @@ def test_a_model_without_tables_in_files_says_so(tmp_path: Path) -> None:
 
     data = Sequences(dataset="synthetic", synthetic_users=30, synthetic_items=20, batch_size=10)
     learner = WithoutTables(21, 8, tied=True, negatives=5, max_length=200, memory_map=str(tmp_path))
-    with pytest.raises(UserError, match="no table of WithoutTables on cpu lies in a file: train on the CPU"):
+    with pytest.raises(UserError, match="no table of WithoutTables on cpu is in a file: train on the CPU"):
         fit([AdaFEST()], data, learner)

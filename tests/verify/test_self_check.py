@@ -253,6 +253,28 @@ def test_data_that_is_augmented_at_random_is_compared_as_the_batch_has_it() -> N
     assert steps.check.checked == 4
 
 
+class RarelyOther(People):
+    """One reading in forty has other events, as the operating system's entropy could have it."""
+
+    def __init__(self, batch: Any, first: int) -> None:
+        super().__init__(batch)
+        self.readings = -first
+
+    def __getitems__(self, users: Sequence[int]) -> list[Any]:
+        parts = super().__getitems__(users)
+        self.readings += 1
+        if self.readings % 40:
+            return parts
+        return [SequenceBatch(part.history.masked_fill(part.history > 4, 9), part.targets) for part in parts]
+
+
+@pytest.mark.parametrize("first", range(1, 9))
+def test_data_that_draws_from_a_source_nobody_can_put_back_stops_no_run(first: int) -> None:
+    steps = Steps(MODELS["layer-twice"](), RarelyOther(batch_for("layer-twice", 30), first))
+    steps.go_on(3)
+    assert steps.check.checked == 3
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_seeded_run_is_the_same_with_and_without_checks(workers: int) -> None:
     ends = []

@@ -1,1 +1,1 @@
-"""Learning with sparse gradients: what is measured of means, of risks and of models of clicks."""
+"""Learning with sparse gradients: measurements of means, risks and models of clicks."""

@@ -1,7 +1,7 @@
 """Models of invented clicks on a million hashed features: output perturbation, bias-reduced descent and DP-SGD.
 
-All have the same ε and δ for the same neighbours, one record replaced. Every method has its best setting by the test
-days, which favours whoever has more settings: DP-SGD.
+All have the same ε and δ for the same neighbours, one record replaced. Every method has the setting that is best on the
+test days. This favours the method with the most settings, DP-SGD.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Data:
     test_clicked: np.ndarray
 
     def judge(self, weights: np.ndarray) -> tuple[float, float]:
-        """Return normalised entropy and AUC on the test days; 1 and 0.5 are those of knowing the base rate."""
+        """Return normalised entropy and AUC on the test days; the base rate alone gives 1 and 0.5."""
         metrics = ClickMetrics()
         metrics.update(torch.from_numpy(self.test_rows @ weights), torch.from_numpy(self.test_clicked))
         found = metrics.compute()
@@ -73,7 +73,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def invented(n: int, dimension: int, test: int) -> Data:
-    """Return n records of the first days and `test` of the last: a hashed value for each feature, counts in octaves."""
+    """Return n records of the first days and `test` of the last: each feature hashed, counts in octaves."""
     block = synthetic_clicks(n * DAYS // (DAYS - 1) + 2 * test, VOCABULARIES, DAYS)
     counts = np.maximum(block.values[:, :NUMBERS], 0)
     octaves = np.where(counts > 0, 1 + np.log2(np.maximum(counts, 1)), 0)
@@ -87,7 +87,7 @@ def invented(n: int, dimension: int, test: int) -> Data:
 
 
 def hashed(values: np.ndarray, dimension: int) -> np.ndarray:
-    """Return a place for each value of each feature, (n, features) alike."""
+    """Return a place for each value of each feature, (n, features)."""
     keys = values.astype(np.uint64) + (np.arange(values.shape[1], dtype=np.uint64) << np.uint64(32))
     for factor, shift in zip(SCRAMBLE, (29, 32), strict=True):
         keys *= factor
@@ -124,7 +124,7 @@ def bias_reduced(data: Data, epsilon: float, steps: int) -> Row:
 
 
 def dp_sgd(data: Data, epsilon: float, steps: int, batches: Sequence[int]) -> Row:
-    """Return what so many steps on batches of a fixed size reach: noise in every entry, no projection."""
+    """Return the result of this many steps on batches of a fixed size: noise in every entry, no projection."""
     found = []
     for batch in sorted(set(batches)):
         sigma = multiplier(epsilon, batch / len(data.clicked), steps)
@@ -139,7 +139,7 @@ def multiplier(epsilon: float, rate: float, steps: int) -> float:
 
 
 def descended(data: Data, steps: int, batch: int, rate: float, sigma: float) -> np.ndarray:
-    """Return the weights after steps on noisy sums of gradients, none of which is longer than its row: at most 1."""
+    """Return the weights after steps on noisy sums of gradients; each has at most the norm of its row, at most 1."""
     rng, noise, weights = np.random.default_rng(0), Noise(0), np.zeros(data.rows.shape[1])
     for step in range(steps):
         who = rng.choice(len(data.clicked), batch, replace=False)

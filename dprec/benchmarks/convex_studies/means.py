@@ -1,8 +1,8 @@
-"""The error of a private mean against how many records there are, how many entries they have, and the dimension.
+"""The error of a private mean against the number of records, the number of their entries, and the dimension.
 
-A record has one of d/s values in each of s features: half of the time the first, missing, else the value at place p
-with chance ∝ 1/p. Without missing values the mean has no large entries. Means of many records are drawn without them:
-counts are multinomial.
+A record has one of d/s values in each of s features: half of the time the first, which means missing, else the value at
+place p with chance ∝ 1/p. Without missing values the mean has no large entries. Means of many records are drawn without
+the records, because the counts are multinomial.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def by_records(n: int, d: int, s: int, rng: np.random.Generator) -> list[Row]:
-    """Return the errors at one n: pure and approximate, with and without projection, and recovery where it is one."""
+    """Return the errors at one n: pure and approximate, with and without projection, and recovery where it works."""
     z = gaussian_multiplier(EPSILON, DELTA)
     mean = drawn_mean(n, d, s, rng)
     bounds = regime(n, d, s, 1.0, z)
@@ -106,7 +106,7 @@ def error(mechanism: Gaussian, mean: np.ndarray, n: int) -> float:
 
 
 def recovery_error(n: int, d: int, s: int, missing: float, rng: np.random.Generator, rounds: int) -> float:
-    """Return the same of ℓ1-recovery, which looks at the rows."""
+    """Return the same for ℓ1-recovery, which needs the rows."""
     mechanism = Recovery(1.0, s, gaussian_multiplier(EPSILON, DELTA), EPSILON, DELTA)
     rows = drawn_rows(n, d, s, rng, missing)
     mean = mean_of(rows)

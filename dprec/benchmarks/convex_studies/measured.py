@@ -1,4 +1,4 @@
-"""One number of the comparison, and what theory says it is at most."""
+"""One number of the comparison, with its upper bound in theory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def measured(
     study: str, method: str, n: int, d: int, s: int, epsilon: float | None, delta: float | None, value: float,
     theory: float | None = None, auc: float | None = None, note: str = "",
 ) -> Row:  # fmt: skip
-    """Return a row; `value` is what its study measures: an error, an excess risk, an entropy, a number of steps."""
+    """Return a row; `value` is the study's measurement: an error, an excess risk, an entropy or a number of steps."""
     return {
         "study": study,
         "method": method,

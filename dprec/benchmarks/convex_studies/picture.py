@@ -1,4 +1,4 @@
-"""Four panels: where the sparse regime starts and ends, what sparsity costs, excess risk, and models of clicks."""
+"""Four panels: the sparse regime, error against sparsity, excess risk, and models of clicks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dprec.benchmarks.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.report import Row
 
 OTHER, FAINT = "#0369a1", "#94a3b8"
-TOP = 1.05  # normalised entropy: beyond 1 a model is worse than the base rate
+TOP = 1.05  # normalised entropy: above 1 a model is worse than the base rate
 
 
 def panels(rows: Sequence[Row], file: Path) -> None:

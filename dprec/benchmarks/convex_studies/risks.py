@@ -1,7 +1,7 @@
-"""The excess risk of output perturbation, and how many steps the budget of bias-reduced descent allows.
+"""The excess risk of output perturbation, and the number of steps that the budget of bias-reduced descent allows.
 
-A record shows one of twenty values; value j has chance 2^-j and a click with odds e^2 or e^-2, in turns. There is
-always a value so rare that the regulariser hides it, so the bias falls like λ, as the theory has it at worst.
+A record shows one of twenty values; value j has chance 2^-j and a click with odds e^2 or e^-2, alternating. There is
+always a value so rare that the regulariser hides it, so the bias falls like λ, the worst case of the theory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 
 def excess(n: int, d: int, rounds: int, rng: np.random.Generator) -> list[Row]:
-    """Return F(ŵ) - F(w₀) on the training records, w₀ being the odds they were drawn with."""
+    """Return F(ŵ) - F(w₀) on the training records, where w₀ are the true odds."""
     chances = 0.5 ** np.arange(1, VALUES + 1)
     places = rng.choice(d, VALUES, replace=False)
     odds = ODDS * np.where(np.arange(VALUES) % 2, 1.0, -1.0)

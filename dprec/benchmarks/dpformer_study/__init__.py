@@ -1,1 +1,1 @@
-"""DPFormer's experiments: every model on every data set at every ε, from the files that finished runs leave."""
+"""DPFormer's experiments: every model on every data set at every ε, from the files of finished runs."""

@@ -1,4 +1,4 @@
-"""What is compared: a recipe at an ε, and the paper's figures for it."""
+"""The cells of the comparison: a recipe at an ε, and the paper's figures for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe at one ε, as it stands or at another learning rate and batch size."""
+    """One recipe at one ε, unchanged or with another learning rate and batch size."""
 
     data: str
     model: str
@@ -56,7 +56,7 @@ class Cell:
 
     @classmethod
     def read(cls, text: str) -> Cell:
-        """The cell of this name; a folder's name has a dash for every @ and :, which some systems refuse in names.
+        """The cell of this name; a folder's name has dashes in place of @ and :, which some systems refuse.
 
         >>> Cell.read("movielens_dpformer@5")
         Cell(data='movielens', model='dpformer', epsilon=5.0, tuned=None)
@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def recipe(self) -> list[str]:
-        """What to train: the recipe and what differs from it."""
+        """What to train: the recipe and its overrides."""
         name, differs = VARIANTS.get(self.model, (self.model, ()))
         settings = [f"recipes/{self.data}_{name}.yaml", *differs, "--privacy.epsilon", f"{self.epsilon:g}"]
         if self.tuned:

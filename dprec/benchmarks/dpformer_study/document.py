@@ -1,4 +1,4 @@
-"""docs/results.md, written from the runs: no figure in it is typed."""
+"""Writes docs/results.md from the runs: no figure in it is typed by hand."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dprec.benchmarks.dpformer_study.tables import ALL, MASKED, belongs, markdow
 from dprec.benchmarks.report import Row
 
 HEAD = """\
-# What private recommenders reach
+# Results of private recommenders
 
-Measured with this package on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper. This page and its
-pictures are written by
+This page has results of this package on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper. This
+command writes the page and its pictures from finished runs, one object a line:
 
     python -m dprec.bench dpformer-tables --runs {runs} --document {document}
 
-from finished runs, one object a line. With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` the command
-first trains in that folder what is missing; with `--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the
-file. Each cell is a recipe in `recipes/`, trained with `--privacy.epsilon` and `--seed`.
+With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` it first trains missing runs in that folder. With
+`--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the file. Each cell is a recipe in `recipes/`,
+trained with `--privacy.epsilon` and `--seed`.
 
-**Protocol.** Leave one out: a user's last item is the target, and all items are ranked, ties counted against the model.
-All others are trained on (`data.validation: false`), and curves are of the test, too, as in the paper.
-δ is 1 / users. Everything is paid for from one budget: item frequencies, item selection, co-occurrence and training.
-Hyper-parameters were chosen by hand on the same data, as in the paper; that is not part of ε. A cell holds NDCG@10 /
+**Protocol.** Leave one out: a user's last item is the target. The model ranks all items; ties count against the model.
+It trains on all other items (`data.validation: false`), and curves show the test, as in the paper.
+δ is 1 / users. One budget pays for item frequencies, item selection, co-occurrence and training.
+Hyper-parameters were chosen by hand on the same data, as in the paper; ε does not cover this. A cell holds NDCG@10 /
 HIT@10 in %, mean ± standard deviation over seeds, and the number of seeds. The paper does not say whether it masks
 the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles every figure:
 so both are given, and "above the paper" holds under one of them. `SpectralFormer` is DPFormer from a spectral start;
@@ -37,7 +37,7 @@ now spend 8 % on shares without that bias.
 
 
 def write(rows: Sequence[Row], file: Path, places: Sequence[Path], pictures: Sequence[tuple[str, Path]]) -> None:
-    """Write the page; `pictures` are (what they show, file)."""
+    """Write the page; `pictures` are pairs of a title and a file."""
     parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=file.as_posix())]
     parts.append(_both(rows))
     for data, name in DATA.items():
@@ -71,7 +71,7 @@ def _mean(rows: Sequence[Row], data: str, epsilon: float, figure: str) -> float 
 
 
 def _cost(rows: Sequence[Row]) -> str:
-    lines = ["## Steps and time", "", "On one core of an AMD EPYC, others at work beside it.", ""]
+    lines = ["## Steps and time", "", "Measured on one core of an AMD EPYC while other jobs ran.", ""]
     lines += ["| recipe | ε | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, float], list[Row]] = {}
     for row in rows:

@@ -18,7 +18,7 @@ CURVES = {"dpformer": ("with Re-Attention", DPREC), "transformer": ("without", P
 
 
 def bars(rows: Sequence[Row], file: Path) -> None:
-    """NDCG@10 of each model at each ε, the paper's as a line across the bar."""
+    """NDCG@10 of each model at each ε, with the paper's as a line across the bar."""
     plt = pyplot()
     drawn, panels = plt.subplots(1, len(DATA), figsize=(11, 3.6), layout="constrained")
     for panel, (data, name) in zip(panels, DATA.items(), strict=True):
@@ -91,7 +91,7 @@ def _heat(panel: Any, values: Sequence[Sequence[float]], rates: Sequence[float],
 
 
 def _together(curves: Sequence[Sequence[tuple[int, float]]]) -> tuple[list[int], list[list[float]]]:
-    """Return the steps that all curves have, and their values in % there."""
+    """Return the steps that all curves share, and the values in % at these steps."""
     maps = [dict(curve) for curve in curves if curve]
     if not maps:
         return [], []

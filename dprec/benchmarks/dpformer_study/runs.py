@@ -1,7 +1,7 @@
-"""Runs of cells: trained where they are missing, read where they are finished, and kept in one file of the study.
+"""Runs of cells: trained if they are missing, read if they are finished, and kept in one file of the study.
 
-A finished run is one object: its cell, what its metrics.json says, and its log. It is read from the run's folder, or
-from a line of a .jsonl file such as docs/measured/dpformer.jsonl.
+A finished run is one object: its cell, the content of its metrics.json, and its log. It is read from the run's folder,
+or from a line of a .jsonl file such as docs/measured/dpformer.jsonl.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SHOWN = ("epsilon", "delta", "noise_multiplier", "steps", "seed", "seconds", "st
 
 
 def train(cell: Cell, seed: int, runs: Path, overrides: Sequence[str]) -> None:
-    """Leave a finished run of this cell in its folder."""
+    """Make sure that the cell's folder holds a finished run."""
     finish(cell.folder(runs, seed), [*cell.recipe, "--seed", str(seed), *overrides])
 
 
 def finished(places: Sequence[Path]) -> list[Run]:
-    """Return every finished run in these files and below these folders, in a fixed order."""
+    """Return all finished runs in these files and folders, in a fixed order."""
     found: dict[tuple[str, int], tuple[Run, Path]] = {}
     for place in places:
         for run in _in_file(place) if place.suffix == FILE else _in_folder(place):
@@ -44,7 +44,7 @@ def finished(places: Sequence[Path]) -> list[Run]:
 
 
 def keep(runs: Sequence[Run], file: Path) -> list[Run]:
-    """Add runs to a file, in place of those of the same cell and seed, and return all that it holds then."""
+    """Add runs to a file, replacing those of the same cell and seed; return all runs of the file."""
     if file.suffix != FILE:
         raise UserError(f"--keep {file}: give a {FILE} file, such as docs/measured/dpformer{FILE}")
     kept = {_identity(run): run for run in [*(_in_file(file) if file.exists() else ()), *runs]}
@@ -57,7 +57,7 @@ def keep(runs: Sequence[Run], file: Path) -> list[Run]:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """Return what tables and pictures show of runs, a row for each."""
+    """Return the figures of runs for tables and pictures, a row for each run."""
     return [_row(run) for run in runs]
 
 
@@ -90,19 +90,19 @@ def _in_file(file: Path) -> Iterator[Run]:
 
 
 def _checked(run: Any, where: str) -> Run:
-    """A run that the tables can show, and may."""
+    """Check that the tables can and may show a run."""
     try:
         Cell.read(run["cell"])
         _row(run)
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{where} is no run of this study: {error}") from None
     if run["stand_in"]:
-        raise UserError(f"{where} was trained on generated data: its figures belong in no table")
+        raise UserError(f"{where} was trained on generated data, which the tables do not show: leave it out")
     return run
 
 
 def _log(folder: Path) -> Iterator[dict[str, float]]:
-    """Yield what was logged while training, step by step, of all parts of a run that was continued."""
+    """Yield what training logged, step by step, including all parts of a continued run."""
     for log in sorted(folder.glob("logs/*/metrics.csv")):
         with log.open(encoding="utf-8", newline="") as lines:
             for line in csv.DictReader(lines):

@@ -18,7 +18,7 @@ MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
 def grid(rows: Sequence[Row], data: str, figures: tuple[str, str] = MASKED) -> list[list[str]]:
     """Return the rows of a data set's table: a model, then a cell of NDCG@10 / HIT@10 in % for each ε.
 
-    The paper's own figures follow under each model that has them.
+    The paper's figures follow under each model that has them.
     """
     lines = []
     for model, name in MODELS.items():
@@ -57,7 +57,7 @@ def markdown(rows: Sequence[Row], data: str, figures: tuple[str, str] = MASKED) 
 
 
 def belongs(row: Row, data: str, model: str, epsilon: float) -> bool:
-    """Whether this is a run of a recipe as it stands."""
+    """Whether this is a run of an unchanged recipe."""
     return bool((row["data"], row["model"], row["target"], row["tuned"]) == (data, model, epsilon, None))
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from dprec.gradients.catalogue_rows import CatalogueRows
-from dprec.gradients.contribution import Contribution, zeroed
-from dprec.gradients.layout import layout_of
-from dprec.gradients.operations.rule import Rules, at_least_float32, by_user, marked, named
+from dprec.gradients.contributions.base import Contribution, zeroed
+from dprec.gradients.contributions.catalogue_rows import CatalogueRows
+from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
+from dprec.gradients.uses.layout import layout_of
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
 from dprec_kernels.catalogue_softmax import centred, for_users
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
 
-
-def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(operation)
+def catalogue_softmax(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = {"padding": 0} | named(("hidden", "table", "target", "padding"), args, kwargs)
     hidden, table, target, padding = (given[name] for name in ("hidden", "table", "target", "padding"))
     if not tape.trainable(table) or layout_of(hidden) is None:
@@ -37,6 +35,3 @@ def catalogue_softmax(tape: Tape, function: Callable[..., Any], args: Any, kwarg
 
     tapped = tape.record(loss, rows, [(table, for_table)], kept=[wanted])
     return marked(tapped.view(target.shape), rows)
-
-
-RULES: Rules = {operation: catalogue_softmax}

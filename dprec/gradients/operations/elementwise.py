@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
-from dprec.gradients import layout
-from dprec.gradients.contribution import Aligned, Contribution, Dense
-from dprec.gradients.operations.rule import Operation, Rules, at_least_float32
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Aligned, Dense
+from dprec.gradients.uses import layout
+from dprec.gradients.uses.arguments import at_least_float32
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
+_FUNCTIONS: list[Operation] = [
+    *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
+    *(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__rsub__, Tensor.__isub__, torch.rsub),
+    *(torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__, torch.multiply),
+    *(torch.div, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__rtruediv__, Tensor.__itruediv__),
+    *(torch.where, Tensor.where, torch.lerp, Tensor.lerp, torch.addcmul, Tensor.addcmul),
+    *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum, torch.pow, Tensor.pow, Tensor.__pow__),
+]
 
 
-def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(*_FUNCTIONS)
+def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
     operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     data = [a for a in operands if not tape.trainable(a) and layout.layout_of(a) is not None]
@@ -50,7 +58,7 @@ def elementwise(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any
     return result
 
 
-def _same_for_all_users(tape: Tape, operand: Tensor) -> bool:
+def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
     ids = tape.ids_of(operand)
     if ids is None:
         return operand.stride(0) == 0
@@ -68,14 +76,3 @@ def _summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contr
     if shape[0] > 1:
         return Aligned(gradient.reshape(parameter.shape), rows)
     return Dense(gradient.reshape(users, rows, *shape[1:]).sum(1).reshape(users, *parameter.shape))
-
-
-_FUNCTIONS: list[Operation] = [
-    *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
-    *(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__rsub__, Tensor.__isub__, torch.rsub),
-    *(torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__, torch.multiply),
-    *(torch.div, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__rtruediv__, Tensor.__itruediv__),
-    *(torch.where, Tensor.where, torch.lerp, Tensor.lerp, torch.addcmul, Tensor.addcmul),
-    *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum, torch.pow, Tensor.pow, Tensor.__pow__),
-]
-RULES: Rules = dict.fromkeys(_FUNCTIONS, elementwise)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Rows
-from dprec.gradients.expression import Expression, express
-from dprec.gradients.layout import layout_of, mark
-from dprec.gradients.operations.rule import Rules, at_least_float32, named
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.expression import Expression, express
+from dprec.gradients.uses.layout import layout_of, mark
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
 
-
-def embedding(
-    tape: Tape,
-    function: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-) -> Any:
+@rule(F.embedding, announces=True)
+def embedding(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
     given = named(names, args, kwargs)
     ids, weight = given["input"], given["weight"]
@@ -32,7 +26,8 @@ def embedding(
     return _look_up(tape, weight, ids, padding)
 
 
-def embedding_bag(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(F.embedding_bag, announces=True)
+def embedding_bag(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     names = (
         *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
         *("per_sample_weights", "include_last_offset", "padding_idx"),
@@ -54,7 +49,7 @@ def embedding_bag(tape: Tape, function: Callable[..., Any], args: Any, kwargs: A
     )
 
 
-def _padding_of(tape: Tape, given: dict[str, Any]) -> int | None:
+def _padding_of(tape: Recorder, given: dict[str, Any]) -> int | None:
     """Return the row that means nothing, once the ways of reading that change a table or mix users are refused."""
     weight, padding = given["weight"], given.get("padding_idx")
     if given.get("max_norm") is not None:
@@ -69,7 +64,8 @@ def _padding_of(tape: Tape, given: dict[str, Any]) -> int | None:
     return padding + weight.shape[0] if padding is not None and padding < 0 else padding
 
 
-def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(Tensor.__getitem__, announces=True)
+def index(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     weight, ids = args
     if isinstance(ids, tuple) and ids and all(isinstance(rest, slice) and rest == slice(None) for rest in ids[1:]):
         ids = ids[0]
@@ -86,15 +82,16 @@ def index(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> A
     return _look_up(tape, weight, ids, None)
 
 
-def index_select(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(torch.index_select, Tensor.index_select, announces=True)
+def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(("input", "dim", "index"), args, kwargs)
     weight, dim, ids = given["input"], given["dim"], given["index"]
     rows = tape.trainable(weight) and dim in (0, -weight.dim())
     return _look_up(tape, weight, ids, None) if rows else NotImplemented
 
 
-def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
-    tape.reads(weight, ids)
+def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
+    tape.announce(weight, ids)
     if layout_of(ids) is None:
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
@@ -114,8 +111,8 @@ def _look_up(tape: Tape, weight: Tensor, ids: Tensor, padding: int | None) -> An
     return tape.record(weight.detach()[ids], rows, [(weight, for_table)], kept=[own])
 
 
-def _pool(tape: Tape, weight: Tensor, ids: Tensor, mode: str, padding: int | None) -> Any:
-    tape.reads(weight, ids)
+def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int | None) -> Any:
+    tape.announce(weight, ids)
     rows = tape.rows(ids, "embedding_bag", weight)
     own = ids.reshape(tape.users, -1)
     real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding  # (bags, P)
@@ -132,12 +129,3 @@ def _pool(tape: Tape, weight: Tensor, ids: Tensor, mode: str, padding: int | Non
 
     output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
     return tape.record(output, rows, [(weight, for_table)], kept=[own])
-
-
-RULES: Rules = {
-    F.embedding: embedding,
-    F.embedding_bag: embedding_bag,
-    Tensor.__getitem__: index,
-    torch.index_select: index_select,
-    Tensor.index_select: index_select,
-}

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Dense
-from dprec.gradients.operations.rule import Rules, at_least_float32, named
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
 
-
-def layer_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(F.layer_norm)
+def layer_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
     return _normalise(tape, F.layer_norm, given, ("weight", "bias"))
 
 
-def rms_norm(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(F.rms_norm)
+def rms_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     names = ("input", "normalized_shape", "weight", "eps")
     given = {"weight": None, "eps": None} | named(names, args, kwargs)
     return _normalise(tape, F.rms_norm, given, ("weight",))
 
 
-def _normalise(tape: Tape, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:
+def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:
     x, shape = given["input"], tuple(given["normalized_shape"])
     used = next((given[name] for name in affine if tape.trainable(given[name])), None)
     if used is None or tape.trainable(x):
@@ -54,6 +55,3 @@ def _normalise(tape: Tape, function: Callable[..., Any], given: dict[str, Any], 
 
 def _per_user(gradient: Tensor, users: int, shape: tuple[int, ...]) -> Tensor:
     return at_least_float32(gradient.detach()).reshape(users, -1, *shape).sum(1)
-
-
-RULES: Rules = {F.layer_norm: layer_norm, F.rms_norm: rms_norm}

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contribution import Contribution, Dense, Outer
-from dprec.gradients.layout import layout_of
-from dprec.gradients.operations.rule import Rules, by_user, marked, named
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.uses.arguments import by_user, marked, named
+from dprec.gradients.uses.layout import layout_of
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
 
-
-def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(F.linear)
+def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = {"bias": None} | named(("input", "weight", "bias"), args, kwargs)
     x, weight, bias = given["input"], given["weight"], given["bias"]
     if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
@@ -43,7 +43,8 @@ def linear(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)
 
 
-def matmul(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
+def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(("input", "other"), args, kwargs)
     left, right = given["input"], given["other"]
     if tape.trainable(left) and tape.trainable(right):
@@ -81,17 +82,7 @@ def _constant(tensor: Tensor) -> bool:
     return layout_of(tensor) is None and not tensor.requires_grad
 
 
-def reflected(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(Tensor.__rmatmul__)
+def reflected(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(("input", "other"), args, kwargs)
     return matmul(tape, function, (given["other"], given["input"]), {})
-
-
-RULES: Rules = {
-    F.linear: linear,
-    torch.matmul: matmul,
-    torch.mm: matmul,
-    Tensor.matmul: matmul,
-    Tensor.mm: matmul,
-    Tensor.__matmul__: matmul,
-    Tensor.__rmatmul__: reflected,
-}

@@ -7,7 +7,7 @@ that of a linear map whose positions are the steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.contribution import Contribution, Dense, Outer
-from dprec.gradients.layout import Layout, layout_of, mark, operation_name
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.operations.linear import linear
-from dprec.gradients.operations.rule import Rules, by_user, marked, named
+from dprec.gradients.uses.arguments import by_user, marked, named
+from dprec.gradients.uses.layout import Layout, layout_of, mark, operation_name
+from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels import recurrent
-
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
 
 LAYER = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
 CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
@@ -37,7 +37,8 @@ class Weights(NamedTuple):
     inner_bias: Tensor | None = None
 
 
-def layers(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(torch.gru, torch.lstm)
+def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Run the layers one after the other, time first, and return what torch does: the output and the last states."""
     given = named(LAYER, args, kwargs)
     if tape.trainable(given.get("input")):
@@ -66,7 +67,7 @@ def layers(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 class Layer:
     """One run of one layer, and what its gradient at the gates (T, N, gates * h) adds to each weight."""
 
-    def __init__(self, tape: Tape, x: Tensor, weights: Weights) -> None:
+    def __init__(self, tape: Recorder, x: Tensor, weights: Weights) -> None:
         self.tape, self.x, self.weights = tape, x, weights  # x (T, N, inputs)
         self.outer, self.inner = weights.outer.detach().to(x), weights.inner.detach().to(x)
         self.hidden: Tensor  # (T, N, h), once it is known
@@ -115,7 +116,7 @@ def _lstm(layer: Layer) -> list[Tensor]:
     return [hidden, cells]
 
 
-def _checked(tape: Tape, name: str, given: dict[str, Any], args: Any) -> int:
+def _checked(tape: Recorder, name: str, given: dict[str, Any], args: Any) -> int:
     """Return the rows of each user, or say in one line why these layers have no per-user gradient."""
     used = next(leaf for leaf in tree_leaves((given, args)) if tape.trainable(leaf))
     wrong = None
@@ -138,7 +139,8 @@ def _starts_at_zero(state: Tensor) -> bool:
     return layout_of(state) is None and not state.requires_grad and not bool(state.any())
 
 
-def cell(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@rule(torch.gru_cell, torch.lstm_cell)
+def cell(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """One step: two linear maps, and the gates that follow from them by autograd."""
     given: dict[str, Any] = dict.fromkeys(CELL) | named(CELL, args, kwargs)
     x, states = given["input"], tree_leaves(given["hx"])
@@ -167,10 +169,7 @@ def cell(tape: Tape, function: Callable[..., Any], args: Any, kwargs: Any) -> An
     return marked(torch.sigmoid(show) * torch.tanh(kept), rows), marked(kept, rows)
 
 
-def _linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear(tape: Recorder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     result = linear(tape, F.linear, (x, weight, bias), {})
     frozen: Tensor = F.linear(x, weight, bias) if result is NotImplemented else result
     return frozen
-
-
-RULES: Rules = {torch.gru: layers, torch.lstm: layers, torch.gru_cell: cell, torch.lstm_cell: cell}

@@ -1,4 +1,4 @@
-"""What a run is for: the numbers a kind of model is judged by, and how they are asked for, written and shown."""
+"""Tasks: the metrics of each kind of model, and how they are named, computed and shown."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def task_of(model: type) -> Task:
         if issubclass(model, kind):
             return task()
     kinds = " or ".join(path_of(kind) for kind in TASKS)
-    raise UserError(f"model.class_path: nothing is known by which to judge {path_of(model)}; subclass {kinds}")
+    raise UserError(f"model.class_path: dprec has no metrics for {path_of(model)}; subclass {kinds}")

@@ -1,4 +1,4 @@
-"""Models of clicks: the model, and one that knows only how often people click."""
+"""Models of clicks, beside a baseline that knows only the click rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ClickPrediction(Task):
     def _measure(
         self, model: ClickModel, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
     ) -> dict[str, float]:
-        """The model's metrics, and under ``base_rate_`` names those of the training records' click rate."""
+        """The model's metrics, and with ``base_rate_`` names those of the training records' click rate."""
         baseline = torch.logit(torch.tensor(data.base_rate), eps=1e-6).to(device)
         ours, theirs = ClickMetrics().to(device), ClickMetrics().to(device)
         for batch in loader:
@@ -54,7 +54,7 @@ class ClickPrediction(Task):
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """By a loss where one was asked for, else by the AUC."""
+        """By a loss if one was asked for, else by the AUC."""
         said = [f"AUC {results['auc']:.4f}"] if "auc" in results else []
         loss = next((name for name in ("log_loss", "normalised_entropy") if name in results), None)
         if loss is None:

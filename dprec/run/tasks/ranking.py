@@ -1,4 +1,4 @@
-"""Recommenders: the model and popularity, ranked over the full catalogue for held-out users, or a sample of them."""
+"""Recommenders, beside popularity: both rank the full catalogue for the held-out users, or for a sample of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ranking(Task):
     held_out = "items"
 
     def describe(self, data: Any) -> dict[str, Any]:
-        held_out = "; nobody trains on the item before the last, which is for validation"
+        held_out = "; the item before the last is for validation and not for training"
         protocol = self.protocol + (held_out if getattr(data, "validation", False) else "")
         return super().describe(data) | {"items": data.items - 1, "protocol": protocol}
 
@@ -45,9 +45,9 @@ class Ranking(Task):
         return {"catalogue": list(data.catalogue_ids)}
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
-        """Other data is read with the model's catalogue, so that its items have the ids of the model's."""
+        """Read other data with the model's catalogue, so that items have the model's ids."""
         named = any(normal(key) in ("data.catalogue", "data.class_path") for key, _ in overrides)
-        if named or run["data"]["init_args"].get("catalogue") != PRIVATE:  # whose items are chosen once
+        if named or run["data"]["init_args"].get("catalogue") != PRIVATE:  # a run chooses its items once
             data = super().data_of(run, overrides)
             if list(data.catalogue_ids) == run["catalogue"]:
                 return data
@@ -58,16 +58,16 @@ class Ranking(Task):
             data.setup("test")
         if list(data.catalogue_ids) != run["catalogue"]:
             raise UserError(
-                "the data has other items than the model, and takes no catalogue that would name the model's"
+                "the data has other items than the model and takes no catalogue: give data with the model's items"
             )
         return data
 
     def _measure(
         self, model: Recommender, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
     ) -> dict[str, Any]:
-        """Both protocols for the model, and for popularity under ``popularity_`` names.
+        """Both protocols for the model, and with ``popularity_`` names for popularity.
 
-        Where the loader serves a sample of the held-out users, their numbers and the standard errors stand beside.
+        If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
         cutoffs = sorted({_cutoff(metric) for metric in metrics})
         places = popularity_places(data.popularity).to(device)  # (items,)
@@ -94,7 +94,7 @@ class Ranking(Task):
         return results
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """A metric a line, so that many metrics can be read; with the standard errors where users were sampled."""
+        """One metric a line, so that many metrics fit; with standard errors if users were sampled."""
         table = Table(title=title, title_justify="left", title_style="bold")
         errors = results.get("standard_errors", {})
         sampled = "" if not errors else f", {results['evaluated_users']:,} of {results['held_out_users']:,} users"
@@ -108,11 +108,11 @@ class Ranking(Task):
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """By the first metric that was asked for."""
+        """By the first metric of the list."""
         name = _ranked(results)[0]
         ours, theirs = results[name], results[f"popularity_{name}"]
         if theirs == 0:
-            return "popularity finds nothing on this data"
+            return "popularity scores 0 on this data"
         better = "" if ours > theirs else ": no better than it"
         return f"{ours / theirs:.2f} times popularity in {name.upper()}{better}"
 
@@ -126,10 +126,9 @@ def _ranked(results: Mapping[str, Any]) -> list[str]:
 
 
 def popularity_places(popularity: Tensor) -> Tensor:
-    """The place of every item, 0 for the most popular; equal counts are told apart, as a list one shows must.
+    """The place of every item, 0 for the most popular; items with equal counts get different places, as in a list.
 
-    Ties count against whoever makes them, so a baseline full of ties would look worse than it is. The padding has
-    no place: -1.
+    Ties count against a model, so a baseline with many ties would look worse than it is. The padding has no place: -1.
 
     >>> popularity_places(torch.tensor([0.0, 5.0, 7.0, 5.0]))
     tensor([-1,  1,  0,  2])

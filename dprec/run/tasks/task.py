@@ -1,4 +1,4 @@
-"""What the commands ask of a kind of model."""
+"""What the commands need from each kind of model."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from dprec.errors import UserError
 
 
 class Task(ABC):
-    """One kind of model. To serve another kind, write its task and enter it in `TASKS`."""
+    """One kind of model. To add another kind, write its task and enter it in `TASKS`."""
 
-    protocol: str  # how the metrics come about, in one sentence
-    metrics: Sequence[str]  # those asked for where nobody says which
-    watched: tuple[str, str]  # the one shown while training: its name, and how it is written
-    held_out: str  # what it is measured on
+    protocol: str  # how the metrics are computed, in one sentence
+    metrics: Sequence[str]  # the default metrics
+    watched: tuple[str, str]  # the metric shown during training: its name, and how it is written
+    held_out: str  # what the metrics are measured on
 
     def asked(self, text: str | None) -> Sequence[str]:
-        """The metrics of a list as people write it, each once; those of the task where nobody says."""
+        """The metrics of a comma-separated list, each once; by default those of the task."""
         names = tuple(dict.fromkeys(part.strip() for part in text.split(","))) if text else tuple(self.metrics)
         for name in names:
             self._refuse_unknown(name)
         return names
 
     def describe(self, data: Any) -> dict[str, Any]:
-        """What was trained on, and how the model is judged."""
+        """The training data, and how the model is evaluated."""
         return {
             "dataset": data.name,
             "stand_in": data.stand_in,
@@ -41,15 +41,15 @@ class Task(ABC):
         }
 
     def size(self, data: Any) -> str:
-        """How much data that is, as the title of a table says it."""
+        """The size of the data, for the title of a table."""
         return f"{data.users:,} {data.unit}s"
 
     def belongings(self, data: Any) -> dict[str, Any]:
-        """What a checkpoint must hold, beside the model, for the model to be of use without the data."""
+        """What a checkpoint must hold beside the model, so that the model can be used without the data."""
         return {}
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
-        """The data a run was trained on, or other data named by ``overrides``, as the run's model reads it."""
+        """The data of a run, or other data named by ``overrides``, in the form that the run's model needs."""
         data: Any = build(pl.LightningDataModule, run["data"], "data", overrides=overrides)
         data.setup("test")
         return data
@@ -62,12 +62,12 @@ class Task(ABC):
         metrics: Sequence[str] | None = None,
         device: str | torch.device = "cpu",
     ) -> dict[str, Any]:
-        """The model's metrics, and those of what it has to beat, on data that was held out."""
+        """The metrics of the model and of its baseline, on held-out data."""
         if split not in ("test", "validation"):
             raise UserError(f"--split is {split!r}: give test or validation")
         if split == "validation" and not getattr(data, "validation", False):
             raise UserError(
-                f"--split validation: no validation {self.held_out} are held out; set data.validation to true"
+                f"--split validation: the run held out no validation {self.held_out}; set data.validation to true"
             )
         loader = data.val_dataloader() if split == "validation" else data.test_dataloader()
         with torch.inference_mode():
@@ -83,8 +83,8 @@ class Task(ABC):
 
     @abstractmethod
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """The model beside what it has to beat: a private model that does not is not worth its ε."""
+        """The model beside its baseline: a private model that is no better is not worth its ε."""
 
     @abstractmethod
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """That comparison in a few words."""
+        """The comparison in a few words."""

@@ -1,43 +1,28 @@
-"""What users do to the rows of some tables: in one batch, and in all training data."""
+"""What the users of a batch do to the rows of some tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dprec.accounting.release import Portion
-from dprec.errors import MixedUsers
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
-from dprec.gradients.contribution import Contribution, Rows, SharedRows
-from dprec.gradients.layout import layout_of
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import LookUp
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Tape, select_users
-from dprec.sparsity.rows.strategy import BatchRows
+from dprec.gradients.tape import select_users
+from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
-
-AT_ONCE = 8192  # users whose look-ups are counted together
-
-
-class Users(Protocol):
-    """Users whom training draws from."""
-
-    def __len__(self) -> int:
-        """Return how many there are, numbered from 0."""
-
-    def of(self, users: Sequence[int]) -> list[Any]:
-        """Return the micro-batches of these users alone, as training would get them."""
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
     """Return what is left of a table's uses, all of them look-ups, where no other rows than these may change."""
     if rows is None:
         return list(uses)
-    return [use.only(rows) for use in uses if isinstance(use, (Rows, SharedRows))]
+    return [use.only(rows) for use in _look_ups(uses)]
 
 
 def batch_rows(
@@ -54,12 +39,11 @@ def batch_rows(
     pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
     for part in recorded:
         for name in space.tables:
-            for use in part.contributions.get(name, ()):
-                if isinstance(use, (Rows, SharedRows)):
-                    user, ids = _moved(use, alike - space.start(name))
-                    pairs.append((user + users) * space.size + space.flat(name, ids))
+            for use in _look_ups(part.contributions.get(name, ())):
+                user, ids = use.moved(alike - space.start(name))
+                pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
-    user, row = _kept(space, torch.cat(pairs))
+    user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
     if among is not None:
         here &= is_among(row, among)
@@ -92,62 +76,12 @@ def broken_alone(
     return all_parts, all_recorded
 
 
-def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users) -> Iterator[Portion]:
-    """Yield which rows of a space the users look up in training, each row of a user once.
-
-    Refused is a model in which what a user looks up depends on who else is in the micro-batch.
-    """
-    before = 0
-    for start in range(0, len(users), AT_ONCE):
-        for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
-            user, row = _looked_up(space, module, trained, part)
-            for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
-                if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):
-                    raise MixedUsers(
-                        "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
-                        "counted: declare padding_idx for tables that are read for padding"
-                    )
-            yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
-            before += len(part)
+def _look_ups(uses: Iterable[Contribution]) -> list[LookUp]:
+    return [use for use in uses if isinstance(use, LookUp)]
 
 
-def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], part: Any) -> tuple[Tensor, Tensor]:
-    """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
-    pairs = [torch.zeros(0, dtype=torch.int64)]
-
-    def read(name: str, ids: Tensor | None) -> None:
-        if name in space.tables and ids is not None and layout_of(ids) is not None:
-            user = torch.arange(len(part), device=ids.device).unsqueeze(1)
-            pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
-
-    with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
-        tape.watch(part)
-        module.losses(part)
-    return _kept(space, torch.cat(pairs))
-
-
-def _moved(use: Rows | SharedRows, besides: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the users and the rows of the reads that have a gradient.
-
-    It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
-    `besides`, which ascend, are left out.
-    """
-    if isinstance(use, Rows):
-        values = use.values.reshape(*use.ids.shape, -1)
-        if values.shape[1] and values.stride(1) == 0:
-            values = values[:, :1]  # a bag's, which all its reads share
-        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
-        moved = ((largest > 0) & (largest < torch.inf)).expand(use.ids.shape)
-        return moved.nonzero()[:, 0], use.ids[moved]
-    use = use.only(use.ids[~is_among(use.ids, besides)].unique())
-    if not len(use.ids):
-        return use.ids, use.ids
-    largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
-    user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
-    return user, use.ids[read]
-
-
-def _kept(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def real_pairs(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct users and rows of pairs, user · rows + row, without padding."""
     pairs = distinct(pairs)
     user, row = pairs // space.size, pairs % space.size
     real = ~is_among(row, space.padding)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +14,16 @@ from torch.optim import Optimizer
 from dprec.accounting.release import ExactSums, Release
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
-from dprec.gradients.contribution import Rows, SharedRows
+from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
-from dprec.noise.gaussian import GaussianNoise, rounding
-from dprec.sparsity.rows.batch_rows import Users, batch_rows, broken_alone, look_ups, only
+from dprec.noise.step_noise import StepNoise
+from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
+from dprec.sparsity.rows.choosing import chosen_rows, looks, refuse_unfit, relative_noise
+from dprec.sparsity.rows.counts import Users, counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.pay_first import guard
+from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 from dprec.sparsity.rows.tables import RowSpace, Table, named, tables_of
 from dprec.sparsity.rows.tally import Tally
@@ -40,15 +43,25 @@ class RowRules:
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
         self._chosen: dict[str, Tensor | None] = {}
+        self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
+
+    @property
+    def choices(self) -> list[RowChoice]:
+        return [strategy for strategy in self.strategies if isinstance(strategy, RowChoice)]
+
+    @property
+    def schedules(self) -> list[NoiseSchedule]:
+        return [strategy for strategy in self.strategies if isinstance(strategy, NoiseSchedule)]
 
     @property
     def look(self) -> bool:
-        return any(strategy.looks for strategy in self.strategies)
+        """Whether rows are chosen by what the batch looks up."""
+        return any(map(looks, self.choices))
 
     @property
     def defer(self) -> bool:
         """Whether noise is owed from step to step, so that what lies in memory between steps is not yet private."""
-        return any(strategy.owes for strategy in self.strategies)
+        return any(schedule.owes for schedule in self.schedules)
 
     @property
     def broken(self) -> str | None:
@@ -61,10 +74,10 @@ class RowRules:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        return math.sqrt(1 + sum(strategy.relative_noise**-2 for strategy in self.strategies))
+        return math.sqrt(1 + sum(choice.relative_noise**-2 for choice in self.choices))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
-        return tuple(release for strategy in self.strategies for release in strategy.releases(periods))
+        return tuple(release for choice in self.choices for release in choice.releases(periods))
 
     def settings(self) -> list[dict[str, Any]]:
         return [strategy.settings() for strategy in self.strategies]
@@ -74,27 +87,15 @@ class RowRules:
         if not self.strategies:
             return ""
         own = sigma * self.gradient_noise
-        told = "; ".join(strategy.phrase(own * strategy.relative_noise) for strategy in self.strategies)
+        told = "; ".join(strategy.phrase(own * relative_noise(strategy)) for strategy in self.strategies)
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
-    def begin(
-        self,
-        module: nn.Module,
-        trained: Mapping[str, nn.Parameter],
-        sigma: float,
-        unit: float,
-        noise: GaussianNoise,
-        most: float,
-    ) -> None:
-        """Find each strategy's tables, once the noise multiplier of a step is known.
-
-        `unit` is the most that one user can move the step's gradient: clipping norm by expected batch. A step has
-        `most` users at most.
-        """
+    def begin(self, module: nn.Module, trained: Mapping[str, nn.Parameter], noise: StepNoise, max_norm: float) -> None:
+        """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
         tables, self._module = tables_of(module, trained), module
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
-            _refuse_unpaid(strategy)
+            refuse_unfit(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
             if not mine:
                 raise UserError(
@@ -104,29 +105,27 @@ class RowRules:
                 )
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
-            own = sigma * self.gradient_noise
-            choice = own * strategy.relative_noise if strategy.looks else 0.0
-            strategy.begin(RowSpace(mine), choice, own * unit * (1 + rounding(most)), noise)
+            own = self.gradient_noise
+            choice = noise.multiplier * own * relative_noise(strategy) if looks(strategy) else 0.0
+            strategy.begin(RowSpace(mine), choice, noise.std(max_norm / noise.expected_batch, own), noise.source)
         for name, over in self._over.items():
-            alone = [type(s).__name__ for s in over if s.noised != "chosen"]
+            alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:
                 raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: let it rule alone")
 
-    def prepare(
-        self, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums, periods: int = 0
+    def learn(
+        self,
+        period: int | None,
+        module: Any,
+        trained: Mapping[str, nn.Parameter],
+        users: Users,
+        sums: ExactSums,
+        periods: int = 0,
     ) -> None:
-        """Let strategies look at all users once."""
-        for strategy in self.strategies:
-            if any(release.period is None for release in strategy.releases(periods)):
-                portions = partial(look_ups, strategy.space, module, trained, users)
-                strategy.prepare(len(users), portions, sums)
-
-    def enter(
-        self, period: int, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
-    ) -> None:
-        """Let strategies look at the users of a period, before its first step."""
-        for strategy in self.strategies:
-            strategy.enter(period, len(users), partial(look_ups, strategy.space, module, trained, users), sums)
+        """Let strategies ask for counts of these users: all, before the first step, or those of a period before its."""
+        for choice in self.choices:
+            if any(release.period == period for release in choice.releases(periods)):
+                choice.learn(period, counts_of(choice.space, module, trained, users, sums))
 
     def over(self, name: str) -> bool:
         """Whether a strategy rules over this parameter."""
@@ -134,8 +133,8 @@ class RowRules:
 
     def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
         """Have all that is owed paid before the module's tables are looked up or copied outside of a step."""
-        for strategy in self.strategies:
-            strategy.bind(optimizer, step)
+        for schedule in self.schedules:
+            schedule.bind(optimizer, step)
         if not self.defer or self._guarded is module:
             return
         self._guarded = module
@@ -146,13 +145,20 @@ class RowRules:
         return self.tally.report([self._tables[name] for name in self._over])
 
     def update(self, optimizer: Optimizer) -> None:
-        for strategy in self.strategies:
-            strategy.update(optimizer)
+        """Take the steps of tables that have a schedule, whose gradients the optimizer then does not see."""
+        scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
+        for group in optimizer.param_groups if scheduled else ():
+            rates = Rates(group["lr"], group["weight_decay"], group.get("momentum", 0.0))
+            for parameter in group["params"]:
+                if id(parameter) in scheduled:
+                    schedule, table = scheduled[id(parameter)]
+                    gradient, parameter.grad = parameter.grad, None
+                    schedule.step(table, gradient.indices()[0], gradient.values(), rates)
 
     def settle(self) -> None:
         """Pay all noise that is owed."""
-        for strategy in self.strategies:
-            strategy.settle()
+        for schedule in self.schedules:
+            schedule.settle()
 
     def state_dict(self) -> list[dict[str, Any]]:
         return [strategy.state_dict() for strategy in self.strategies]
@@ -164,7 +170,8 @@ class RowRules:
     def read(self, name: str, ids: Tensor | None) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
         for strategy in self._over.get(name, ()):
-            strategy.read(name, ids)
+            if isinstance(strategy, NoiseSchedule):
+                strategy.read(name, ids)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -190,28 +197,27 @@ class RowRules:
         self.tally.steps += 1
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
-        for strategy in self.strategies:
-            space = strategy.space
+        self._touched = set()
+        for choice in self.choices:
+            space = choice.space
             among = self._among(space)
-            batch = batch_rows(space, recorded, among, self._declared) if strategy.looks else None
-            chosen = strategy.choose(batch, among)
-            if chosen is not None:
-                _refuse_unusable(strategy, chosen)
-                if batch is not None:  # whoever is in the batch, these change
-                    chosen = distinct(torch.cat([chosen, batch.shared]))
+            chosen = chosen_rows(choice, recorded, among, self._declared)
+            if isinstance(chosen, Tensor):
                 self._chosen |= space.split(chosen)
+            elif chosen is TOUCHED:
+                self._touched.update(space.tables)
 
     def counted(self, recorded: Recorded) -> list[tuple[Tensor, Tensor]]:
         """Return what each strategy that looks is told of these users: the rows of each, and those that all have."""
-        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.strategies if s.looks]
+        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if looks(s)]
         return [(batch.row, batch.shared) for batch in each]
 
     def moved(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
         """Return, for each strategy that looks, the rows where this gradient of its tables is not zero, but padding."""
         found = []
-        for strategy in self.strategies:
-            if strategy.looks:
-                space, rows = strategy.space, [torch.zeros(0, dtype=torch.int64)]
+        for choice in self.choices:
+            if looks(choice):
+                space, rows = choice.space, [torch.zeros(0, dtype=torch.int64)]
                 for name in space.tables:
                     if name in gradient:
                         sparse = gradient[name].to_sparse(1) if not gradient[name].is_sparse else gradient[name]
@@ -227,7 +233,7 @@ class RowRules:
 
     def noised_now(self, name: str) -> bool:
         """Whether this parameter gets its noise in the gradient, not later."""
-        return name not in self._over or self._over[name][-1].noised != "later"
+        return name not in self._over or not isinstance(self._over[name][-1], NoiseSchedule)
 
     def restricted(self, recorded: Recorded) -> Recorded:
         """Return what the users add to rows that may change."""
@@ -240,7 +246,7 @@ class RowRules:
 
     def _refuse_whole(self, recorded: Recorded) -> None:
         for name in self._over:
-            if not all(isinstance(use, (Rows, SharedRows)) for use in recorded.contributions.get(name, ())):
+            if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(
                     f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so every row changes in "
                     f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "
@@ -249,8 +255,7 @@ class RowRules:
 
     def released(self, name: str, total: RowSum, std: float) -> Tensor:
         """Return the sum with its noise, as a sparse tensor of the table's shape."""
-        table, strategies = self._tables[name], self._over[name]
-        noised, noise = strategies[-1].noised, strategies[-1].noise
+        table, ruling = self._tables[name], self._over[name][-1]
         touched, values = total.merged()
         nothing = torch.tensor(table.padding, dtype=touched.dtype, device=touched.device)
         chosen = self._chosen[name]
@@ -258,18 +263,20 @@ class RowRules:
         if chosen is not None:
             kept &= is_among(touched, chosen)
         rows, values = picked(kept, touched, values)
-        if noised == "chosen":
+        untouched = 0
+        if name in self._touched:
+            rows, values = picked((values != 0).flatten(1).any(1), rows, values)
+        elif self.noised_now(name):
             touched = rows
             rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
             rows = rows[~is_among(rows, nothing)]
             values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
                 0, torch.searchsorted(rows, touched), values
             )
-        elif noised == "touched":
-            rows, values = picked((values != 0).flatten(1).any(1), rows, values)
-        if noised != "later":
-            noise.add_(values, std)
-            self.tally.add(len(rows), values.numel(), len(rows) - len(touched) if noised == "chosen" else 0)
+            untouched = len(rows) - len(touched)
+        if self.noised_now(name):
+            ruling.noise.add_(values, std)
+            self.tally.add(len(rows), values.numel(), untouched)
         return torch.sparse_coo_tensor(
             rows.unsqueeze(0), values, total.shape, is_coalesced=True, check_invariants=False
         )
@@ -281,22 +288,3 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
-
-
-def _refuse_unusable(strategy: Strategy, chosen: Any) -> None:
-    """Refuse what `choose` returned if it is no ascending list of rows: later steps would take them for others."""
-    size, name = strategy.space.size, type(strategy).__name__
-    if not isinstance(chosen, Tensor) or chosen.ndim != 1 or chosen.dtype != torch.long:
-        kind = f"{chosen.dtype} {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
-        raise UserError(f"{name}.choose returned {kind}: return row numbers, a one-dimensional tensor of torch.long")
-    if len(chosen) and not (chosen[0] >= 0 and chosen[-1] < size and bool((chosen[1:] > chosen[:-1]).all())):
-        raise UserError(f"{name}.choose must return distinct rows from 0 to {size - 1}, ascending: sort them")
-
-
-def _refuse_unpaid(strategy: Strategy) -> None:
-    """Refuse a strategy that shows what users do and claims that it costs nothing."""
-    name = type(strategy).__name__
-    if strategy.looks and not 0 < strategy.relative_noise < math.inf:
-        raise UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
-    if strategy.noised == "touched" and strategy.broken is None:
-        raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -37,15 +37,23 @@ class RowSpace:
         self._starts = [0, *accumulate(table.rows for table in tables)]
         self._start = dict(zip(self.tables, self._starts, strict=False))
 
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self.tables.values())
+
     @property
     def size(self) -> int:
         return self._starts[-1]
 
     @property
+    def device(self) -> torch.device:
+        """Where the tables are, and so everything that a strategy keeps of their rows."""
+        return next((table.parameter.device for table in self.tables.values()), torch.device("cpu"))
+
+    @property
     def padding(self) -> Tensor:
         """The rows that stand for nothing, ascending."""
         rows = [self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)]
-        return torch.tensor(rows, dtype=torch.int64)  # also where there is none
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)  # also where there is none
 
     def start(self, name: str) -> int:
         """Return the number of a table's first row."""

@@ -15,12 +15,16 @@ from torch import Tensor
 
 from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping
+from dprec.gradients.contributions import building
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
+from dprec.sparsity.rows.choosing import looks
+from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import BatchRows, Strategy
+from dprec.sparsity.rows.strategy import Strategy
 from tests.privacy.search.model import Assembled
 from tests.privacy.search.oracle import Sums, trained
 from tests.privacy.search.plan import Plan
@@ -60,7 +64,7 @@ class Engine:
         self.rules = RowRules(strategies)
         self.noise = Listening()
         self.expected = float(plan.users)
-        self.rules.begin(model, self.parameters, 1.0, plan.max_norm / self.expected, self.noise, most_users(plan.users))
+        self.rules.begin(model, self.parameters, StepNoise(self.noise, 1.0, self.expected), plan.max_norm)
         for strategy in strategies:
             self._choose_blindly(strategy)
 
@@ -68,7 +72,8 @@ class Engine:
         """Sum a batch."""
         self.noise.heard, self.seen = [], None
         padding = padding_rows(self.model)
-        gradient = PrivateGradient(self.clipping, 1.0, self.expected, self.noise, padding, rules=self.rules)
+        noise = StepNoise(self.noise, 1 / self.rules.gradient_noise, self.expected)  # the gradients' own is 1
+        gradient = PrivateGradient(self.clipping, noise, padding, self.rules)
         with self.precision(), self._room():
             gradient(self.parameters, self.model.losses, parts)
         sums, noised, heard = {}, {}, iter(self.noise.heard)
@@ -81,7 +86,7 @@ class Engine:
                     if nothing.parameter == name:
                         sums[name][nothing.row] = 0.0
                 continue
-            if self.rules.strategies[0].noised == "chosen":
+            if self.rules.choices:
                 next(heard)
                 noised[name] = filled.indices()[0].clone()
             sums[name] = filled.to_dense().double() * self.expected
@@ -102,9 +107,9 @@ class Engine:
     def _room(self) -> Iterator[None]:
         """Have gradients built in pieces and built again, as those of large models are."""
         with contextlib.ExitStack() as stack:
-            for name, factor in (("SLICE", 1), ("KEPT", 4)):
-                if self.plan.room and hasattr(norms, name):
-                    stack.enter_context(mock.patch.object(norms, name, factor * self.plan.room))
+            for home, name, factor in ((building, "SLICE", 1), (norms, "KEPT", 4)):
+                if self.plan.room:
+                    stack.enter_context(mock.patch.object(home, name, factor * self.plan.room))
             yield
 
     def _strategies(self) -> list[Strategy]:
@@ -120,14 +125,14 @@ class Engine:
 
     def _choose_blindly(self, strategy: Strategy) -> None:
         """Have a strategy choose the same rows for all neighbours: the noise of its choice has its own tests."""
-        if strategy.noised != "chosen":
+        if not isinstance(strategy, RowChoice):
             return
         rng = random.Random(f"{self.plan.seed} rows")
         size = strategy.space.size
         rows = torch.tensor(sorted(rng.sample(range(size), rng.randint(1, size))))
 
-        def choose(batch: BatchRows | None, among: Tensor | None) -> Tensor:
-            self.seen = batch
+        def choose(batch: BatchRows, among: Tensor | None) -> Tensor:
+            self.seen = batch if looks(strategy) else None
             return rows
 
         strategy.choose = choose  # type: ignore[method-assign]

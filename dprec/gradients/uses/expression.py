@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dprec.gradients.contribution import Aligned, Contribution, Dense, Outer, Pulled, Rows, SharedRows
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.pulled import Pulled
 
 _ATTRIBUTE = "_dprec_expression"
 
@@ -43,19 +44,15 @@ def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tup
     expression = expression_of(used)
     if expression is None:
         return [(used, contribution)]  # type: ignore[list-item]
-    parameter, ids = expression.parameters[0], expression.ids
-    if isinstance(contribution, Outer) and (ids is None or ids.dim() == 1):
-        outer = contribution.transposed() if expression.transpose else contribution
-        if ids is not None:
-            return [(parameter, SharedRows(ids, outer.left, outer.right))]
-        if expression.transpose:
-            return [(parameter, outer)]
-    if ids is not None and not expression.transpose and isinstance(contribution, Dense):
-        own = ids.flatten().expand(users, -1)
-        rest = contribution.values.shape[1 + ids.dim() :]
-        return [(parameter, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
-    if ids is not None and not expression.transpose and isinstance(contribution, Aligned):
-        own = ids.reshape(users, -1)
-        rest = contribution.values.shape[ids.dim() :]
-        return [(parameter, Rows(own, contribution.values.reshape(*own.shape, *rest)))]
+    own = _without_autograd(expression, contribution, users)
+    if own is not None:
+        return [(expression.parameters[0], own)]
     return [(p, Pulled(contribution, used, p)) for p in expression.parameters]
+
+
+def _without_autograd(expression: Expression, contribution: Contribution, users: int) -> Contribution | None:
+    """Return what a contribution is to the one parameter of which an expression is the transpose or some rows."""
+    if not expression.transpose and expression.ids is None:
+        return None
+    own = contribution.transposed() if expression.transpose else contribution
+    return own if own is None or expression.ids is None else own.at_rows(expression.ids, users)

@@ -1,20 +1,13 @@
-"""What a rule is, and what rules share."""
+"""What rules do with the arguments of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from dprec.gradients.layout import Layout, mark
-
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
-
-Operation: TypeAlias = Callable[..., Any]
-Rule: TypeAlias = "Callable[[Tape, Operation, Any, Any], Any]"  # (tape, operation, args, kwargs) -> result
-Rules: TypeAlias = dict[Operation, Rule]
+from dprec.gradients.uses.layout import Layout, mark
 
 # What torch's own functions also take for an argument's name.
 ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dprec.gradients.contribution import Users, lengths, places, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, all_of, lengths, listed, zeroed
+from dprec.gradients.contributions.look_ups import Rows, joined
+from dprec.gradients.contributions.wide_sum import POSITIONS
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Group
 
 
 @dataclass
-class CatalogueRows:
-    """A contribution: Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
+class CatalogueRows(Contribution):
+    """Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
 
     hidden: Tensor  # (B, T, d)
     table: Tensor  # (items, d)
@@ -25,8 +28,8 @@ class CatalogueRows:
     padding: int
     groups: list[Group]  # all users
 
-    def materialise(self, out: Tensor, users: Users) -> None:
-        chosen = places(users, len(self.hidden))
+    def materialise(self, out: Tensor, places: Places) -> None:
+        chosen = listed(places, len(self.hidden))
         again = []
         for place, user in enumerate(chosen):
             group, row = self._homes[user]
@@ -50,8 +53,15 @@ class CatalogueRows:
         """Every user's group and place in it."""
         return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
 
-    def norms_with(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
-        """Return the squared norms of the group's users, rows (B, N) read from the same table included."""
+    def some_squared_norms(self, others: Sequence[Contribution]) -> list[tuple[Tensor, Tensor]]:
+        """The norm follows from the overlaps of a user's softmaxes, rows read from the same table included."""
+        reads, known = all_of(Rows, others), [group for group in self.groups if group.products is not None]
+        if reads is None or not known:
+            return []
+        ids, values = joined(reads) if reads else (self.target[:, :0], self.hidden[:, :0])
+        return [(group.users, self._squared_norms(group, ids, values)) for group in known]
+
+    def _squared_norms(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
         return overlaps.squared_norms(
             group, self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
         )
@@ -63,6 +73,16 @@ class CatalogueRows:
                 pieces.add_group_gradient(
                     out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
                 )
+
+    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
+        groups, positions = [], 0
+        for group in self.groups:
+            groups.append(group)
+            positions += len(group.users) * group.length
+            if positions >= POSITIONS:
+                yield replace(self, groups=groups), weight
+                groups, positions = [], 0
+        yield replace(self, groups=groups), weight
 
     def terms(self) -> Tensor:
         """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
@@ -77,10 +97,10 @@ class CatalogueRows:
         each = self.weight.abs() * lengths(self.hidden) * (2**0.5 + doubt)
         return each.masked_fill(self.target == self.padding, 0.0).sum(1)
 
-    def forget(self, users: Tensor) -> None:
+    def forget(self, lost: Tensor) -> None:
         for group in self.groups:
-            if bool(users[group.users].any()):
+            if bool(lost[group.users].any()):
                 group.kept = None
-        self.hidden = zeroed(self.hidden, users)
-        self.log_total = zeroed(self.log_total, users)
-        self.weight = zeroed(self.weight, users)
+        self.hidden = zeroed(self.hidden, lost)
+        self.log_total = zeroed(self.log_total, lost)
+        self.weight = zeroed(self.weight, lost)

@@ -1,0 +1,134 @@
+"""What one use of one parameter adds to each user's gradient, kept in whatever form is smallest.
+
+A user's gradient of a parameter is the sum of that parameter's contributions. None of them needs to be
+built to be summed over users; `materialise` builds a slice of users where nothing cheaper is exact.
+
+A form gives four methods, and with these alone its norms and sums are right, beside any other form: they are
+built. What else it knows of itself, or of itself beside other forms, makes them cheaper.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contributions.wide_sum import WidePart
+
+Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
+SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
+
+
+def listed(places: Places, count: int) -> list[int]:
+    """Return each place, in a batch of so many users.
+
+    >>> listed(slice(1, 9), 3), listed(torch.tensor([2, 0]), 3)
+    ([1, 2], [2, 0])
+    """
+    chosen: list[int] = places.tolist() if isinstance(places, Tensor) else list(range(count)[places])
+    return chosen
+
+
+class Contribution(ABC):
+    """One use's share of the users' gradients of one parameter of shape `shape`."""
+
+    @abstractmethod
+    def materialise(self, out: Tensor, places: Places) -> None:
+        """Add the gradients of the users at these places to out (b, *shape)."""
+
+    @abstractmethod
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        """Add Σ_u weight[u] · gradient_u to out (*shape)."""
+
+    @abstractmethod
+    def forget(self, lost: Tensor) -> None:
+        """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
+
+    @abstractmethod
+    def terms(self) -> Tensor:
+        """Return (B,) the sum of the norms of what is added up, of which rounding takes its part."""
+
+    # From here on: what a form may know better.
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        """Return how to take the norms of this and the others together without building them; None: build them."""
+        return None
+
+    def some_squared_norms(self, others: Sequence[Contribution]) -> list[tuple[Tensor, Tensor]]:
+        """Return places of users and their squared norms, as above; the users left out are built."""
+        return []
+
+    def rounding(self, squared: Tensor | None) -> Tensor | float:
+        """Return (B,) how far the sum may be from what was measured, where this is all there is of the parameter.
+
+        `squared` (B,) are the squared norms, if they are known.
+        """
+        return rounding_of(self.terms())
+
+    def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
+        """Return this and the others as one contribution that is no larger; None where there is none."""
+        return None
+
+    def transposed(self) -> Contribution | None:
+        """Return what this is to a matrix, given what it is to its transpose; None: by autograd."""
+        return None
+
+    def at_rows(self, ids: Tensor, users: int) -> Contribution | None:
+        """Return what this is to a table, given what it is to the rows at `ids`; None: by autograd."""
+        return None
+
+    def numbers(self) -> list[Tensor]:
+        """Return tensors of the kind that are added up: where it is carried back, those of its parameter."""
+        return [v for v in vars(self).values() if isinstance(v, Tensor) and v.is_floating_point()]
+
+    def add_to(self, total: Tensor, weight: Tensor, dtype: torch.dtype) -> None:
+        """Add Σ_u weight[u] · gradient_u to a total that may be wider than the gradients' `dtype`."""
+        weight = weight.to(dtype)
+        if total.dtype == dtype:
+            self.add_weighted(total, weight)
+        else:
+            self.add_wide(total, weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        part = WidePart(total, weight.dtype)
+        for piece, own in self.pieces(weight):
+            piece.add_weighted(part.sum, own)
+            part.flush()
+
+    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
+        """Yield parts of this and their users' weights, so small that float32 holds the sum of each."""
+        yield self, weight
+
+
+Form = TypeVar("Form", bound=Contribution)
+
+
+def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
+    """Return the uses if every one of them has this form."""
+    found = [use for use in uses if isinstance(use, form)]
+    return found if len(found) == len(uses) else None
+
+
+def rounding_of(terms: Tensor) -> Tensor:
+    return 4 * torch.finfo(terms.dtype).eps * terms.double()
+
+
+def zeroed(values: Tensor, where: Tensor) -> Tensor:
+    """Return values (B, N, …) with exact zeros where this mask over the first dimensions is set, whatever was there."""
+    return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)
+
+
+def lengths(values: Tensor) -> Tensor:
+    """Return the norms of vectors (…, n), of those whose squares overflow, too: nobody is left out for that.
+
+    >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
+    tensor([5.0000e+00, 5.0000e+20])
+    """
+    norms = torch.linalg.vector_norm(values, dim=-1)
+    over = torch.isinf(norms)
+    if bool(over.any()):
+        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=torch.float64).to(norms.dtype)
+    return norms

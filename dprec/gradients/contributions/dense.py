@@ -1,0 +1,77 @@
+"""Gradients that are kept as they are: of everybody, or of a tensor whose rows belong to the users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, lengths, listed, zeroed
+from dprec.gradients.contributions.building import square
+from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.contributions.wide_sum import USERS
+
+
+@dataclass
+class Dense(Contribution):
+    """Gradients that are small or have no structure: built as they are."""
+
+    values: Tensor  # (B, *shape)
+    summed: Tensor | None = None  # (B,) the norms of what was added up, where other batches would keep that instead
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.values[places]
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        out += torch.tensordot(weight, self.values, dims=1)
+
+    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
+        for start in range(0, len(weight), USERS):
+            users = slice(start, start + USERS)
+            yield Dense(self.values[users]), weight[users]
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
+
+    def terms(self) -> Tensor:
+        return lengths(self.values.reshape(len(self.values), -1)) if self.summed is None else self.summed
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        return None if others else lambda: square(self.values)
+
+    def rounding(self, squared: Tensor | None) -> Tensor | float:
+        """What was measured is what is summed, unless other batches would have kept its terms."""
+        return 0.0 if self.summed is None else super().rounding(squared)
+
+    def at_rows(self, ids: Tensor, users: int) -> Contribution:
+        own = ids.flatten().expand(users, -1)
+        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[1 + ids.dim() :]))
+
+
+@dataclass
+class Aligned(Contribution):
+    """A tensor whose own rows belong to the users, `rows` each, in order: each user touches only those."""
+
+    values: Tensor  # (B * rows, *rest)
+    rows: int
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        for place, user in enumerate(listed(places, len(self.values) // self.rows)):
+            own = slice(user * self.rows, (user + 1) * self.rows)
+            out[place, own] += self.values[own]
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        each = weight.repeat_interleave(self.rows)
+        out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost.repeat_interleave(self.rows))
+
+    def terms(self) -> Tensor:
+        return lengths(self.values.reshape(len(self.values) // self.rows, -1))
+
+    def at_rows(self, ids: Tensor, users: int) -> Contribution:
+        own = ids.reshape(users, -1)
+        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[ids.dim() :]))

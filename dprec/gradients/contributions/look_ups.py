@@ -1,0 +1,210 @@
+"""What reading rows of a table by id adds to its gradient: nothing here grows with the table."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Size, Tensor
+
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
+from dprec.gradients.contributions.building import built, square
+from dprec.gradients.contributions.wide_sum import summed_product
+from dprec_kernels import sample_norms
+from dprec_kernels.ordering import distinct, is_among
+
+# Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
+Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+
+class LookUp(Contribution):
+    """Rows of a table read by id, of which a strategy may let some change and others not."""
+
+    ids: Tensor
+
+    @abstractmethod
+    def only(self, rows: Tensor) -> LookUp:
+        """Return what is left where no other rows than these, which ascend, may change."""
+
+    @abstractmethod
+    def numbered(self, rows: Tensor) -> LookUp:
+        """Return the same in a table that holds these rows alone, which ascend."""
+
+    @abstractmethod
+    def ids_of(self, user: slice) -> Tensor:
+        """Return the ids (n,) that this user reads."""
+
+    @abstractmethod
+    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the users and the rows of the reads that have a gradient.
+
+        It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
+        `besides`, which ascend, are left out.
+        """
+
+    @abstractmethod
+    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids (n,) and values (n, *rest) that add up to Σ_u weight[u] · gradient_u; ids may repeat."""
+
+    @abstractmethod
+    def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
+        """Return ids, values and factors that add up to Σ_u weight[u] · gradient_u, as exactly as `dtype` holds it."""
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        out.index_add_(0, *self.weighted_rows(weight))
+
+
+@dataclass
+class Rows(LookUp):
+    """Rows of a table (items, *rest) read by id: value n goes to row ids[n]; repeats add up."""
+
+    ids: Tensor  # (B, N)
+    values: Tensor  # (B, N, *rest)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        ids, values = self.ids[places], self.values[places]
+        first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
+        out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
+
+    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
+        return self.ids.flatten(), values.flatten(0, 1)
+
+    def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
+        return self.ids, self.values.reshape(*self.ids.shape, -1), weight  # nothing is multiplied yet
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        ids, values = self.weighted_rows(weight)
+        total.index_add_(0, ids, values.to(total.dtype))
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
+
+    def terms(self) -> Tensor:
+        if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
+            return lengths(self.values[:, 0].reshape(len(self.ids), -1)) * self.ids.shape[1]
+        return lengths(self.values.reshape(*self.ids.shape, -1)).sum(1)
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        reads = all_of(Rows, others)
+        return None if reads is None else lambda: sample_norms.rows(*joined([self, *reads]))
+
+    def rounding(self, squared: Tensor | None) -> Tensor | float:
+        """The term of a single read is the norm itself."""
+        if squared is not None and self.ids.shape[1] == 1:
+            return 4 * torch.finfo(self.values.dtype).eps * squared.sqrt()
+        return super().rounding(squared)
+
+    def only(self, rows: Tensor) -> Rows:
+        return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
+
+    def numbered(self, rows: Tensor) -> Rows:
+        return Rows(torch.searchsorted(rows, self.ids.contiguous()), self.values)
+
+    def ids_of(self, user: slice) -> Tensor:
+        return self.ids[user].flatten()
+
+    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+        values = self.values.reshape(*self.ids.shape, -1)
+        if values.shape[1] and values.stride(1) == 0:
+            values = values[:, :1]  # a bag's, which all its reads share
+        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
+        moved = ((largest > 0) & (largest < torch.inf)).expand(self.ids.shape)
+        return moved.nonzero()[:, 0], self.ids[moved]
+
+
+@dataclass
+class SharedRows(LookUp):
+    """Rows of a table (items, d) that all users read alike, as one matrix: shared negatives. Repeats add up."""
+
+    ids: Tensor  # (K,)
+    left: Tensor  # (B, T, K)
+    right: Tensor  # (B, T, d)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out.index_add_(1, self.ids, self.left[places].mT @ self.right[places])
+
+    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        left = self.left * weight[:, None, None]
+        return self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1)
+
+    def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
+        """All users are in one product, which float32 could not hold."""
+        values = self._product(weight, torch.float64).to(dtype)
+        return self.ids, values, values.new_ones(len(values))
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        total.index_add_(0, self.ids, self._product(weight, total.dtype))
+
+    def forget(self, lost: Tensor) -> None:
+        self.left = zeroed(self.left, lost)
+        self.right = zeroed(self.right, lost)
+
+    def terms(self) -> Tensor:
+        return (lengths(self.left) * lengths(self.right)).sum(1)
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        """Others may read these rows too, each for themselves."""
+        shared = [self, *(use for use in others if isinstance(use, SharedRows))]
+        own = [use for use in others if isinstance(use, Rows)]
+        return (lambda: _squared_norms(shared, own)) if len(shared) + len(own) == 1 + len(others) else None
+
+    def only(self, rows: Tensor) -> SharedRows:
+        kept = is_among(self.ids, rows)
+        return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)
+
+    def numbered(self, rows: Tensor) -> SharedRows:
+        return SharedRows(torch.searchsorted(rows, self.ids.contiguous()), self.left, self.right)
+
+    def ids_of(self, user: slice) -> Tensor:
+        return self.ids.flatten()
+
+    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+        use = self.only(self.ids[~is_among(self.ids, besides)].unique())
+        if not len(use.ids):
+            return use.ids, use.ids
+        largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
+        user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
+        return user, use.ids[read]
+
+    def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        left = self.left * weight[:, None, None]
+        return summed_product(left.flatten(0, 1), self.right.flatten(0, 1), dtype)
+
+
+def as_look_ups(uses: Iterable[Contribution]) -> list[LookUp] | None:
+    """Return a table's uses if it is only looked up; None where one of them is of the whole table."""
+    uses = list(uses)
+    found = [use for use in uses if isinstance(use, LookUp)]
+    return found if len(found) == len(uses) else None
+
+
+def joined(reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """Return the ids (B, N) and values (B, N, d) of reads of one table, one after the other."""
+    values = [use.values.reshape(*use.ids.shape, -1) for use in reads]
+    if len(reads) == 1:
+        return reads[0].ids, values[0]
+    return torch.cat([use.ids for use in reads], 1), torch.cat(values, 1)
+
+
+def _squared_norms(shared: Sequence[SharedRows], own: Sequence[Rows]) -> Tensor:
+    """Return the squared norms where all users read some rows alike, and others each for themselves.
+
+    Gradients are built of the shared rows alone, so that nothing grows with the table.
+    """
+    read = distinct(torch.cat([use.ids for use in shared]))  # (K,) ascending
+    small: list[Contribution] = [use.numbered(read) for use in shared]
+    elsewhere: Tensor | float = 0.0
+    if own:
+        ids, values = joined(own)
+        if not len(read):  # a strategy has chosen none of the shared rows
+            return sample_norms.rows(ids, values)
+        place = torch.searchsorted(read, ids).clamp(max=len(read) - 1)  # (B, N)
+        met = (read[place] == ids).unsqueeze(2)
+        small.append(Rows(place, values.masked_fill(~met, 0.0)))
+        elsewhere = sample_norms.rows(ids, values.masked_fill(met, 0.0))
+    users, shape = range(len(shared[0].left)), Size((len(read), shared[0].right.shape[2]))
+    return torch.cat([square(gradient) for _, gradient in built(small, shape, users)]) + elsewhere

@@ -1,0 +1,30 @@
+"""How much noise a step gets, and for how many users it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+
+
+@dataclass(frozen=True)
+class StepNoise:
+    """The noise of all that a step releases together, choices of rows included.
+
+    >>> round(StepNoise(GaussianNoise(), multiplier=2.0, expected_batch=100.0).std(0.5), 3)
+    1.001
+    """
+
+    source: GaussianNoise
+    multiplier: float  # σ, per what one user may move
+    expected_batch: float  # users, by which sums are divided
+    at_most: float | None = None  # users of a step, a public number; None: more are as good as never drawn
+
+    @property
+    def most(self) -> float:
+        """How many users a step may have: a sum over them is rounded, which the noise covers too."""
+        return most_users(self.expected_batch) if self.at_most is None else self.at_most
+
+    def std(self, bound: float, part: float = 1.0) -> float:
+        """Return the standard deviation for what one user moves by `bound`, at `part` times the multiplier."""
+        return self.multiplier * part * bound * (1 + rounding(self.most))

@@ -1,0 +1,86 @@
+"""One choice of rows: what it may look at, what it has to pay, and what it may return."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.gradients.clipping import Recorded
+from dprec.sparsity.rows.batch_rows import batch_rows
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule
+from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, RowChoice, Touched
+from dprec.sparsity.rows.strategy import Strategy
+from dprec_kernels.ordering import distinct
+
+
+def looks(strategy: Strategy) -> bool:
+    """Whether it chooses by what the batch looks up, which it then pays for in every step."""
+    return relative_noise(strategy) < math.inf
+
+
+def relative_noise(strategy: Strategy) -> float:
+    """Return the noise multiplier of its choices, per noise multiplier of the gradients; ∞ where there is no choice."""
+    return strategy.relative_noise if isinstance(strategy, RowChoice) else math.inf
+
+
+def refuse_unfit(strategy: Strategy) -> None:
+    """Refuse a strategy of neither kind, and one whose choice has no noise of its own."""
+    if not isinstance(strategy, (RowChoice, NoiseSchedule)):
+        raise UserError(
+            f"privacy.sparsity: {type(strategy).__name__} neither chooses rows nor schedules noise: "
+            "subclass dprec.sparsity.RowChoice or NoiseSchedule"
+        )
+    if not relative_noise(strategy) > 0:
+        raise _unpaid(cast(RowChoice, strategy))
+
+
+def chosen_rows(
+    choice: RowChoice, recorded: Sequence[Recorded], among: Tensor | None, declared: Mapping[str, Tensor]
+) -> Tensor | Touched | None:
+    """Return the rows that may change: what is chosen, and what is declared to change whoever is drawn."""
+    batch = batch_rows(choice.space, recorded, among, declared) if looks(choice) else None
+    chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
+    if chosen is TOUCHED:
+        _refuse_private(choice)
+    elif chosen is not None:
+        _refuse_unusable(choice, chosen)
+        if batch is not None:
+            chosen = distinct(torch.cat([chosen, batch.shared]))
+    return cast("Tensor | Touched | None", chosen)
+
+
+class _Unpaid:
+    """Stands for the batch where a choice costs nothing, and so may not look at it."""
+
+    def __init__(self, choice: RowChoice) -> None:
+        self._choice = choice
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _unpaid(self._choice)
+
+
+def _unpaid(choice: RowChoice) -> UserError:
+    name = type(choice).__name__
+    return UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
+
+
+def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:
+    """Refuse what `choose` returned if it is no ascending list of rows: later steps would take them for others."""
+    size, name = choice.space.size, type(choice).__name__
+    if not isinstance(chosen, Tensor) or chosen.ndim != 1 or chosen.dtype != torch.long:
+        kind = f"{chosen.dtype} {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
+        raise UserError(f"{name}.choose returned {kind}: return row numbers, a one-dimensional tensor of torch.long")
+    if len(chosen) and not (chosen[0] >= 0 and chosen[-1] < size and bool((chosen[1:] > chosen[:-1]).all())):
+        raise UserError(f"{name}.choose must return distinct rows from 0 to {size - 1}, ascending: sort them")
+
+
+def _refuse_private(choice: RowChoice) -> None:
+    """Refuse a choice that shows what users do and does not say so."""
+    if choice.broken is None:
+        name = type(choice).__name__
+        raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")

@@ -1,0 +1,76 @@
+"""How often all users, or those of a period, look up the rows of some tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dprec.accounting.release import ExactSums, Portion, Release
+from dprec.errors import MixedUsers
+from dprec.gradients.tape import Tape, select_users
+from dprec.gradients.uses.layout import layout_of
+from dprec.sparsity.rows.batch_rows import real_pairs
+from dprec.sparsity.rows.row_choice import Counts
+from dprec.sparsity.rows.tables import RowSpace
+
+AT_ONCE = 8192  # users whose look-ups are counted together
+
+
+class Users(Protocol):
+    """Users whom training draws from."""
+
+    def __len__(self) -> int:
+        """Return how many there are, numbered from 0."""
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        """Return the micro-batches of these users alone, as training would get them."""
+
+
+def counts_of(
+    space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
+) -> Counts:
+    """Return what counts, for a release, how often these users look up each row of the space."""
+
+    def counts(release: Release) -> Tensor:
+        found = sums(release, space.size, len(users), look_ups(space, module, trained, users))
+        return torch.from_numpy(found).to(space.device)
+
+    return counts
+
+
+def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users) -> Iterator[Portion]:
+    """Yield which rows of a space the users look up in training, each row of a user once.
+
+    Refused is a model in which what a user looks up depends on who else is in the micro-batch.
+    """
+    before = 0
+    for start in range(0, len(users), AT_ONCE):
+        for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
+            user, row = _looked_up(space, module, trained, part)
+            for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
+                if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):
+                    raise MixedUsers(
+                        "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
+                        "counted: declare padding_idx for tables that are read for padding"
+                    )
+            yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
+            before += len(part)
+
+
+def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], part: Any) -> tuple[Tensor, Tensor]:
+    """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
+    pairs = [torch.zeros(0, dtype=torch.int64)]
+
+    def read(name: str, ids: Tensor | None) -> None:
+        if name in space.tables and ids is not None and layout_of(ids) is not None:
+            user = torch.arange(len(part), device=ids.device).unsqueeze(1)
+            pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
+
+    with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
+        tape.watch(part)
+        module.losses(part)
+    return real_pairs(space, torch.cat(pairs))

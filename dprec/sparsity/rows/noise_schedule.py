@@ -1,0 +1,53 @@
+"""The kind of strategy that says when rows get their noise: at their steps, but not through the gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from dprec.errors import UserError
+from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.tables import Table
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The settings of SGD in one step."""
+
+    rate: float  # η
+    decay: float = 0.0  # λ
+    momentum: float = 0.0  # μ
+
+
+class NoiseSchedule(Strategy, ABC):
+    """Takes the steps of its tables by itself, and gives every row its noise. A subclass writes `step`.
+
+    One that leaves rows without noise after a step writes `read` and `settle` too. It rules its tables alone.
+    """
+
+    @property
+    def owes(self) -> bool:
+        """Whether rows may lack noise between steps: where `settle` has anything to do."""
+        return type(self).settle is not NoiseSchedule.settle
+
+    def bind(self, optimizer: Optimizer, step: int) -> None:
+        """Learn how tables are updated, before the first step of this process, which is the run's step `step`.
+
+        One that knows more than plain SGD writes its own.
+        """
+        if not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups):
+            name = type(self).__name__
+            raise UserError(f"{name} needs SGD without momentum: set model.optimizer sgd, or leave {name} out")
+
+    @abstractmethod
+    def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        """Apply a step's gradient, which is `values` in these rows and has no noise yet, and noise to all rows."""
+
+    def read(self, name: str, ids: Tensor | None) -> None:
+        """Hear that rows of a table are about to be read; None stands for all of them."""
+
+    def settle(self) -> None:
+        """Give all rows the noise that they lack: somebody is about to see the weights."""

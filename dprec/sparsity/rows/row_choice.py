@@ -1,0 +1,74 @@
+"""The kind of strategy that says which rows may change in a step; those get the step's noise."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from torch import Tensor
+
+from dprec.accounting.release import Release
+from dprec.sparsity.rows.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """What the users of one batch do to the rows of a strategy's tables. Private."""
+
+    users: int
+    user: Tensor  # (n,) distinct pairs of a user
+    row: Tensor  # (n,) and a row where the user's gradient is not zero, in the strategy's space, none of `shared`
+    shared: Tensor  # rows that change whoever is drawn, ascending: what the model declares in `shared_rows`
+    summed: Callable[[float], tuple[Tensor, Tensor]]
+    # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
+    # ascending, and the norm of each (m,).
+
+
+class Touched(Enum):
+    """What `choose` returns where the rows with a gradient get noise and no others, which is not private."""
+
+    ROWS = "touched"
+
+
+TOUCHED: Final = Touched.ROWS
+Counts: TypeAlias = Callable[[Release], Tensor]  # with noise, how often users look up each row of the space (rows,)
+
+
+class RowChoice(Strategy, ABC):
+    """Says which rows may change in a step. A subclass writes `choose`, and what its choice costs.
+
+    Where several name a table, each chooses among what the ones before it left.
+    """
+
+    @property
+    def relative_noise(self) -> float:
+        """The noise multiplier of the choice in each step, per noise multiplier of the gradients.
+
+        ∞, the default, costs nothing: `choose` then may not look at the batch.
+        """
+        return math.inf
+
+    @abstractmethod
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | Touched | None:
+        """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.
+
+        Padding rows may be among the rows: they stay as they are. That one user moves what is drawn from by no more
+        than `relative_noise` covers is the subclass's to show.
+        """
+
+    def releases(self, periods: int = 0) -> tuple[Release, ...]:
+        """The counts that `learn` asks for: over all users, or over those of a period.
+
+        `periods` is how many there are in data that is trained on period by period, 0 for other data.
+        """
+        return ()
+
+    def learn(self, period: int | None, counts: Counts) -> None:
+        """Ask for counts: before the first step of all, with None, and before a period's; it may come back later.
+
+        A user's rows have norm 1 together, each release is asked for once, and its noise is in the counts.
+        """

@@ -1,0 +1,176 @@
+"""A rule and a form of one's own: written outside the package, and checked like the others."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.errors import UncoveredUse, UserError
+from dprec.gradients import Contribution, Outer, by_user, rule
+from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
+from dprec.gradients.contributions.base import Places, zeroed
+from dprec.gradients.tape import Tape
+from dprec.gradients.uses.registry import RULES
+from tests import truth
+from tests.models.zoo import Zoo, batch_of
+from tests.test_bring_your_model import WithEinsum, train
+from tests.test_docs import ROOT, put_files
+
+
+@pytest.fixture(autouse=True)
+def own_rules() -> Iterator[None]:
+    with mock.patch.dict(RULES):
+        yield
+
+
+def test_an_operation_of_ones_own_is_one_file_outside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"einsum.*no per-user gradient rule.*dprec\.gradients\.rule"):
+        train(WithEinsum())
+    put_files(ROOT / "docs/bring_your_model.md", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_operation", raising=False)
+    importlib.import_module("my_operation")
+    assert RULES[torch.einsum].run.__module__ == "my_operation"
+    assert train(WithEinsum()).steps == 3
+
+
+def nothing(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    return NotImplemented
+
+
+@pytest.mark.parametrize(
+    ("operations", "message"),
+    [
+        ((torch.nn.functional.linear,), r"linear has a rule already, dprec\.gradients\.operations\.linear\.linear"),
+        ((torch.einsum, torch.mul), "mul has a rule already"),
+        ((torch.einsum, torch.einsum), "einsum has a rule already"),
+        ((), "no operation"),
+        ((nn.Linear,), "Linear.*no function"),
+        (("einsum",), "'einsum'.*no function"),
+    ],
+)
+def test_an_operation_has_one_rule(operations: tuple[Any, ...], message: str) -> None:
+    before = dict(RULES)
+    with pytest.raises(UserError, match=message) as caught:
+        rule(*operations)(nothing)
+    assert "\n" not in str(caught.value)
+    assert before == RULES
+
+
+def test_a_second_rule_is_refused_where_the_first_is_ones_own() -> None:
+    rule(torch.einsum)(nothing)
+    with pytest.raises(UserError, match="einsum has a rule already, tests.gradients.test_registry.nothing"):
+        rule(torch.einsum)(nothing)
+
+
+def through(result: Callable[[Any, Tensor, Tensor], Any]) -> None:
+    """Run an einsum whose rule ends with `result`, given the tape, the plain output and the weight."""
+
+    @rule(torch.einsum)
+    def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        equation, x, weight = args
+        tape.rows(x, "einsum", weight)
+        return result(tape, function(equation, x, weight.detach()), weight)
+
+    x, weight = torch.randn(4, 5, 3), nn.Parameter(torch.randn(2, 3))
+    with Tape({"weight": weight}, 4) as tape:
+        tape.watch([x])
+        torch.einsum("bti,oi->bto", x, weight)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (lambda tape, out, weight: torch.zeros(4, requires_grad=True) * 1, "does not say whose rows"),
+        (lambda tape, out, weight: tape.record(out.transpose(0, 1).contiguous(), 1, [(weight, None)]), "users first"),
+        (lambda tape, out, weight: tape.record(out, 5, [(weight, None)]), r"\(4, 5, 2\).*5 rows for each of 4 users"),
+    ],
+)
+def test_what_a_rule_returns_must_say_whose_rows_it_has(
+    result: Callable[[Any, Tensor, Tensor], Any], message: str
+) -> None:
+    with pytest.raises(UncoveredUse, match=message) as caught:
+        through(result)
+    assert "\n" not in str(caught.value)
+
+
+@dataclass
+class Plain(Contribution):
+    """A form that knows nothing of itself but what every form must."""
+
+    values: Tensor  # (B, o, i)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.values[places]
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        out += (weight[:, None, None] * self.values).sum(0)
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
+
+    def terms(self) -> Tensor:
+        return self.values.flatten(1).norm(dim=1)
+
+
+class Twice(Zoo):
+    """A weight that a linear map uses, too, so that cross terms count."""
+
+    def encode(self, history: Tensor) -> Tensor:
+        x = super().encode(history)
+        return x + torch.einsum("bti,oi->bto", x, self.mix.weight)
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, torch.inf])
+def test_a_form_of_ones_own_is_exact_beside_the_others(wide: torch.dtype, scale: float) -> None:
+    @rule(torch.einsum)
+    def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        equation, x, weight = args
+        rows, inputs = tape.rows(x, "einsum", weight), by_user(x, tape.users)
+
+        def for_weight(gradient: Tensor) -> Contribution:
+            return Plain(by_user(gradient, tape.users).mT @ inputs)
+
+        return tape.record(function(equation, x, weight.detach()), rows, [(weight, for_weight)], kept=[inputs])
+
+    torch.manual_seed(0)
+    model, batch, users = Twice(), batch_of(6), 6
+    parameters = dict(model.named_parameters())
+    known = truth.user_gradients(model, batch)
+    with Tape(parameters, users) as tape:
+        tape.watch(batch)
+        losses = model.losses(batch)
+    tape.backward(losses)
+    forms = {type(use) for use in tape.contributions["mix.weight"]}
+    assert forms == {Plain, Outer}
+    shapes = {name: p.shape for name, p in parameters.items()}
+    measured = squared_norms(tape.contributions, shapes, users)
+    for name in parameters:
+        assert torch.allclose(measured[name].sqrt().float(), truth.norms({name: known[name]}).float(), rtol=1e-4), name
+    sums = {name: torch.zeros(p.shape, dtype=wide) for name, p in parameters.items()}
+
+    first = int(batch.history[0, 0])
+
+    def losses_of(part: SequenceBatch) -> Tensor:
+        each = model.losses(part)
+        return each * torch.where(part.history[:, 0] == first, scale, 1.0)
+
+    clipped = add_clipped(sums, parameters, losses_of, batch, Clipping("flat", 0.1))
+    lost = clipped.scales == 0
+    assert bool(lost.any()) == (scale == torch.inf)
+    for name, total in sums.items():
+        exact = (known[name] * clipped.scales.view(-1, *[1] * (known[name].dim() - 1)).to(known[name]))[~lost].sum(0)
+        assert torch.allclose(total.float(), exact.float(), atol=1e-6), name
