@@ -1,1 +1,1 @@
-"""What a run costs: the law of the draws, the ledger, ε of what is in it, and the plan that keeps a budget."""
+"""The privacy cost of a run: the law of the draws, the ledger, its ε, and the plan that keeps a budget."""

@@ -1,4 +1,4 @@
-"""A promise of (ε, δ), the noise that keeps it and the step that would break it."""
+"""A budget of (ε, δ), the noise that keeps it, and the number of steps that it allows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dprec.accounting.composition import COARSE
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # noise multipliers outside this protect nobody, or teach nothing
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # smaller noise multipliers protect nobody, with larger ones a model learns nothing
 
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """What may be spent at most on whatever privacy protects as a whole."""
+    """The most that a run may spend per user, or per record."""
 
     epsilon: float
     delta: float
@@ -27,7 +27,7 @@ class PrivacyBudget:
             raise UserError(f"privacy.delta is {self.delta}: give a number between 0 and 1, 1/users is usual")
 
     def allows(self, ledger: Ledger) -> bool:
-        """Whether everything in the ledger fits, by the figure that is reported."""
+        """Whether everything in the ledger fits, by the reported ε."""
         return ledger.epsilon(self.delta) <= self.epsilon
 
 
@@ -57,7 +57,7 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
             f"epsilon={budget.epsilon:g} is out of reach of {steps} steps even with a noise multiplier of "
             f"{MOST_NOISE:g}: raise epsilon or delta, or train fewer steps"
         )
-    # Each bound is slower and tighter than the one before, which only says where to look.
+    # Each bound is slower and tighter than the one before; earlier ones only give the first guess.
     sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
     sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE), budget.epsilon, 0.93 * sigma, slack=1e-4)
     return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)

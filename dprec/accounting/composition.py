@@ -1,14 +1,14 @@
-"""From a list of mechanisms to ε: privacy loss distributions, guarded where floating point would lie.
+"""From a list of mechanisms to ε: privacy loss distributions, with guards against errors of floating point.
 
-Neighbours differ by one person added or removed, or by one replaced: batches drawn person by person have a loss
-of their own under the first (`Uses` at a rate below 1), batches of a fixed size under the second (`subset`). Every
-figure returned here is an upper bound on the true ε:
+Neighbours differ by one person added or removed, or by one replaced. Batches drawn person by person (`Uses` at a rate
+below 1) are accounted for the first, batches of a fixed size (`subset`) for the second. Every figure returned here is
+an upper bound on the true ε:
 
 * privacy loss distributions (PLD) are discretised pessimistically, on a grid of 1e-4, finer where the loss of
   a single step is smaller than that, coarser where the grid would not fit in memory;
 * composition by FFT leaves an error of up to one rounding per step in δ, enough to report ε = 0.94 for a true
-  1.00 at a million steps and δ = 1e-12; that much is taken off δ before ε is read;
-* the Rényi bound, which has no such floor, is computed beside it and the smaller of the two is returned.
+  1.00 at a million steps and δ = 1e-12; this error is subtracted from δ before ε is computed;
+* the Rényi bound does not have this error; it is computed too, and the smaller of the two is returned.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.special import log_ndtr, ndtr
 
 INTERVAL = 1e-4  # grid of the loss for final figures
-COARSE = 10.0  # multiple of it that is ten times faster and right to about three digits
+COARSE = 10.0  # times this interval, it is ten times faster and right to about three digits
 
 NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
-HOPELESS = 1e5  # an ε beyond this is not worth a distribution: the Rényi bound says enough
+HOPELESS = 1e5  # above this ε only the Rényi bound is computed
 STEP_POINTS, TOTAL_POINTS = 1e5, 1e6  # largest grids for one step and for the whole composition
-ROUNDING = 2.0**-52  # error of δ a step; 17 times what was measured against the closed form
+ROUNDING = 2.0**-52  # error of δ in each step; 17 times the error measured against the closed form
 FEW_ORDERS = [
     2,
     3,
@@ -47,7 +47,7 @@ FEW_ORDERS = [
     64,
     300,
     1024,
-]  # those between 64 and 257 are dear for batches of a fixed size
+]  # orders between 64 and 257 are slow for batches of a fixed size
 ORDERS = [*range(2, 33), *range(34, 65, 2), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024, 2048]
 
 Uses = Mapping[tuple[float, float], int]  # (noise multiplier, sampling rate) -> how many times
@@ -98,13 +98,13 @@ def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float
     for (sigma, rate), count in subset.items():
         event = dp_accounting.GaussianDpEvent(sigma)
         accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(1.0, rate, event), count)
-    # A divergence below 1e-15 drowns in rounding, may come out negative: pay 5e-15 · order more for each.
+    # Rounding hides a divergence below 1e-15 and may make it negative, so each is raised by 5e-15 · order.
     accountant.compose(dp_accounting.GaussianDpEvent(1e7), sum(uses.values()) + sum(subset.values()))
     return float(accountant.get_epsilon(delta))
 
 
 def _tidy(uses: Uses, subset: Uses | None) -> tuple[dict[tuple[float, float], int], dict[tuple[float, float], int]]:
-    """Without what never happened; a batch that is everybody is no batch."""
+    """Without events that never happened; a batch of everybody counts as unsampled."""
     total = {use: count for use, count in uses.items() if count}
     part = {use: count for use, count in (subset or {}).items() if count}
     for (sigma, rate), count in [*part.items()]:
@@ -157,9 +157,9 @@ def _one_use(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistr
 def _one_subset(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
     """A Gaussian sum over a batch of fixed size, neighbours differing by one person replaced.
 
-    The pair of distributions that dominates it for every α is neither of the two that dominate Poisson sampling:
-    its hockey-stick divergence is that of one of them for α above 1, of the other below (Zhu, Dong and Wang 2022,
-    proposition 30). Composing the larger of the two would report too little.
+    The pair of distributions that dominates it for every α is neither of the two pairs for Poisson sampling: its
+    hockey-stick divergence is that of one of them for α above 1, and that of the other below (Zhu, Dong and Wang 2022,
+    proposition 30). Composing the larger of the two would report too small an ε.
     """
     reach = math.ceil(_largest_loss(sigma, rate) / interval)
     losses = interval * np.arange(-reach, reach + 1)
@@ -171,7 +171,7 @@ def _one_subset(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDi
 
 
 def subset_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
-    """The least δ at each loss (also a negative one) of a Gaussian on a batch of a fixed size, one person replaced.
+    """The smallest δ at each loss (also a negative one) of a Gaussian on a batch of a fixed size, one person replaced.
 
     >>> subset_deltas(np.array([0.5]), 1.0, 0.1).round(6)
     array([0.002033])
@@ -184,7 +184,7 @@ def subset_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
 
 
 def _gaussian_deltas(losses: np.ndarray, sigma: float) -> np.ndarray:
-    """The least δ at each loss of one unsampled Gaussian (Balle and Wang 2018)."""
+    """The smallest δ at each loss of one unsampled Gaussian (Balle and Wang 2018)."""
     middle, shift = losses * sigma, 1 / (2 * sigma)
     with np.errstate(over="ignore", invalid="ignore"):
         taken = np.exp(losses + log_ndtr(-shift - middle))

@@ -1,4 +1,4 @@
-"""What a run has spent: every look at private data is an event in one ledger."""
+"""What a run has spent: every use of private data is an event in one ledger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Event:
     noise of that multiple of the ℓ1-sensitivity, whose δ is 0.
     A noise multiplier of 0 is an event too: it makes ε infinite.
 
-    With a `period`, only what belongs to that period of the data can take part, and everything belongs to one.
+    With a `period`, only data of that period can take part; all data belongs to exactly one period.
     """
 
     kind: str
@@ -56,9 +56,9 @@ class Event:
 class Ledger:
     """Counts events and composes them into one ε, by privacy loss distributions.
 
-    Neighbours differ in one period of the data, if it has periods. Whatever is done to the others is done to equal
-    data, even where it depends on earlier results; so ε is the largest that any period's events, together with those
-    without a period, come to.
+    If the data has periods, neighbours differ in one of them. In all other periods they are equal, and steps there use
+    equal data, even if they depend on earlier results. So ε is the largest over the periods, each with its own events
+    and those without a period.
 
     All events are about the same neighbours: Poisson sampling (one person more or less) and batches of a fixed
     size (one person replaced) do not mix.
@@ -81,7 +81,7 @@ class Ledger:
 
     @property
     def uses(self) -> accounting.Uses:
-        """Counts by noise multiplier and sampling rate, whatever the events are called, of all periods together."""
+        """Counts by noise multiplier and sampling rate, for events of any name and of all periods together."""
         return _uses(self._counts, "poisson_gaussian", "gaussian")
 
     def record(self, event: Event, count: int = 1) -> None:
@@ -93,11 +93,11 @@ class Ledger:
             self._counts[event] += count
 
     def after(self, event: Event, count: int) -> Ledger:
-        """What this ledger would be after `count` more uses of `event`; this one stays as it is."""
+        """This ledger after `count` more uses of `event`, as a new one; this one does not change."""
         return self.after_all({event: count})
 
     def after_all(self, events: Mapping[Event, int]) -> Ledger:
-        """What this ledger would be after more uses of several events."""
+        """This ledger after more uses of several events, as a new one."""
         ledger = Ledger(self._counts)
         for event, count in events.items():
             ledger.record(event, count)
@@ -112,18 +112,18 @@ class Ledger:
         parts = [_hashable(events) for events in self._by_period()]
         if len(parts) == 1:
             return _epsilon(*parts[0], delta, resolution)
-        largest = 0.0  # a period that cannot pass it, by a bound that takes milliseconds, is not composed
+        largest = 0.0  # a period that cannot exceed it, by a bound that takes milliseconds, is not composed
         for part in sorted(parts, key=lambda part: -_renyi_epsilon(*part, delta)):
             if _renyi_epsilon(*part, delta) > largest:
                 largest = max(largest, _epsilon(*part, delta, resolution))
         return largest
 
     def renyi_epsilon(self, delta: float) -> float:
-        """An upper bound on `epsilon` that takes milliseconds and is looser: it says where to look."""
+        """A looser upper bound on `epsilon` that takes milliseconds, for a first guess."""
         return max(_renyi_epsilon(*_hashable(events), delta) for events in self._by_period())
 
     def _by_period(self) -> list[Mapping[Event, int]]:
-        """For every period, the events that something of it may take part in."""
+        """For every period, the events in which its data may take part."""
         periods = {event.period for event in self._counts} - {None}
         return [
             {event: count for event, count in self._counts.items() if event.period in (None, period)}
@@ -135,7 +135,7 @@ class Ledger:
         return {"events": [{**asdict(event), "count": count} for event, count in self._counts.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces what is recorded by what `state_dict` gave."""
+        """Replace all events by those of a `state_dict`."""
         counts: Counter[Event] = Counter()
         try:
             for entry in state["events"]:
@@ -177,7 +177,7 @@ def _hashable(events: Mapping[Event, int]) -> tuple[_Uses, _Uses, _Bounded]:
     return tuple(people.items()), tuple(subsets.items()), bounded
 
 
-@lru_cache(maxsize=4096)  # a period that is over, and one that is like another, is not composed again
+@lru_cache(maxsize=4096)  # a finished period, or one equal to another, is not composed again
 def _epsilon(uses: _Uses, subset: _Uses, bounded: _Bounded, delta: float, resolution: float) -> float:
     added, rest = _added(bounded, delta)
     return added + accounting.epsilon(dict(uses), rest, resolution, dict(subset))
@@ -190,7 +190,7 @@ def _renyi_epsilon(uses: _Uses, subset: _Uses, bounded: _Bounded, delta: float) 
 
 
 def _added(bounded: _Bounded, delta: float) -> tuple[float, float]:
-    """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and what they leave of it."""
+    """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and the rest of `delta`."""
     rest = delta - math.fsum(count * own for _, own, count in bounded)
     if rest < 0 or any(multiplier == 0 for multiplier, _, _ in bounded):
         return math.inf, max(rest, 0.0)

@@ -1,11 +1,11 @@
-"""Which ids may be named at all: those that enough users have, by a noisy count above a threshold.
+"""Chooses the ids that may be published: those whose noisy count of users is above a threshold.
 
 Each user spreads a vector of norm 1 evenly over at most `MOST` of their ids. Every id that somebody has gets its sum
-with Gaussian noise, and is chosen where that passes a threshold. Take neighbours that differ by one user. For ids that
-others have too, this is the Gaussian mechanism of sensitivity 1 and a look at its outcome. Ids that nobody else has,
-t of them at most where the user spreads 1 / √t on each, exist on one side only: the threshold is such that any of them
-is chosen with probability δ' at most, whatever t. So the choice is that mechanism but for δ', and the ledger has both.
-This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
+plus Gaussian noise, and is chosen if the result passes a threshold. Take neighbours that differ by one user. For ids
+that other users have too, this is post-processing of the Gaussian mechanism with sensitivity 1. Ids that only this user
+has, at most t if the user spreads 1 / √t on each, exist in one data set only. The threshold is so high that any of them
+is chosen with probability at most δ', for every t. So the choice is the Gaussian mechanism except for δ', and the ledger
+has both. This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
 WHAT = "item catalogue"
 MOST = 200  # ids of one user that count
-HIDDEN = 0.05  # part of δ that may be spent on ids of one user alone
+HIDDEN = 0.05  # part of δ for ids that only one user has
 NOTHING = 1e12  # the noise multiplier of an event that costs δ and no ε
 
 
@@ -55,7 +55,7 @@ class Partition:
 
     @property
     def events(self) -> tuple[Event, Event]:
-        """What it costs: the counts, and the δ of ids that one user alone has."""
+        """The events of its cost: the counts, and the δ of ids that only one user has."""
         return (
             Event("gaussian", self.noise_multiplier, what=WHAT),
             Event("bounded", NOTHING, what=f"{WHAT}, ids of one user alone", delta=self.hidden),
@@ -72,13 +72,13 @@ class Partition:
 
     @property
     def threshold(self) -> float:
-        """What an id's noisy count must pass: t ids of 1 / √t each all stay below it with probability 1 - δ'."""
+        """The threshold of an id's noisy count: t ids of 1 / √t each all stay below it with probability 1 - δ'."""
         t = np.arange(1, MOST + 1)
         below = ndtri_exp(math.log1p(-self.hidden) / t)
         return float(np.max(1 / np.sqrt(t) + self.std * below))
 
     def leak(self, t: int) -> float:
-        """Return the probability that any of t ids that one user alone has is chosen."""
+        """Return the probability that any of t ids that only one user has is chosen."""
         return -math.expm1(t * float(log_ndtr((self.threshold - 1 / math.sqrt(t)) / self.std)))
 
     def choose(
@@ -86,7 +86,7 @@ class Partition:
     ) -> np.ndarray:
         """Return the chosen ones of `size` ids in their order. `met` has users with their ids, some users at a time.
 
-        The rows of one user stand together, and what shall count comes first.
+        The rows of one user are consecutive, and those that should count come first.
         """
         has = np.zeros(size, dtype=bool)
 

@@ -1,4 +1,4 @@
-"""What a run will spend, fixed before its first step: δ, the noise, and what is released before training."""
+"""What a run will spend, fixed before its first step: δ, the noise, and the releases before training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plan:
         releases: Sequence[Release] = (),
         before: Sequence[Event] = (),
     ) -> Plan:
-        """Fix what is not given: δ is 1 / users, σ the least with which releases and steps keep the budget."""
+        """Fix what is not given: δ is 1 / users, σ is the smallest with which releases and steps keep the budget."""
         delta = 1 / max(2, sampling.users) if delta is None else delta
         if epsilon is None:
             if releases:
@@ -58,7 +58,7 @@ class Plan:
         return cls(sampling, epsilon, delta, sigma, events, tuple(before))
 
     def with_releases(self, ledger: Ledger) -> Ledger:
-        """The ledger as it is once every release is on record, drawn anew."""
+        """A new ledger that has every release on record."""
         return ledger.after_all(Counter(self.releases.values()))
 
     def epsilon_after(self, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""The terms of a private run: all that its guarantee depends on, and that a resumed run must not change."""
+"""The terms of a private run: everything that its guarantee depends on. A resumed run must not change them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dprec.errors import UserError
 
 
 def terms(given: Mapping[str, Any], plan: Plan, noise_seeded: bool) -> dict[str, Any]:
-    """Return what was asked for and what was planned, JSON-able."""
+    """Return the given settings and the plan, JSON-able."""
     asked = {f"given_{name}": value for name, value in given.items()}
     own = {"delta": plan.delta, "sigma": plan.sigma, "noise_seeded": noise_seeded}
     return asked | own | plan.settings()
 
 
 def refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on if something has another value now than in the terms of before.
+    """Refuse to continue if a term has changed.
 
     >>> refuse_change({"given_epsilon": 8.0, "users": 6040}, {"epsilon": 8.0, "users": 6039})
     Traceback (most recent call last):

@@ -1,1 +1,1 @@
-"""Where noise comes from."""
+"""The sources of noise."""

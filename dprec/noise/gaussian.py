@@ -1,4 +1,4 @@
-"""Gaussian noise for privacy: honest tails, unpredictable by default, no fresh memory per step."""
+"""Gaussian noise for privacy: exact tails, unpredictable by default, no new memory in each step."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class GaussianNoise:
         self._restart(0)
 
     def at(self, step: int) -> GaussianNoise:
-        """Self, with a stream that depends on this step and the seed alone.
+        """Self, with a stream that depends only on this step and the seed.
 
-        A resumed run neither repeats noise nor depends on what was drawn before. Without a seed the stream
-        starts anew from fresh entropy, so that a copy of this object or a forked process never repeats it.
+        A resumed run neither repeats noise nor depends on earlier draws. Without a seed the stream starts from fresh
+        entropy, so a copy of this object or a forked process never repeats it.
         """
         if not self.seeded:
             self._entropy = secrets.randbits(256)
@@ -87,7 +87,7 @@ class GaussianNoise:
                 self._add_flat(piece, std)
 
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
-        """Write standard normals over out (n, d), whatever the rows: a source of noise for operations on tables.
+        """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.
 
         Where `out` is float32 the normals are float32, at half the time: radii from 53-bit uniforms, which reach 8.5
         standard deviations, and angles from 24-bit ones.

@@ -1,4 +1,4 @@
-"""How much noise a step gets, and for how many users it is made."""
+"""The noise of a step, and the number of users that it covers."""
 
 from __future__ import annotations
 
