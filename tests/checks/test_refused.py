@@ -40,9 +40,9 @@ class Ascends(SGD):
         (plateau, "ReduceLROnPlateau follows a metric"),
         (lambda model: LBFGS(model.parameters()), "LBFGS asks for the loss several times a step"),
         (lambda model: Ascends(model.parameters(), lr=0.1), "Ascends asks for the loss several times"),
-        (lambda model: [SGD(part.parameters(), lr=0.1) for part in (model.table, model.out)], "gives 2 optimizers"),
-        (lambda model: None, "gives 0 optimizers"),
-        (two_schedules, "gives 2 schedules"),
+        (lambda model: [SGD(part.parameters(), lr=0.1) for part in (model.table, model.out)], "returns 2 optimizers"),
+        (lambda model: None, "returns 0 optimizers"),
+        (two_schedules, "returns 2 schedules"),
     ],
 )
 def test_optimizers_that_cannot_step_are_refused_in_one_line(configure: Any, said: str) -> None:
