@@ -3,8 +3,8 @@
 Each user spreads a vector of norm 1 evenly over at most `MOST` of their ids. Every id that somebody has gets its sum
 plus Gaussian noise, and is chosen if the result passes a threshold. Take neighbours that differ by one user. For ids
 that others have too, this is post-processing of the Gaussian mechanism with sensitivity 1. Ids that only this user
-has, at most t if the user spreads 1 / √t on each, exist in one data set only. The threshold is so high that any of them
-is chosen with probability at most δ', for every t. So the choice is the Gaussian mechanism except for δ', and the ledger
+has, at most t if the user spreads 1 / √t on each, exist in one data set only. The threshold lets any of them be chosen
+with probability at most δ', for every t. So the choice is the Gaussian mechanism except for δ', and the ledger
 has both. This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
 """
 
