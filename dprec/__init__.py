@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Transformer,
     )
     from dprec.training.callback import Privacy
+    from dprec.training.script import private
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,9 +42,15 @@ __all__ = [
     "Spectral",
     "SpectralFormer",
     "Transformer",
+    "private",
 ]
 
-_HOMES = {"Clicks": "dprec.data", "Sequences": "dprec.data", "Privacy": "dprec.training.callback"}
+_HOMES = {
+    "Clicks": "dprec.data",
+    "Sequences": "dprec.data",
+    "Privacy": "dprec.training.callback",
+    "private": "dprec.training.script",
+}
 
 
 def __dir__() -> list[str]:

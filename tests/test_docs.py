@@ -26,6 +26,27 @@ def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", document.read_text(), flags=re.DOTALL)
 
 
+def programs(document: Path) -> list[str]:
+    """Return the blocks of Python, and what each block of differences makes of the one before it."""
+    made: list[str] = []
+    for language, block in re.findall(r"```(python|diff)\n(.*?)```", document.read_text(), flags=re.DOTALL):
+        made.append(block if language == "python" else patched(made[-1], block))
+    return made
+
+
+def patched(text: str, differences: str) -> str:
+    """Return the text with lines added and left out, in order; the others only say where."""
+    lines, result = iter(text.splitlines()), []
+    for line in differences.splitlines():
+        if line[:1] == "+":
+            result.append(line[1:])
+            continue
+        while (own := next(lines)) != line[1:]:
+            result.append(own)
+        result += [own] if line[:1] == " " else []
+    return "\n".join([*result, *lines])
+
+
 def commands(document: Path) -> list[list[str]]:
     lines = [line for block in blocks(document, "console") for line in block.splitlines()]
     parts = [part.strip() for line in lines for part in line.split("&&")]
@@ -75,8 +96,13 @@ def test_every_block_of_python_runs(document: Path, workplace: Path, monkeypatch
     monkeypatch.syspath_prepend(workplace)
     names: dict[str, object] = {}
     with mock.patch.dict(RULES):  # a document may add one
-        for block in blocks(document, "python"):
+        for block in programs(document):
             exec(compile(block, document.name, "exec"), names)
+
+
+def test_a_plain_script_is_private_in_five_lines() -> None:
+    (differences,) = blocks(ROOT / "docs" / "any_script.md", "diff")
+    assert sum(line.startswith("+") for line in differences.splitlines()) == 5
 
 
 def test_the_readme_gives_two_commands_that_end_in_a_run_and_in_the_tests() -> None:

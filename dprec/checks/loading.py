@@ -32,7 +32,7 @@ class Loading:
         self._collate: Callable[[Any], Any] = loader.collate_fn
         self._sampler = loader.batch_sampler
         self._sampler.telling = True
-        self._loader, self._transfer = loader, transfer
+        self._loader, self.transfer = loader, transfer
         self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
 
@@ -75,7 +75,7 @@ class Loading:
                 f"the loader cannot make a batch of nobody, which a step may draw ({type(error).__name__}: "
                 f"{str(error).splitlines()[0] if str(error) else 'no message'}): let collate_fn return [] for no rows"
             ) from error
-        batch = self._transfer(batch)
+        batch = self.transfer(batch)
         self.check(batch, users)
         return [part for part in batch if len(part)]
 
@@ -102,8 +102,8 @@ class Loading:
         """Refuse a batch that is not the one held, or was changed since."""
         if self._held is None or self._held[0] is not batch or self._held[1] != _versions(batch):
             raise UserError(
-                "the gradient is asked for another batch than was drawn: change rows in the data set, in collate_fn or "
-                "in losses(batch), and do not override training_step"
+                "the gradient is asked for another batch than was drawn, or one that was changed since: step with what "
+                "the loader gives, as it is; change rows in the data set, in collate_fn or in losses(batch)"
             )
 
     def release(self) -> None:

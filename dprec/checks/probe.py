@@ -89,13 +89,13 @@ def probe(
     """
     tables = {table.name for table in tables_of(module, parameters)}
     seed = secrets.randbits(32)
-    before = state_of(module, owing, seed)
+    before = state_of(module, owing, seed, losses)
     with SameDraws(streams=streams):
         for part in made(users):
             with Tape(parameters, len(part)) as tape:
                 tape.watch(part)
                 losses(part)
-    refuse_changed(before, state_of(module, owing, seed))
+    refuse_changed(before, state_of(module, owing, seed, losses))
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
     try:
@@ -120,7 +120,7 @@ def probe(
                         own_draws = compare(together, user)
     finally:
         shaken.restore()
-    refuse_changed(before, state_of(module, owing, seed))
+    refuse_changed(before, state_of(module, owing, seed, losses))
 
 
 def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:

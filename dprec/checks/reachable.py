@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import random
 import sys
 import types
@@ -64,6 +65,15 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
             yield name, value
         else:
             waiting += reversed(inner)
+
+
+def named_globals(function: Any) -> dict[str, Any]:
+    """Return the global variables that a function names, if it is none of a library."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, types.FunctionType) or str(function.__module__).split(".")[0] in _LIBRARIES:
+        return {}
+    known = function.__globals__
+    return {name: known[name] for name in function.__code__.co_names if name in known}
 
 
 def _outside() -> tuple[type, ...]:

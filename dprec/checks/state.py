@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dprec.checks.reachable import GENERATORS, reachable
+from dprec.checks.reachable import GENERATORS, named_globals, reachable
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -57,8 +57,10 @@ class Unchanged:
     in a share of the steps, drawn at random, everything. `owing` tables, which pay noise as they are read, are not.
     """
 
-    def __init__(self, module: nn.Module, owing: Collection[str] = (), share: float | None = None) -> None:
-        self._module, self._share = module, SHARE if share is None else share
+    def __init__(
+        self, module: nn.Module, owing: Collection[str] = (), share: float | None = None, losses: Any = None
+    ) -> None:
+        self._module, self._share, self._losses = module, SHARE if share is None else share, losses
         self._trained = {name: p for name, p in trained_parameters(module).items() if name not in owing}
         self._owing = [id(p) for name, p in module.named_parameters() if name in owing]
         self._names = trained_parameters(module).keys()
@@ -70,7 +72,7 @@ class Unchanged:
         self._quick, self._whole = quick_state(self._trained), None
         if secrets.randbelow(10**6) < self._share * 10**6:
             seed = secrets.randbits(32)
-            self._whole = seed, state_of(self._module, self._owing, seed)
+            self._whole = seed, state_of(self._module, self._owing, seed, self._losses)
 
     def end(self) -> None:
         """Refuse what was written since; to be called before the optimizer moves anything."""
@@ -79,7 +81,7 @@ class Unchanged:
             refuse_changed(self._quick, quick_state(self._trained))
         if self._whole is not None:
             seed, before = self._whole
-            refuse_changed(before, state_of(self._module, self._owing, seed))
+            refuse_changed(before, state_of(self._module, self._owing, seed, self._losses))
 
     def _refuse_frozen(self) -> None:
         refuse_frozen(self._names, trained_parameters(self._module).keys())
@@ -94,10 +96,11 @@ def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
         )
 
 
-def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0) -> State:
-    """Return what tells one state of a module from another; `without` are ids of what is not looked at."""
+def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0, losses: Any = None) -> State:
+    """Return what tells one state of a module, and of its `losses`, from another; `without` are ids that do not."""
     descent = getattr(module, "descent", None)  # the run's own
-    found = reachable({"": module}, without=[] if descent is None else [descent])
+    roots = {"": module, **({} if losses is None else {"losses": losses, **named_globals(losses)})}
+    found = reachable(roots, without=[] if descent is None else [descent])
     return {
         name: _fingerprint(value, seed)
         for name, value in found
@@ -105,11 +108,9 @@ def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0) ->
     }
 
 
-def quick_state(parameters: Mapping[str, Tensor]) -> State:
-    """Return the same of trained parameters, at a price for every step: large ones by memory and version alone."""
-    return {
-        name: (p.data_ptr(), p._version, checksum(p) if p.numel() <= AT_ONCE else 0) for name, p in parameters.items()
-    }
+def quick_state(tensors: Mapping[str, Tensor]) -> State:
+    """Return the same of some tensors, at a price for every step: large ones by memory and version alone."""
+    return {name: (t.data_ptr(), t._version, checksum(t) if t.numel() <= AT_ONCE else 0) for name, t in tensors.items()}
 
 
 def refuse_changed(before: State, after: State) -> None:

@@ -15,11 +15,14 @@ There are two kinds of data. Both pass these stages, with a file for each stage:
 is the model's input, `tested` chooses which users to rank, `stand_in` replaces datasets that are not found.
 """
 
-from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch
-from dprec.data.catalogue import Catalogue
-from dprec.data.clicks import Clicks
-from dprec.data.poisson import PoissonBatches, ShuffledBatches
-from dprec.data.sequences import Sequences
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch
+    from dprec.data.catalogue import Catalogue
+    from dprec.data.clicks import Clicks
+    from dprec.data.poisson import PoissonBatches, ShuffledBatches
+    from dprec.data.sequences import Sequences
 
 __all__ = [
     "Catalogue",
@@ -31,3 +34,23 @@ __all__ = [
     "Sequences",
     "ShuffledBatches",
 ]
+
+_HOMES = {
+    "Catalogue": "catalogue",
+    "ClickBatch": "batch",
+    "Clicks": "clicks",
+    "PoissonBatches": "poisson",
+    "RankingBatch": "batch",
+    "SequenceBatch": "batch",
+    "Sequences": "sequences",
+    "ShuffledBatches": "poisson",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand, so that a script that draws from data of its own does not wait for Lightning.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dprec.data' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f"dprec.data.{_HOMES[name]}"), name)

@@ -66,7 +66,8 @@ class PrivateSteps(OfTheRun, Gate):
         std = gradient.noise_multiplier * (run.clipping.max_norm / noise.expected_batch)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         owing = [name for name in parameters if rules.defer and rules.over(name)]
-        self._unchanged, self._owing = Unchanged(module, owing), [id(parameters[name]) for name in owing]
+        self._unchanged = Unchanged(module, owing, losses=trained.losses)
+        self._owing = [id(parameters[name]) for name in owing]
         self._before = run.steps
 
     def draw(self, batch: Any) -> None:

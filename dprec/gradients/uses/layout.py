@@ -111,6 +111,8 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
         return isinstance(weight, Tensor) and layout_of(weight) is not None
     if name == "einsum":
         return _einsum_mixes_users(args[0], args[1:])
+    if name == "batch_norm":  # by statistics that it holds, it treats each row by itself
+        return bool(args[5] if len(args) > 5 else kwargs.get("training", False))
     if name in _ALWAYS_MOVE:
         return True
     dims = _dims(name, args, kwargs)
@@ -173,7 +175,7 @@ _INDEXES = {"__getitem__", "__setitem__"}
 _GROWS = {"unsqueeze", "__getitem__", "__setitem__", "embedding", "one_hot", "stack", "diag_embed"}
 _ALWAYS_MOVE = {
     "T", "t", "H", "flip", "flipud", "roll", "rot90", "nonzero", "masked_select", "take", "unique", "outer", "cdist",
-    "cov", "corrcoef", "qr", "svd", "as_strided", "batch_norm", "instance_norm", "renorm", "kron", "tensordot",
+    "cov", "corrcoef", "qr", "svd", "as_strided", "instance_norm", "renorm", "kron", "tensordot",
     "gru", "lstm", "rnn_tanh", "rnn_relu",  # time may come first, and the last states have layers first
 }  # fmt: skip
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "axis0", "axis1", "source", "destination")

@@ -1,0 +1,77 @@
+"""Loaders whose draws can be accounted for, of any data set with one item per user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from dprec.data.poisson import UserBatches, user_batches
+from dprec.errors import UserError
+from dprec.training.micro_batches import MicroBatches
+
+
+def private_loader(
+    data: Any,
+    expected_batch: int | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    max_users: int | None = None,
+    tokens: int | None = None,
+    sampling: str = "poisson",
+    sampling_seed: int | None = None,
+    unit: str = "user",
+    **options: Any,
+) -> DataLoader[Any]:
+    """Return a loader that draws every user with the same probability, a step's users in a list of micro-batches.
+
+    Args:
+        data: a data set of which each item is all of one user, or a DataLoader of one, whose collate function,
+            workers and batch size are kept. A loader whose batch sampler states its law is returned as it is.
+        expected_batch: users in a step, on average.
+        collate_fn: makes a batch of some items, as in any DataLoader; torch's own by default.
+        max_users: users of a micro-batch at most: less memory, the same step.
+        tokens: the same, in users times their longest item.
+        sampling: "poisson", or "shuffle" for batches of a fixed size, whose privacy is not amplified by sampling.
+        sampling_seed: repeatable draws, and so no privacy.
+        unit: what an item is: "user", or "record" where a user may have several.
+        options: those of DataLoader, such as num_workers.
+    """
+    if isinstance(data, DataLoader):
+        if hasattr(data.batch_sampler, "served"):
+            given = {
+                "expected_batch": expected_batch,
+                "collate_fn": collate_fn,
+                "max_users": max_users,
+                "tokens": tokens,
+            }
+            if said := [name for name, value in given.items() if value is not None]:
+                raise UserError(f"the loader draws and cuts batches itself, so leave out {said[0]}")
+            return data
+        return private_loader(
+            data.dataset,
+            data.batch_size if expected_batch is None else expected_batch,
+            data.collate_fn if collate_fn is None else collate_fn,
+            max_users,
+            tokens,
+            sampling,
+            sampling_seed,
+            unit,
+            **{name: getattr(data, name) for name in KEPT} | options,
+        )
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise UserError(
+            f"{type(data).__name__} has no length, so nobody knows who is drawn with which probability: give a data "
+            "set with __len__ and one item per user"
+        )
+    if expected_batch is None:
+        raise UserError("how many users a step has is not said: give expected_batch")
+    for name in FIXED & options.keys():
+        raise UserError(f"{name} is decided by the draws: leave it out")
+    draws: UserBatches = user_batches(sampling, len(data), expected_batch, sampling_seed, unit)
+    collate = MicroBatches(default_collate if collate_fn is None else collate_fn, max_users, tokens)
+    return DataLoader(data, batch_sampler=draws, collate_fn=collate, **options)
+
+
+KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers")
+FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator"}

@@ -1,0 +1,107 @@
+"""From the items of the drawn users to a step's micro-batches, each made by the collate function that a script has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from dprec.data.packing import pack
+from dprec.errors import UserError
+from dprec.gradients.layout import tensors_in
+from dprec.gradients.tape import batch_tensors, select_users
+
+
+@dataclass
+class Rows:
+    """A micro-batch that has no length of its own: a tuple, list or mapping of tensors with a row for each user.
+
+    >>> part = Rows((torch.zeros(3, 2), torch.ones(3)))
+    >>> len(part), len(part.select([2]))
+    (3, 1)
+    """
+
+    content: Any
+
+    def __len__(self) -> int:
+        return next((len(tensor) for tensor in tensors_in([self.content]) if tensor.dim()), 0)
+
+    def select(self, users: Sequence[int]) -> Rows:
+        return Rows(select_users(self.content, users))
+
+
+class OfContent:
+    """One loss per user, of micro-batches as they come from the loader."""
+
+    def __init__(self, losses: Callable[[Any], Tensor]) -> None:
+        self.__wrapped__ = losses
+
+    def __call__(self, part: Any) -> Tensor:
+        return self.__wrapped__(part.content if isinstance(part, Rows) else part)
+
+
+class MicroBatches:
+    """A loader's collate function: cuts the drawn users' items into groups, and has a script's own collate each.
+
+    Args:
+        collate: makes a batch of some items, as in any loader.
+        max_users: users of a micro-batch at most.
+        tokens: users times the longest of them at most, where items have a length: that of their longest tensor or
+            list. Longest first, so that little of a micro-batch is padding.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], max_users: int | None = None, tokens: int | None = None) -> None:
+        for name, value in (("max_users", max_users), ("tokens", tokens)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: give a micro-batch at least 1")
+        self.collate, self.max_users, self.tokens = collate, max_users, tokens
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        return [_counted(self.collate([items[place] for place in group])) for group in self._groups(items)]
+
+    def _groups(self, items: Sequence[Any]) -> list[Sequence[int]]:
+        if self.tokens is not None:
+            return [
+                group.tolist() for group in pack(np.array([_length(i) for i in items]), self.tokens, self.max_users)
+            ]
+        most = self.max_users or max(1, len(items))
+        return [range(start, min(start + most, len(items))) for start in range(0, len(items), most)]
+
+
+def moved(part: Any, device: torch.device) -> Any:
+    """Return a micro-batch on this device."""
+    if isinstance(part, Rows):
+        return Rows(tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part.content))
+    return part.to(device) if hasattr(part, "to") else part
+
+
+def _counted(batch: Any) -> Any:
+    """Return what a collate function made, such that it has a length: how many users' rows it holds."""
+    if isinstance(batch, Tensor) or (is_dataclass(batch) and hasattr(batch, "__len__")):
+        return batch
+    if isinstance(batch, Mapping) and not isinstance(batch, dict):
+        batch = dict(batch)  # a tokenizer's, say
+    if not batch_tensors(batch):
+        raise UserError(
+            f"collate_fn returns a {type(batch).__name__} without tensors: return a tensor with one row per user, or "
+            "a tuple, list, mapping or dataclass of such"
+        )
+    return Rows(batch)
+
+
+def _length(item: Any) -> int:
+    """Return the length of the longest tensor or list in an item."""
+    if isinstance(item, Tensor):
+        return len(item) if item.dim() else 1
+    if isinstance(item, Mapping):
+        return max(map(_length, item.values()), default=1)
+    if isinstance(item, np.ndarray):
+        return len(item) if item.ndim else 1
+    if isinstance(item, list) and not (item and isinstance(item[0], (Tensor, np.ndarray, list, Mapping))):
+        return len(item)
+    return max(map(_length, item), default=1) if isinstance(item, (tuple, list)) else 1

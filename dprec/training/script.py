@@ -1,0 +1,304 @@
+"""Private training from a script of one's own: a loader whose draws are accounted for, and a step.
+
+Nothing here needs Lightning. The steps are those that `Privacy` takes (`dprec.privacy.steps`); what is added is what
+Lightning's loop would have held together: that each batch is stepped once, and by the private gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dprec.accounting.ledger import Ledger
+from dprec.accounting.terms import refuse_change
+from dprec.checks.loading import Loading
+from dprec.checks.reachable import OfTheRun
+from dprec.checks.same_draws import SameDraws
+from dprec.errors import UserError
+from dprec.gradients.parameters import trained_parameters
+from dprec.privacy.run import PrivateRun
+from dprec.privacy.steps import PrivateSteps, Trained
+from dprec.training.between import Held, PrivateGradients, changed, held, identity, refuse_written
+from dprec.training.loaders import private_loader
+from dprec.training.micro_batches import OfContent, moved
+from dprec.training.script_checks import densify, refuse_autocast_within, refuse_model, refuse_optimizer
+
+Phase = Literal["idle", "drawn", "filled", "stepping"]
+
+
+def private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    data: Any,
+    *,
+    losses: Callable[[Any], Tensor] | None = None,
+    epsilon: float | None = None,
+    expected_batch: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    loader: Mapping[str, Any] | None = None,
+    **privacy: Any,
+) -> Training:
+    """Return the private training of a model: iterate over it, and step with each batch.
+
+    Args:
+        model: any module; its trained parameters are those that the optimizer moves.
+        optimizer: any that takes one step a gradient.
+        data: a data set of which each item is all of one user, or a DataLoader of one, whose order is then dropped.
+        losses: gives one loss per user of a batch, (B,), each from that user's row alone; `model.losses` by default.
+        epsilon: the budget; iteration ends before a step that would pass it. None: ε is only reported.
+        expected_batch: users in a step, on average: the loader's batch size by default.
+        epochs: how often a user is drawn, on average. Give this or `steps`.
+        steps: of the whole run.
+        loader: options of `dprec.training.loaders.private_loader`: max_users, tokens, collate_fn, num_workers, ...
+        privacy: options of `PrivateRun`: delta, noise_multiplier, clipping, max_norm, sparsity, verify, ...
+
+    >>> layer, users = nn.Linear(3, 1), torch.randn(50, 3)
+    >>> training = private(layer, torch.optim.SGD(layer.parameters(), lr=0.1), users,
+    ...                    losses=lambda x: layer(x).squeeze(1).square(), epsilon=4, expected_batch=10, epochs=2)
+    >>> for batch in training:
+    ...     loss = training.step(batch)
+    >>> training.steps, training.spent <= 4
+    (10, True)
+    """
+    run = PrivateRun(epsilon=epsilon, **privacy)
+    made = private_loader(data, expected_batch, **(loader or {}))
+    given = losses or getattr(model, "losses", None)
+    if given is None:
+        raise UserError(
+            f"{type(model).__name__} has no losses(batch): give losses, a function that returns one loss for each user "
+            "of a batch, such as F.cross_entropy(…, reduction='none')"
+        )
+    if (epochs is None) == (steps is None):
+        raise UserError("how long to train is not said, or twice: give epochs or steps")
+    batches: Any = made.batch_sampler
+    total = steps if steps is not None else max(1, batches.steps(epochs))
+    if total < 1:
+        raise UserError(f"steps is {steps}: give at least 1")
+    return Training(run, Trained(model, OfContent(given), optimizer), made, total)
+
+
+class Training(OfTheRun):
+    """The private training of one model. Iterate over it; take one step with each batch.
+
+    `step(batch)` is `backward(batch)`, which fills every `.grad` with the private gradient, and `optimizer.step()`.
+    """
+
+    def __init__(self, run: PrivateRun, trained: Trained, loader: Any, total: int) -> None:
+        refuse_optimizer(trained.module, trained.optimizer)
+        refuse_model(trained.module)
+        self.run, self.trained, self.loader, self._total = run, trained, loader, total
+        self._batches: Any = loader.batch_sampler
+        run.plan(self._batches, total)
+        self._steps: PrivateSteps | None = None  # from the first step on
+        self._phase: Phase = "idle"
+        self._depth = 0  # of optimizers' steps within steps
+        self._gradients: PrivateGradients | None = None
+        self._after = held(trained.module)
+        self._watched = False  # whether losses were seen to keep their precision
+        self._written: dict[str, None] = {}  # what was set within `public`
+        self._model: str | None = None  # the identity of the model that a resumed run left
+        optimizer: Any = trained.optimizer
+        for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
+            handle.remove()
+        optimizer._dprec_hooks = (
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        )
+
+    def __len__(self) -> int:
+        """How many steps the run takes in all, the budget permitting: what a schedule has to know."""
+        run = self.run
+        return min(self._total, run.steps + run.planned.steps_left(run.ledger, run.steps, self._total - run.steps))
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, those before a resume included."""
+        return self.run.steps
+
+    @property
+    def spent(self) -> float:
+        """ε of everything so far."""
+        return self.run.spent
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.run.ledger
+
+    @property
+    def delta(self) -> float:
+        return self.run.delta
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier."""
+        return self.run.sigma
+
+    def guarantee(self, assumptions: Sequence[str] = ()) -> str:
+        """Return the sentence that says what holds so far. `assumptions` are what else is taken as public."""
+        if not self._written:
+            return self.run.guarantee(assumptions)
+        units = f"{self.run.sampling.unit}s"
+        first = list(assumptions) or [f"the number of {units} ({self.run.sampling.users})"]
+        return self.run.guarantee([*first, f"what the script wrote to {', '.join(self._written)} between steps"])
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the batches of all steps that are left."""
+        for batches in self.passes():
+            yield from batches
+
+    def passes(self) -> Iterator[Iterator[list[Any]]]:
+        """Yield, for each pass over the data that is left, its batches: for what a script does once an epoch."""
+        steps = self._begin()
+        while self.run.steps < steps.descent.last:
+            yield self._pass(steps)
+
+    def step(self, batch: list[Any]) -> float | None:
+        """Take the step of this batch; return its mean loss, which is not private, None for an empty batch."""
+        loss = self.backward(batch)
+        self.trained.optimizer.step()
+        return loss
+
+    def backward(self, batch: list[Any]) -> float | None:
+        """Fill `.grad` with the private gradient of this batch; the optimizer's step has to follow."""
+        if self._phase == "filled":
+            raise UserError("training.backward(batch) was called twice for a batch: let optimizer.step() follow it")
+        if self._steps is None or self._phase == "idle":
+            raise UserError(
+                "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
+            )
+        device = next(iter(self.trained.module.parameters())).device.type
+        self.run.coarse |= torch.is_autocast_enabled(device)
+        parameters = trained_parameters(self.trained.module)
+        loss = self._steps.descent.gradient(parameters, self.trained.losses, batch)
+        self._gradients, self._phase = PrivateGradients(parameters), "filled"
+        return loss
+
+    @contextmanager
+    def public(self) -> Iterator[nn.Module]:
+        """Give the model, in eval mode and with all noise paid, to whatever is no training: evaluation, saving.
+
+        What is written to the model in here is taken to follow from nobody's data, and the sentence says so.
+        """
+        model = self.trained.module
+        if self._phase in ("filled", "stepping"):
+            raise UserError("training.public() stands between a gradient and its step: let optimizer.step() come first")
+        self.run.rules.settle()
+        modes, before = {part: part.training for part in model.modules()}, self._look()
+        model.eval()
+        try:
+            yield model
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+            now = self._look()
+            self._written |= dict.fromkeys(changed(before, now))
+            if not changed(self._after, before):
+                self._after = now
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
+        if self._phase in ("filled", "stepping"):
+            raise UserError("a checkpoint between a gradient and its step would not be whole: save after the step")
+        run = self.run.state_dict()  # pays what rows owe
+        return {"run": run, "total": self._total, "model": identity(self.trained.module), "public": [*self._written]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a run, whose model and optimizer are loaded, too; refused where it is not the same run."""
+        if self._steps is not None:
+            raise UserError("a run that has begun cannot become another: load its state before the first step")
+        if missing := {"run", "total", "model"} - state.keys():
+            raise UserError(f"the training state lacks {', '.join(sorted(missing))}: it is not whole")
+        refuse_change({"steps": state["total"]}, {"steps": self._total})
+        self.run.load_state_dict(state["run"])
+        self._model, self._written = state["model"], dict.fromkeys(state.get("public", ()))
+
+    def _begin(self) -> PrivateSteps:
+        """Make ready for the first step, once: only now is it known whether the run goes on with another."""
+        if self._steps is None:
+            module, losses = self.trained.module, self.trained.losses
+            if self._model is not None and identity(module) != self._model:
+                raise UserError(
+                    "the model is not the one that the training state was saved with: load its state_dict, too, and "
+                    "save both at the same step"
+                )
+            device = next(iter(module.parameters())).device
+            loading = Loading(
+                self.loader,
+                self.run.sampling.unit,
+                [module, losses],
+                lambda batch: [moved(part, device) for part in batch] if isinstance(batch, list) else batch,
+            )
+            steps = PrivateSteps(self.run, self.trained, loading, self.run.steps, self._total)
+            self._steps, self._loading = steps, loading
+            self._after = self._look()
+        return self._steps
+
+    def _pass(self, steps: PrivateSteps) -> Iterator[list[Any]]:
+        self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
+        for drawn in self.loader:
+            if self.run.steps >= steps.descent.last:
+                return
+            refuse_written(self._after, self._look())
+            batch = self._loading.transfer(drawn)
+            if not self._watched and isinstance(batch, list) and batch:
+                self._refuse_autocast(batch[0])
+            steps.draw(batch)
+            self._phase = "drawn"
+            try:
+                yield batch
+            except GeneratorExit:  # the script leaves its loop
+                self._phase = "idle"
+                raise
+            self._refuse_skipped()
+
+    def _refuse_autocast(self, part: Any) -> None:
+        self._watched = True
+        with SameDraws(streams=self._loading.streams):
+            refuse_autocast_within(self.trained.losses, part, next(iter(self.trained.module.parameters())).device.type)
+
+    def _refuse_skipped(self) -> None:
+        if self._phase == "drawn":
+            raise UserError(
+                "a batch was drawn and no step was taken with it: skipping one tells who is in it; call "
+                "training.step(batch) for each batch, also for an empty one"
+            )
+        if self._phase == "filled":
+            raise UserError(
+                "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
+                "raise expected_batch, and bound memory by max_users"
+            )
+
+    def _look(self) -> Held:
+        rules, trained = self.run.rules, trained_parameters(self.trained.module)
+        return held(self.trained.module, [id(p) for name, p in trained.items() if rules.defer and rules.over(name)])
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        if self._depth > 1:  # an optimizer whose step is another's and more
+            return
+        try:
+            if any(callable(each) for each in (*args[1:], *kwargs.values())):
+                raise UserError("optimizer.step(closure) asks for a loss of its own: call it without")
+            if self._phase != "filled" or self._steps is None or self._gradients is None:
+                raise UserError(
+                    "optimizer.step() without a private gradient: call training.step(batch), or "
+                    "training.backward(batch) before it, once for each batch, and no loss.backward()"
+                )
+            self._gradients.refuse_changed()
+            self._steps.release(optimizer)
+            densify(optimizer, trained_parameters(self.trained.module).values())
+        except BaseException:
+            self._depth = 0
+            raise
+        self._phase = "stepping"
+
+    def _after_step(self, *_: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._phase, self._gradients, self._after = "idle", None, self._look()

@@ -1,0 +1,90 @@
+"""What a script gives that one private gradient a step cannot train, and gradients as its optimizer takes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+from torch.overrides import TorchFunctionMode
+
+from dprec.errors import UserError
+from dprec.gradients.parameters import trained_parameters
+
+
+def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse an optimizer that needs more than a gradient, or moves other parameters than those that are trained."""
+    if not isinstance(optimizer, Optimizer):
+        raise UserError(f"the optimizer is a {type(optimizer).__name__}: give one torch.optim.Optimizer")
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UserError(
+            f"{type(optimizer).__name__} asks for the loss several times a step, and a step has one gradient: use "
+            "another optimizer"
+        )
+    trained = {id(p): name for name, p in trained_parameters(model).items()}
+    moved = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    if not trained:
+        raise UserError(f"{type(model).__name__} has no parameter that requires a gradient, so nothing is trained")
+    if other := moved - trained.keys():
+        raise UserError(
+            f"the optimizer moves {len(other)} parameters that are not the model's: give dprec.private a module that "
+            "holds all that is trained"
+        )
+    if still := [name for key, name in trained.items() if key not in moved]:
+        raise UserError(
+            f"'{still[0]}' requires a gradient, and the optimizer does not move it, so that it would take a part of "
+            "each user's clipping norm for nothing: set its requires_grad to False, or give it to the optimizer"
+        )
+
+
+def refuse_model(model: Any) -> None:
+    """Refuse a model that asks for sums over all data, which a script's data cannot answer."""
+    if getattr(model, "releases", ()):
+        raise UserError(
+            f"{type(model).__name__} looks at all data before training: train it with dprec.Privacy and a datamodule"
+        )
+
+
+def refuse_autocast_within(losses: Callable[[Any], Tensor], part: Any, device: str) -> None:
+    """Refuse losses that switch to a low precision by themselves, where nobody knows of it."""
+    with torch.no_grad(), _Watching(device) as watching:
+        losses(part)
+    if watching.seen:
+        raise UserError(
+            "losses(batch) enters torch.autocast by itself: put it around training.step(batch), so that the guarantee "
+            "says what roundings it does not cover"
+        )
+
+
+class _Watching(TorchFunctionMode):
+    """Sees whether anything runs under an autocast that was not there before."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device, self._before, self.seen = device, torch.is_autocast_enabled(device), False
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= torch.is_autocast_enabled(self._device) and not self._before
+        return func(*args, **(kwargs or {}))
+
+
+def densify(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Make gradients of some rows whole, where the optimizer takes no others: the other rows' are 0."""
+    known = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse and not _takes_rows(optimizer, known[id(parameter)]):
+            parameter.grad = gradient.to_dense()
+
+
+def _takes_rows(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    if hasattr(optimizer, "step_rows") or isinstance(optimizer, SparseAdam):
+        return True
+    decays = bool(group.get("weight_decay"))
+    if type(optimizer) is SGD:
+        return not decays and not group["momentum"] and not group["maximize"]
+    return type(optimizer) is Adagrad and not decays and not group["maximize"]
