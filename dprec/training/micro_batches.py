@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_map
 
 from dprec.data.packing import pack
 from dprec.errors import UserError
-from dprec.gradients.uses.layout import tensors_in
 from dprec.gradients.tape import batch_tensors, select_users
+from dprec.gradients.uses.layout import tensors_in
 
 
 @dataclass
