@@ -46,7 +46,7 @@ def test_every_command_is_listed() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["fitt"], "did you mean fit?"), (["train"], "there is fit, prepare, plan"), (["--seed"], "there is fit")],
+    [(["fitt"], "did you mean fit?"), (["train"], "give one of fit, prepare, plan"), (["--seed"], "give one of fit")],
 )
 def test_a_command_there_is_not_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
