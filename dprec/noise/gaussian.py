@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UserError
+from dprec_kernels.dense_noise import dense_noise
+from dprec_kernels.paths import by_numpy
+from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 
 # A sum is rounded differently with and without one of its users, and so are the shares of all others: that one decides
 # the shapes in which they are computed. The noise is made for so much more, of the clipping norm, whoever is there, and
@@ -17,6 +20,8 @@ from dprec.errors import UserError
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
+WIDTH = 1 << 10  # numbers of a row, where noise that is a function of its place is added to a vector
+ON_DEVICE = 1  # what tells the entropy of devices' keys from that of the CPU's stream
 
 
 def rounding(most: float) -> float:
@@ -45,6 +50,10 @@ class GaussianNoise:
     uniforms, which caps them near 5.77 standard deviations. The normals here are float64 (ziggurat, with true
     tails), scaled in float64 and rounded once, by the addition.
 
+    On any other device every number is a function of its place, drawn where it is added: Philox4x32-10 under a 128-bit
+    key of its own for each step, also from the operating system's entropy, and a counter of call, row, step and column.
+    Radii come from 64-bit uniforms, so that normals reach 9.4 standard deviations.
+
     >>> import torch
     >>> noise, gradient = GaussianNoise(seed=7), torch.zeros(1000)
     >>> noise.add_(gradient, std=3.0)
@@ -60,7 +69,9 @@ class GaussianNoise:
         self._buffer = np.empty(CHUNK)
         self._radius = torch.empty(CHUNK // 2, dtype=torch.float64)
         self._angle, self._size = torch.empty(CHUNK // 2), torch.empty(CHUNK // 2)
-        self._cuda: dict[torch.device, torch.Generator] = {}
+        self._key: int | None  # of 128 bits, for noise that is a function of its place
+        self._keys: int  # of this step so far
+        self._calls: int  # of this key so far
         self._restart(0)
 
     def at(self, step: int) -> GaussianNoise:
@@ -84,7 +95,11 @@ class GaussianNoise:
             return
         with torch.no_grad():
             for piece in _flat_pieces(tensor):
-                self._add_flat(piece, std)
+                if by_numpy(piece):
+                    self._add_flat(piece, std)
+                else:
+                    for matrix in _matrices(piece):
+                        dense_noise(matrix, std, self.placed())
 
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.
@@ -92,7 +107,10 @@ class GaussianNoise:
         Where `out` is float32 the normals are float32, at half the time: radii from 53-bit uniforms, which reach 8.5
         standard deviations, and angles from 24-bit ones.
         """
-        if out.device.type == "cpu" and out.dtype == torch.float32 and out.is_contiguous():
+        if not by_numpy(out):
+            self.placed()(out, rows)
+            return out
+        if out.dtype == torch.float32 and out.is_contiguous():
             flat = out.view(-1)
             for start in range(0, len(flat), CHUNK):
                 self._fill(flat[start : start + CHUNK])
@@ -100,8 +118,21 @@ class GaussianNoise:
         for piece in _flat_pieces(out):
             for start in range(0, piece.numel(), CHUNK):
                 part = piece[start : start + CHUNK]
-                part.copy_(self._normals(len(part), out.device))
+                part.copy_(self._normals(len(part)))
         return out
+
+    def placed(self) -> RowNoise:
+        """Return noise of this step that is a function of its place, and that no other call gets.
+
+        Whoever solved the key from noise that was seen, which nobody knows to do, would know this step's noise and no
+        other's. Steps are told apart by their keys already; calls within one by their streams.
+        """
+        if self._key is None or self._calls == STREAMS:
+            sequence = np.random.SeedSequence(self._entropy, spawn_key=(self._step, ON_DEVICE, self._keys))
+            self._key, self._calls = int.from_bytes(sequence.generate_state(4).tobytes(), "little"), 0
+            self._keys += 1
+        self._calls += 1
+        return RowNoise(self._key, self._calls - 1, self._step % (1 << PLACES))
 
     def _fill(self, out: Tensor) -> None:
         half = -(-len(out) // 2)
@@ -122,21 +153,24 @@ class GaussianNoise:
     def _add_flat(self, flat: Tensor, std: float) -> None:
         for start in range(0, flat.numel(), CHUNK):
             part = flat[start : start + CHUNK]
-            part.add_(self._normals(len(part), flat.device).mul_(std))
+            part.add_(self._normals(len(part)).mul_(std))
 
-    def _normals(self, count: int, device: torch.device) -> Tensor:
-        if device.type == "cpu":
-            self._philox.standard_normal(out=self._buffer[:count])
-            return torch.from_numpy(self._buffer[:count])
-        if device not in self._cuda:
-            self._cuda[device] = torch.Generator(device)
-            self._cuda[device].manual_seed(int(self._philox.integers(1 << 63)))
-        return torch.randn(count, dtype=torch.float64, device=device, generator=self._cuda[device])
+    def _normals(self, count: int) -> Tensor:
+        self._philox.standard_normal(out=self._buffer[:count])
+        return torch.from_numpy(self._buffer[:count])
 
     def _restart(self, step: int) -> None:
         key = np.random.SeedSequence(self._entropy, spawn_key=(step,)).generate_state(2, np.uint64)
         self._philox = np.random.Generator(np.random.Philox(key=key))
-        self._cuda.clear()
+        self._step, self._key, self._keys, self._calls = step, None, 0, 0
+
+
+def _matrices(flat: Tensor) -> list[Tensor]:
+    """Matrices of at most `WIDEST` columns that cover a vector once, without a copy."""
+    if len(flat) <= WIDEST:
+        return [flat.view(1, -1)]
+    whole = len(flat) - len(flat) % WIDTH
+    return [flat[:whole].view(-1, WIDTH), *([flat[whole:].view(1, -1)] if whole < len(flat) else [])]
 
 
 def _flat_pieces(tensor: Tensor) -> list[Tensor]:

@@ -36,5 +36,5 @@ def check(table: Tensor, rows: Tensor) -> None:
     """Refuse a table that noise cannot be added to, and rows that are not sorted and distinct."""
     if table.dim() != 2 or table.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"table must be float32 or float64 (rows, d), not {table.dtype} {tuple(table.shape)}")
-    if rows.dim() != 1 or rows.dtype != torch.int64 or bool((rows[1:] <= rows[:-1]).any()):
+    if rows.dim() != 1 or rows.dtype != torch.int64 or (len(rows) > 1 and bool((rows[1:] <= rows[:-1]).any())):
         raise ValueError("rows must be int64 (n,), sorted, and each there once")

@@ -34,6 +34,6 @@ def by_numpy(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def in_memory(tensor: Tensor) -> bool:
-    """Whether the kernels of a card take the tensor as it lies: float32, without gaps."""
-    return tensor.dtype == torch.float32 and tensor.is_contiguous()
+def lies_plainly(tensor: Tensor, *dtypes: torch.dtype) -> bool:
+    """Whether a tensor has one of these types, by default float32, and no gaps, as the kernels of tables want it."""
+    return tensor.dtype in (dtypes or (torch.float32,)) and tensor.is_contiguous()

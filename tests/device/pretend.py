@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -116,6 +117,15 @@ class OnPretend(torch.Tensor):
         COUNT.syncs += 1
         return self.inner.tolist()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.inner.untyped_storage()  # views share it, which is all that is asked of a storage's address
+
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
+    def is_shared(self) -> bool:
+        return False  # with another process
+
     def __deepcopy__(self, memo: dict[int, Any]) -> OnPretend:
         copied = OnPretend(self.inner.clone()).requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
@@ -166,6 +176,51 @@ def interpreted() -> Iterator[None]:
         yield
 
 
+def _gru_cell(outer: Any, inner: Any, state: Any, outer_bias: Any = None, inner_bias: Any = None) -> Any:
+    """What a card runs for a step of nn.GRU; the last tensor is for the way back."""
+    outer, inner = (x if b is None else x + b for x, b in ((outer, outer_bias), (inner, inner_bias)))
+    (reset, update, own), (to_reset, to_update, to_own) = outer.chunk(3, 1), inner.chunk(3, 1)
+    reset, update = (reset + to_reset).sigmoid(), (update + to_update).sigmoid()
+    own = (own + reset * to_own).tanh()
+    return own + update * (state - own), torch.cat([reset, update, own, to_own, state], 1)
+
+
+def _gru_cell_back(gradient: Any, kept: Any, has_bias: bool) -> Any:
+    reset, update, own, to_own, state = kept.chunk(5, 1)
+    for_update = gradient * (state - own) * update * (1 - update)
+    for_own = gradient * (1 - update) * (1 - own**2)
+    for_reset = for_own * to_own * reset * (1 - reset)
+    outer = torch.cat([for_reset, for_update, for_own], 1)
+    inner = torch.cat([for_reset, for_update, for_own * reset], 1)
+    return outer, inner, gradient * update, outer.sum(0), inner.sum(0)
+
+
+def _lstm_cell(outer: Any, inner: Any, cell: Any, outer_bias: Any = None, inner_bias: Any = None) -> Any:
+    total = outer + inner + sum(bias for bias in (outer_bias, inner_bias) if bias is not None)
+    add, keep, own, show = total.chunk(4, 1)
+    add, keep, own, show = add.sigmoid(), keep.sigmoid(), own.tanh(), show.sigmoid()
+    after = keep * cell + add * own
+    return show * after.tanh(), after, torch.cat([add, keep, own, show], 1)
+
+
+def _lstm_cell_back(gradient: Any, for_after: Any, cell: Any, after: Any, kept: Any, has_bias: bool) -> Any:
+    add, keep, own, show = kept.chunk(4, 1)
+    gradient = torch.zeros_like(cell) if gradient is None else gradient
+    bent = after.tanh()
+    inner = gradient * show * (1 - bent**2) + (0.0 if for_after is None else for_after)
+    gates = torch.cat(
+        [inner * own * add * (1 - add), inner * cell * keep * (1 - keep), inner * add * (1 - own**2),
+         gradient * bent * show * (1 - show)], 1,
+    )  # fmt: skip
+    return gates, inner * keep, gates.sum(0)
+
+
+ONLY_THERE = {  # what torch runs on cards alone
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": _gru_cell_back,
+    "aten::_thnn_fused_lstm_cell": _lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_back,
+}
 LAUNCHED: list[str] = []  # names of Triton's kernels, as they were launched
 
 
@@ -176,6 +231,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     to = _target(args, kwargs, tensors)
     if name in NEVER:
         raise RuntimeError(f"{name} is not for tensors on the pretend device")
+    if name == "aten::_has_compatible_shallow_copy_type":
+        return all(here)
     if name not in CROSSING and any(here):
         _refuse_strangers(name, tensors, here)
     _refuse_generator(name, kwargs)
@@ -183,9 +240,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = {key: value for key, value in kwargs.items() if key != "pin_memory"}
     if given.get("device") is not None:
         given["device"] = torch.device("cpu")
-    result = func(*tree_map(_inside, args), **tree_map(_inside, given))
     if name == "aten::copy_":
+        _inside(args[0]).copy_(_inside(args[1]).clone())  # torch copies results onto themselves
         return args[0]
+    if torch.Tag.inplace_view in func.tags:
+        with no_dispatch():
+            func(*args, **kwargs)  # the wrapper's own form
+    result = ONLY_THERE.get(name, func)(*tree_map(_inside, args), **tree_map(_inside, given))
     if name in ANSWERS or to == "cpu":
         return result
     same = {id(_inside(tensor)): tensor for tensor in tensors}  # in-place operations return their argument

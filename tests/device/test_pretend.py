@@ -100,6 +100,18 @@ def test_trains_as_the_host_does() -> None:
         assert torch.equal(here_too.cpu(), there)
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_recurrent_layers_are_those_of_the_host(kind: type[nn.GRU] | type[nn.LSTM]) -> None:
+    layers, x = [kind(3, 4, 2, batch_first=True) for _ in range(2)], torch.randn(2, 5, 3)
+    layers[1].load_state_dict(layers[0].state_dict())
+    outputs = [layer(each)[0] for layer, each in ((layers[0], x), (layers[1].to(DEVICE), x.to(DEVICE)))]
+    for output in outputs:
+        output.square().sum().backward()
+    assert torch.allclose(outputs[1].cpu(), outputs[0], atol=1e-6)
+    for there, host in zip(layers[1].parameters(), layers[0].parameters(), strict=True):
+        assert torch.allclose(there.grad.cpu(), host.grad, atol=1e-6)
+
+
 def test_one_sync_too_many_shows() -> None:
     before = COUNT.syncs
     assert here(3).sum() > 2

@@ -154,7 +154,9 @@ class BareCells(Zoo):
     def encode(self, history: Tensor) -> Tensor:
         x = self.mix(self.embedding(history))
         first = self.gru(x)[0]
-        twice = self.gru(first, torch.zeros(1, len(x), 6, dtype=x.dtype))[0].mul_(2.0)  # the layer's own output
+        twice = self.gru(first, torch.zeros(1, len(x), 6, dtype=x.dtype, device=x.device))[0].mul_(
+            2.0
+        )  # the layer's own output
         gate = F.linear(twice, self.gru.weight_hh_l0[:6]) + first
         states = self.deep(gate * (1 + self.deep.bias_hh_l0[:6]))[0]
         return self.out(states)

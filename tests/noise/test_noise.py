@@ -14,6 +14,7 @@ from scipy import stats
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import CHUNK, GaussianNoise
+from tests.device.pretend import DEVICE
 
 
 def drawn(count: int, seed: int | None = 1, std: float = 1.0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -163,9 +164,9 @@ def test_what_it_refuses() -> None:
             GaussianNoise(1).add_(torch.zeros(3), std)
 
 
-@pytest.mark.gpu
-def test_cuda() -> None:
-    a, b = torch.zeros(10**6, device="cuda"), torch.zeros(10**6, device="cuda")
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu), DEVICE], ids=str)
+def test_noise_of_a_device(device: torch.device) -> None:
+    a, b = torch.zeros(10**6, device=device), torch.zeros(10**6, device=device)
     GaussianNoise().add_(a, 2.0)
     GaussianNoise().add_(b, 2.0)
     assert stats.kstest(a.cpu().numpy() / 2, "norm").pvalue > 1e-3

@@ -202,7 +202,8 @@ def add_users_gradients(
     out.view(-1, out.shape[2]).index_add_(0, (wanted + first).flatten(), weighted.flatten(0, 1), alpha=-1.0)
     for items in _tiles(table.shape[0]):
         chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
-        torch.matmul(h, table[items].T, out=chances).sub_(shift).exp_()
+        torch.mm(h.flatten(0, 1), table[items].T, out=chances.flatten(0, 1))
+        chances.sub_(shift).exp_()
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
         out[:, items].baddbmm_(chances.mT, weighted)

@@ -54,4 +54,5 @@ def dense_noise(
 
 
 def _fast(table: Tensor, source: normals.Source | None) -> ModuleType:
-    return paths.fast(__name__, table, paths.in_memory(table) and isinstance(source, RowNoise))
+    plain = paths.lies_plainly(table, torch.float32, torch.float64)
+    return paths.fast(__name__, table, plain and isinstance(source, RowNoise))

@@ -49,4 +49,4 @@ def lazy_noise(
 
 
 def _fast(table: Tensor, source: normals.Source) -> ModuleType:
-    return paths.fast(__name__, table, paths.in_memory(table) and isinstance(source, RowNoise))
+    return paths.fast(__name__, table, paths.lies_plainly(table) and isinstance(source, RowNoise))

@@ -11,13 +11,13 @@ from dprec_kernels import paths
 from dprec_kernels.row_noise import pieces, reference
 from dprec_kernels.row_noise.pieces import PLACES, STREAMS, WIDEST
 
-__all__ = ["RowNoise", "pieces", "reference", "row_noise"]
+__all__ = ["PLACES", "STREAMS", "WIDEST", "RowNoise", "pieces", "reference", "row_noise"]
 
 
 def row_noise(
     seed: int, stream: int, rows: Tensor, steps: Tensor | int, width: int, out: Tensor | None = None
 ) -> Tensor:
-    """Return (n, width) float32 standard normals, one row for each of rows (n,) and steps (n,) or one step.
+    """Return (n, width) standard normals, one row for each of rows (n,) and steps (n,) or one step.
 
     Philox4x32-10 under a seed of 128 bits. Its counter holds stream (16 bits), row and step (48 bits each) and column,
     so no two of them share a draw. Radii come from 64-bit uniforms, so that |z| reaches 9.4. The same place gives the
@@ -44,7 +44,8 @@ def row_noise(
     if out.shape != (len(rows), width) or not out.is_floating_point():
         raise ValueError(f"out {tuple(out.shape)} must be floating point ({len(rows)}, {width})")
     if out.numel():
-        paths.fast(__name__, out, paths.in_memory(out)).row_noise(seed, stream, rows, steps, out)
+        plain = paths.lies_plainly(out, torch.float32, torch.float64)
+        paths.fast(__name__, out, plain).row_noise(seed, stream, rows, steps, out)
     return out
 
 

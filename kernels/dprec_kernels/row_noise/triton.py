@@ -37,8 +37,11 @@ def philox(a, b, c, d, k, l):  # noqa: E741
 
 
 @triton.jit
-def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift):
-    """Columns 2 pair and 2 pair + 1, one after the other, for int64 row [BN], step [BN] and pair [BP]: [BN, 2 BP]."""
+def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift, WIDE: tl.constexpr = False):
+    """Columns 2 pair and 2 pair + 1, one after the other, for int64 row [BN], step [BN] and pair [BP]: [BN, 2 BP].
+
+    They are float64 where WIDE, rounded to float32 otherwise.
+    """
     row, step, pair = row[:, None], step[:, None], pair[None, :]
     every = tl.zeros_like(row + pair)  # what the words are broadcast to
     a = (((row & LOW) ^ row_shift) + every).to(tl.uint32)
@@ -49,32 +52,37 @@ def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift):
     uniform = (a.to(tl.float64) + (b.to(tl.float64) + 0.5) * SHRINK) * SHRINK
     angle = (c.to(tl.float64) + d.to(tl.float64) * SHRINK) * ANGLE
     radius = tl.sqrt(-2.0 * tl.log(uniform))
-    return tl.interleave((radius * tl.cos(angle)).to(tl.float32), (radius * tl.sin(angle)).to(tl.float32))
+    even, odd = radius * tl.cos(angle), radius * tl.sin(angle)
+    if not WIDE:
+        even, odd = even.to(tl.float32), odd.to(tl.float32)
+    return tl.interleave(even, odd)
 
 
 @triton.jit(do_not_specialize=["stream", "key_low", "key_high", "row_shift", "step_shift"])
 def row_noise_fwd_kernel(
-    rows, steps, out, count, width, stream, key_low, key_high, row_shift, step_shift, BN: tl.constexpr, BP: tl.constexpr
-):
+    rows, steps, out, count, width, stream, key_low, key_high, row_shift, step_shift,
+    BN: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """One program: BP pairs of columns of BN rows."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
     pair = tl.program_id(1).to(tl.int64) * BP + tl.arange(0, BP)  # [BP]
     column = tl.program_id(1).to(tl.int64) * 2 * BP + tl.arange(0, 2 * BP)  # [2 BP]
     row = tl.load(rows + n, mask=n < count, other=0)
     step = tl.load(steps + n, mask=n < count, other=0)
-    z = normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift)
+    z = normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift, WIDE)
     here = (n < count)[:, None] & (column < width)[None, :]
     tl.store(out + n[:, None] * width + column[None, :], z, mask=here)
 
 
 def row_noise(seed: int, stream: int, rows: Tensor, steps: Tensor, out: Tensor) -> None:
-    """Write standard normals over a contiguous float32 out (n, width), for rows (n,) and steps (n,)."""
+    """Write standard normals over a contiguous float32 or float64 out (n, width), for rows (n,) and steps (n,)."""
     count, width = out.shape
     block, pairs = tile(width)
     with torch.cuda.device_of(out):
         row_noise_fwd_kernel[(triton.cdiv(count, block), triton.cdiv(width, 2 * pairs))](
-            rows.contiguous(), steps.contiguous(), out, count, width, stream, *reference.keys(seed), BN=block, BP=pairs
-        )
+            rows.contiguous(), steps.contiguous(), out, count, width, stream, *reference.keys(seed),
+            BN=block, BP=pairs, WIDE=out.dtype == torch.float64,
+        )  # fmt: skip
 
 
 def tile(width: int) -> tuple[int, int]:

@@ -1,0 +1,60 @@
+"""Noise of a device is a function of a key and of its place: the same numbers on every path, fresh keys each step."""
+
+from __future__ import annotations
+
+import torch
+
+from dprec.noise.gaussian import WIDTH, GaussianNoise
+from dprec_kernels.row_noise import WIDEST, RowNoise, reference, row_noise
+from tests.device.pretend import DEVICE
+
+
+def drawn(noise: GaussianNoise, *shape: int) -> torch.Tensor:
+    tensor = torch.zeros(*shape, dtype=torch.float64).to(DEVICE)
+    noise.add_(tensor, 2.0)
+    return tensor.cpu() / 2.0
+
+
+def test_replayed_noise_is_the_same_bit_for_bit() -> None:
+    noise = GaussianNoise(9)
+    first = [drawn(noise.at(3), 5, 7), drawn(noise, 5, 7)]
+    again = [drawn(noise.at(3), 5, 7), drawn(noise, 5, 7)]
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(*first)  # two calls of a step share nothing
+    assert not torch.equal(first[0], drawn(noise.at(4), 5, 7))
+
+
+def test_it_is_what_the_plain_reference_draws() -> None:
+    noise = GaussianNoise(9).at(3)
+    found, source = drawn(noise, 3, 4), noise.placed()
+    exact = reference.row_noise(source.seed, 0, [0], [3], 12)
+    assert torch.allclose(found.flatten(), torch.tensor(exact[0], dtype=torch.float64), atol=1e-12)
+
+
+def test_long_vectors_are_covered_once() -> None:
+    count = WIDEST + WIDTH + 3
+    found = drawn(GaussianNoise(9).at(0), count)
+    assert len(found.unique()) == count
+    assert 0.98 < found.std() < 1.02
+
+
+def test_keys_are_fresh_each_step_and_hold_128_bits() -> None:
+    noise = GaussianNoise()
+    keys = [noise.at(0).placed().seed for _ in range(64)]
+    assert len(set(keys)) == 64
+    assert max(keys).bit_length() > 120
+
+
+def test_streams_that_are_spent_get_another_key() -> None:
+    noise = GaussianNoise(9).at(0)
+    first = noise.placed()
+    noise._calls = 1 << 16
+    after = noise.placed()
+    assert (first.stream, after.stream) == (0, 0)
+    assert first.seed != after.seed
+
+
+def test_a_source_of_rows_is_the_same_on_every_device() -> None:
+    rows, source = torch.tensor([3, 1 << 40]), RowNoise(1 << 100 | 5, 2, 7)
+    there = source(torch.empty(2, 6).to(DEVICE), rows.to(DEVICE))
+    assert torch.equal(there.cpu(), row_noise(source.seed, 2, rows, 7, 6))
