@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
 from dprec.gradients.parameters import trained_parameters
-from dprec.sparsity.rows.counts import Users
+from dprec.sparsity.rows.counts import Losses, Users
 from dprec.sparsity.rows.row_rules import RowRules
 
 
@@ -19,7 +21,7 @@ class Periods:
         self._sampling, self._rules = sampling, rules
         self._now: int | None = None  # the period of the last step that this process took
 
-    def enter(self, step: int, everybody: Users, trained: Any, sums: ExactSums) -> None:
+    def enter(self, step: int, everybody: Users, module: nn.Module, losses: Losses, sums: ExactSums) -> None:
         """At the start of a period, whose batch comes next, let strategies look at it."""
         period = self._sampling.period_of(step)
         if period is None:
@@ -28,7 +30,7 @@ class Periods:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
             periods = len(self._sampling.periods)
-            self._rules.learn(period, trained, trained_parameters(trained.module), own, sums, periods)
+            self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
 
 
 class UsersOfAPeriod:

@@ -1,14 +1,19 @@
-"""Which rows of embedding tables may change in a private step, where their noise goes and when: one file a strategy."""
+"""Which rows of embedding tables may change in a private step, where their noise goes and when: one file a strategy.
 
+A strategy of your own is a subclass of `RowChoice` or of `NoiseSchedule`; the rest that it needs is here too.
+"""
+
+from dprec.accounting.release import Release
 from dprec.sparsity.adafest import AdaFEST
 from dprec.sparsity.dense import Dense
 from dprec.sparsity.eana import EANA
 from dprec.sparsity.exponential import ExponentialSelection
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule
-from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, RowChoice
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, Counts, RowChoice, Touched
 from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.tables import RowSpace, Table
 
 __all__ = [
     "EANA",
@@ -16,10 +21,16 @@ __all__ = [
     "TOUCHED",
     "AdaFEST",
     "BatchRows",
+    "Counts",
     "Dense",
     "ExponentialSelection",
     "LazyDP",
     "NoiseSchedule",
+    "Rates",
+    "Release",
     "RowChoice",
+    "RowSpace",
     "Strategy",
+    "Table",
+    "Touched",
 ]

@@ -33,7 +33,7 @@ class AdaFEST(RowChoice):
         super().__init__(**options)
         for name, value in (("noise_ratio", noise_ratio), ("max_contribution", max_contribution)):
             if not 0 < value < float("inf"):
-                self.refuse(name, value)
+                self.refuse(name, value, "give a finite number above 0")
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
 
     @property

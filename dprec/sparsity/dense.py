@@ -20,10 +20,8 @@ class Dense(NoiseSchedule):
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         weights = table.parameter.detach()
-        kept = weights[list(table.padding)]
         given: dict[str, Any] = {"rows": rows, "values": values}
         dense_noise(weights, self.std, self.noise, alpha=-rates.rate, keep=1 - rates.rate * rates.decay, **given)
-        weights[list(table.padding)] = kept
 
     def phrase(self, sigma: float) -> str:
         return f"dense noise on {', '.join(self.tables)}"

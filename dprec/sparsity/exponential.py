@@ -34,7 +34,7 @@ class ExponentialSelection(RowChoice):
         super().__init__(**options)
         for name, value in (("keep", keep), ("noise_ratio", noise_ratio), ("max_norm", max_norm)):
             if not 0 < value < float("inf"):
-                self.refuse(name, value)
+                self.refuse(name, value, "give a finite number above 0")
         self.keep, self.noise_ratio, self.max_norm = keep, noise_ratio, max_norm
 
     @property

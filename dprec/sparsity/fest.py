@@ -47,9 +47,11 @@ class FEST(RowChoice):
     ) -> None:
         super().__init__(**options)
         if keep < 1:
-            self.refuse("keep", keep)
-        if counts not in ("all", "first", "running") or (public_counts and counts != "all"):
-            self.refuse("counts", counts)
+            self.refuse("keep", keep, "give a whole number above 0")
+        if counts not in ("all", "first", "running"):
+            self.refuse("counts", counts, "give all, first or running")
+        if public_counts and counts != "all":
+            self.refuse("counts", counts, "leave it out, or leave public_counts out, which are of no period")
         self.keep, self.share, self.counts = keep, share, counts
         self.per_table, self.public_counts = per_table, public_counts
         self._rows = torch.zeros(0, dtype=torch.int64)

@@ -121,7 +121,7 @@ class World:
 
     def _portions(self, strategy: Strategy) -> Any:
         users = Together(self.users)
-        return look_ups(strategy.space, self.module, trained(self.module), users) if len(self.users) else ()
+        return look_ups(strategy.space, self.module.losses, trained(self.module), users) if len(self.users) else ()
 
     def step(self) -> dict[str, Tensor]:
         self.gradient(trained(self.module), self.module.losses, self.parts)

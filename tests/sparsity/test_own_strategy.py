@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from dprec import Privacy
 from dprec.errors import UserError
 from dprec.fit import main as fit_command
-from dprec.sparsity import Dense, Strategy
+from dprec.sparsity import BatchRows, Dense, NoiseSchedule, Rates, RowChoice, Strategy, Table
 from tests.sparsity.support import Run, users
 from tests.sparsity.test_runs import fit
 from tests.test_docs import ROOT, put_files
@@ -79,11 +81,74 @@ def test_what_is_neither_kind_is_refused() -> None:
 
 
 def test_a_choice_that_has_not_paid_sees_nothing_of_the_batch() -> None:
-    from dprec.sparsity import RowChoice
-
     class Curious(RowChoice):
         def choose(self, batch: Any, among: Any) -> Any:
             return batch.row.unique()
 
     with pytest.raises(UserError, match="Curious looks at batches, so its relative_noise must be finite"):
         Run([Curious()]).step(users(2, seed=0))
+
+
+def test_a_choice_cannot_bring_back_rows_that_one_before_it_left_out() -> None:
+    class Few(RowChoice):
+        def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
+            return torch.tensor([2, 5])
+
+    class Careless(RowChoice):
+        def __init__(self, *rows: int) -> None:
+            super().__init__()
+            self.rows = rows
+
+        def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
+            return torch.tensor(self.rows, dtype=torch.long)
+
+    with pytest.raises(UserError, match="^Careless.choose returned row 7, which .* left out: .*`among`"):
+        Run([Few(), Careless(2, 7)]).step(users(2, seed=0))
+    for rows in ((2, 5), (5,), ()):
+        run = Run([Few(), Careless(*rows)])
+        run.step(users(2, seed=0))
+        chosen = run.rules.chosen("big.weight")
+        assert chosen is not None
+        assert chosen.tolist() == list(rows)
+
+
+def test_an_argument_that_a_strategy_does_not_keep_is_refused() -> None:
+    """A resumed run could not tell another value from the same."""
+
+    class Forgetful(RowChoice):
+        def __init__(self, start: int = 0, **options: Any) -> None:
+            super().__init__(**options)
+            self._first = start
+
+        def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | None:
+            return among
+
+    class Keeping(Forgetful):
+        def __init__(self, start: int, *steps: int, **options: Any) -> None:
+            super().__init__(start, **options)
+            self.start, self.steps = start, steps
+
+    with pytest.raises(UserError, match=r"Forgetful\.__init__ takes `start`.* keep `start` as self\.start"):
+        Privacy(epsilon=1.0, sparsity=Forgetful(3))
+    assert Keeping(3, 5, 7).settings() == {
+        "strategy": Keeping.__qualname__,
+        "start": 3,
+        "steps": (5, 7),
+        "tables": ["*"],
+        "least_rows": 0,
+    }
+
+
+def test_padding_stays_whatever_a_schedule_does_to_it() -> None:
+    class Everywhere(NoiseSchedule):
+        def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
+            self.noise.add_(table.parameter.detach(), self.std)
+
+    run = Run([Everywhere()])
+    before = run.weights()
+    for step in range(3):
+        run.step(users(3, seed=step))
+    after = run.weights()
+    assert torch.equal(after["big.weight"][0], before["big.weight"][0])
+    assert bool((after["big.weight"][1:] != before["big.weight"][1:]).all())
+    assert bool((after["small.weight"] != before["small.weight"]).all())

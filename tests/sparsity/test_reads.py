@@ -96,11 +96,11 @@ def test_counts_of_all_users_refuse_padding_that_the_table_does_not_know() -> No
     ):
         space, users = RowSpace(tables_of(module, trained(module))), Together(sequences(lengths))
         if holds:
-            (portion,) = look_ups(space, module, trained(module), users)
+            (portion,) = look_ups(space, module.losses, trained(module), users)
             assert set(portion.users) == {0, 1, 2, 3}
         else:
             with pytest.raises(MixedUsers, match="declare padding_idx"):
-                list(look_ups(space, module, trained(module), users))
+                list(look_ups(space, module.losses, trained(module), users))
 
 
 def test_a_strategy_that_looks_for_free_is_refused() -> None:

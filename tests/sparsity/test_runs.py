@@ -107,7 +107,7 @@ def test_look_ups_are_those_of_the_data() -> None:
     trained = dict(learner.named_parameters())
     space = RowSpace(tables_of(learner, trained))
     counts = np.zeros(space.size)
-    for portion in look_ups(space, learner, trained, Served(data.training)):
+    for portion in look_ups(space, learner.losses, trained, Served(data.training)):
         np.add.at(counts, portion.keys, portion.values)
     batch = data.training.log.read(np.arange(600))
     for feature, name in enumerate(space.tables):

@@ -289,14 +289,17 @@ def test_what_is_no_list_of_rows_is_refused(chosen: Any, says: str) -> None:
 
 
 def test_mistakes() -> None:
-    for wrong in (
-        lambda: AdaFEST(noise_ratio=0),
-        lambda: FEST(keep=0),
-        lambda: ExponentialSelection(max_norm=-1.0),
-        lambda: EANA(least_rows=-1),
-    ):
-        with pytest.raises(UserError, match="that makes no strategy"):
-            wrong()
+    wrong: dict[str, Callable[[], Strategy]] = {
+        r"AdaFEST\.noise_ratio is 0: give a finite number above 0": lambda: AdaFEST(noise_ratio=0),
+        r"FEST\.keep is 0: give a whole number above 0": lambda: FEST(keep=0),
+        r"FEST\.counts is some: give all, first or running": lambda: FEST(counts="some"),  # type: ignore[arg-type]
+        r"FEST\.counts is first: leave it out, .*public_counts": lambda: FEST(counts="first", public_counts="a.csv"),
+        r"Selection\.max_norm is -1\.0: give a finite number above 0": lambda: ExponentialSelection(max_norm=-1.0),
+        r"EANA\.least_rows is -1: give a whole number from 0 up": lambda: EANA(least_rows=-1),
+    }
+    for says, make in wrong.items():
+        with pytest.raises(UserError, match=says):
+            make()
     with pytest.raises(
         UserError, match=r"AdaFEST finds no table called huge.* the model has big\.weight, small\.weight"
     ):

@@ -15,7 +15,7 @@ from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule
 from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, RowChoice, Touched
 from dprec.sparsity.rows.strategy import Strategy
-from dprec_kernels.ordering import distinct
+from dprec_kernels.ordering import distinct, is_among
 
 
 def looks(strategy: Strategy) -> bool:
@@ -49,6 +49,7 @@ def chosen_rows(
         _refuse_private(choice)
     elif chosen is not None:
         _refuse_unusable(choice, chosen)
+        _refuse_brought_back(choice, chosen, among)
         if batch is not None:
             chosen = distinct(torch.cat([chosen, batch.shared]))
     return cast("Tensor | Touched | None", chosen)
@@ -77,6 +78,15 @@ def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:
         raise UserError(f"{name}.choose returned {kind}: return row numbers, a one-dimensional tensor of torch.long")
     if len(chosen) and not (chosen[0] >= 0 and chosen[-1] < size and bool((chosen[1:] > chosen[:-1]).all())):
         raise UserError(f"{name}.choose must return distinct rows from 0 to {size - 1}, ascending: sort them")
+
+
+def _refuse_brought_back(choice: RowChoice, chosen: Tensor, among: Tensor | None) -> None:
+    """Refuse a row that a choice before this one left out: what all choices leave is what may change."""
+    if among is not None and not bool((left := is_among(chosen, among)).all()):
+        name, row = type(choice).__name__, int(chosen[~left][0])
+        raise UserError(
+            f"{name}.choose returned row {row}, which a strategy before it left out: return some of those in `among`"
+        )
 
 
 def _refuse_private(choice: RowChoice) -> None:

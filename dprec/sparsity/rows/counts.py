@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from dprec.sparsity.rows.tables import RowSpace
 
 AT_ONCE = 8192  # users whose look-ups are counted together
 
+Losses: TypeAlias = Callable[[Any], Tensor]  # one of each user of a micro-batch
+
 
 class Users(Protocol):
     """Users whom training draws from."""
@@ -31,18 +33,20 @@ class Users(Protocol):
 
 
 def counts_of(
-    space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
+    space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
 ) -> Counts:
     """Return what counts, for a release, how often these users look up each row of the space."""
 
     def counts(release: Release) -> Tensor:
-        found = sums(release, space.size, len(users), look_ups(space, module, trained, users))
+        found = sums(release, space.size, len(users), look_ups(space, losses, parameters, users))
         return torch.from_numpy(found).to(space.device)
 
     return counts
 
 
-def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], users: Users) -> Iterator[Portion]:
+def look_ups(
+    space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], users: Users
+) -> Iterator[Portion]:
     """Yield which rows of a space the users look up in training, each row of a user once.
 
     Refused is a model in which what a user looks up depends on who else is in the micro-batch.
@@ -50,9 +54,11 @@ def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], 
     before = 0
     for start in range(0, len(users), AT_ONCE):
         for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
-            user, row = _looked_up(space, module, trained, part)
+            user, row = _looked_up(space, losses, parameters, part)
             for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
-                if not torch.equal(row[user == one], _looked_up(space, module, trained, select_users(part, [one]))[1]):
+                if not torch.equal(
+                    row[user == one], _looked_up(space, losses, parameters, select_users(part, [one]))[1]
+                ):
                     raise MixedUsers(
                         "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
                         "counted: declare padding_idx for tables that are read for padding"
@@ -61,7 +67,9 @@ def look_ups(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], 
             before += len(part)
 
 
-def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter], part: Any) -> tuple[Tensor, Tensor]:
+def _looked_up(
+    space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], part: Any
+) -> tuple[Tensor, Tensor]:
     """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
     pairs = [torch.zeros(0, dtype=torch.int64)]
 
@@ -70,7 +78,7 @@ def _looked_up(space: RowSpace, module: Any, trained: Mapping[str, nn.Parameter]
             user = torch.arange(len(part), device=ids.device).unsqueeze(1)
             pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
 
-    with torch.no_grad(), Tape(trained, len(part), read=read) as tape:
+    with torch.no_grad(), Tape(parameters, len(part), read=read) as tape:
         tape.watch(part)
-        module.losses(part)
+        losses(part)
     return real_pairs(space, torch.cat(pairs))

@@ -44,7 +44,11 @@ class NoiseSchedule(Strategy, ABC):
 
     @abstractmethod
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Apply a step's gradient, which is `values` in these rows and has no noise yet, and noise to all rows."""
+        """Apply a step's gradient, which is `values` in these rows and has no noise yet, and noise to all rows.
+
+        The values are divided by the expected batch already, and `self.std` is the standard deviation of the noise
+        beside them. Padding rows are put back afterwards; `read` and `settle` leave those of `table.padding` alone.
+        """
 
     def read(self, name: str, ids: Tensor | None) -> None:
         """Hear that rows of a table are about to be read; None stands for all of them."""

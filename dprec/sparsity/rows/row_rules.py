@@ -19,7 +19,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
 from dprec.sparsity.rows.choosing import chosen_rows, looks, refuse_unfit, relative_noise
-from dprec.sparsity.rows.counts import Users, counts_of
+from dprec.sparsity.rows.counts import Losses, Users, counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.pay_first import guard
@@ -116,8 +116,8 @@ class RowRules:
     def learn(
         self,
         period: int | None,
-        module: Any,
-        trained: Mapping[str, nn.Parameter],
+        losses: Losses,
+        parameters: Mapping[str, nn.Parameter],
         users: Users,
         sums: ExactSums,
         periods: int = 0,
@@ -125,7 +125,7 @@ class RowRules:
         """Let strategies ask for counts of these users: all, before the first step, or those of a period before its."""
         for choice in self.choices:
             if any(release.period == period for release in choice.releases(periods)):
-                choice.learn(period, counts_of(choice.space, module, trained, users, sums))
+                choice.learn(period, counts_of(choice.space, losses, parameters, users, sums))
 
     def over(self, name: str) -> bool:
         """Whether a strategy rules over this parameter."""
@@ -153,7 +153,8 @@ class RowRules:
                 if id(parameter) in scheduled:
                     schedule, table = scheduled[id(parameter)]
                     gradient, parameter.grad = parameter.grad, None
-                    schedule.step(table, gradient.indices()[0], gradient.values(), rates)
+                    with _padding_kept(table):
+                        schedule.step(table, gradient.indices()[0], gradient.values(), rates)
 
     def settle(self) -> None:
         """Pay all noise that is owed."""
@@ -288,3 +289,13 @@ class RowRules:
         every = {name: self._chosen[name] for name in space.tables}
         left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
+
+
+@contextmanager
+def _padding_kept(table: Table) -> Iterator[None]:
+    """Put a table's padding rows back as they were, whatever is done to the table within."""
+    weights, padding = table.parameter.detach(), list(table.padding)
+    kept = weights[padding] if padding else None
+    yield
+    if kept is not None:
+        weights[padding] = kept

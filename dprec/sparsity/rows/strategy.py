@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
-from typing import Any, ClassVar
+from inspect import Parameter, signature
+from typing import Any, ClassVar, NoReturn
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
@@ -27,7 +27,7 @@ class Strategy:
         self.tables = [tables] if isinstance(tables, str) else list(tables)
         self.least_rows = least_rows
         if least_rows < 0:
-            self.refuse("least_rows", least_rows)
+            self.refuse("least_rows", least_rows, "give a whole number from 0 up")
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
         """Learn, before the first step, what it rules over and how much noise its choices and gradients get.
@@ -41,14 +41,20 @@ class Strategy:
         return f"{type(self).__name__} on {', '.join(self.tables)}"
 
     def settings(self) -> dict[str, Any]:
-        """JSON-able: its class and arguments, each of which it keeps under the argument's name."""
-        names = {
-            name
-            for cls in type(self).__mro__
-            for name in signature(vars(cls).get("__init__", object.__init__)).parameters
-        }
-        given = {name: getattr(self, name) for name in sorted(names) if hasattr(self, name)}
-        return {"strategy": type(self).__qualname__, **given}
+        """JSON-able: its class and arguments, each of which it keeps under the argument's name.
+
+        A resumed run is refused where they differ, so an argument that is not kept is refused too.
+        """
+        given: dict[str, Any] = {}
+        for cls in type(self).__mro__:
+            for name in _arguments(cls):
+                if not hasattr(self, name):
+                    raise UserError(
+                        f"privacy.sparsity: {cls.__name__}.__init__ takes `{name}` and does not keep it, so a resumed "
+                        f"run could not tell whether it changed: keep `{name}` as self.{name}"
+                    )
+                given[name] = getattr(self, name)
+        return {"strategy": type(self).__qualname__, **dict(sorted(given.items()))}
 
     def state_dict(self) -> dict[str, Any]:
         """What it has learned: plain values and tensors."""
@@ -57,5 +63,14 @@ class Strategy:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
 
-    def refuse(self, name: str, value: object) -> None:
-        raise UserError(f"privacy.sparsity: {type(self).__name__}.{name} is {value}: that makes no strategy")
+    def refuse(self, name: str, value: object, wanted: str) -> NoReturn:
+        """Refuse an argument, and say what is wanted in its place: "give a number above 0"."""
+        raise UserError(f"privacy.sparsity: {type(self).__name__}.{name} is {value}: {wanted}")
+
+
+def _arguments(cls: type) -> list[str]:
+    """Return what the `__init__` that a class writes itself takes by name; what it hands on is named by its bases."""
+    if "__init__" not in vars(cls) or cls is object:
+        return []
+    _, *parameters = signature(vars(cls)["__init__"]).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is not Parameter.VAR_KEYWORD]
