@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dprec.checks.same_draws import SameDraws
-from dprec.gradients.parameters import PaddingRow
 
 
 class Shaken:
     """Moves parameters, and of tables only the rows that were read so far: nobody sees the others move.
 
     >>> table, bias = nn.Parameter(torch.zeros(4, 1)), nn.Parameter(torch.zeros(1))
-    >>> shaken = Shaken({"table": table, "bias": bias}, ["table"], [PaddingRow("table", 0)])
+    >>> shaken = Shaken({"table": table, "bias": bias}, ["table"], {"table": [0]})
     >>> shaken.read("table", torch.tensor([[2, 0], [2, 2]]))
     >>> shaken.by(0.1)
     >>> (table != 0).flatten().tolist(), bool(bias != 0)
@@ -26,10 +25,10 @@ class Shaken:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], tables: Collection[str], padding: Iterable[PaddingRow]
+        self, parameters: Mapping[str, nn.Parameter], tables: Collection[str], padding: Mapping[str, Sequence[int]]
     ) -> None:
         self._parameters = parameters
-        self._padding = {name: [row.row for row in padding if row.parameter == name] for name in parameters}
+        self._padding = {name: list(padding.get(name, ())) for name in parameters}
         self._read: dict[str, Tensor | None] = dict.fromkeys(tables, torch.zeros(0, dtype=torch.int64))
         self._saved: list[tuple[Tensor, Tensor | None, Tensor]] = []
         self._whole: set[str] = set()  # parameters of which everything is saved

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from torch import nn
 
 
-@dataclass(frozen=True)
-class PaddingRow:
-    """A row that stands for no item: it gets neither gradient nor noise and keeps its public value."""
-
-    parameter: str
-    row: int
-
-
-def padding_rows(module: nn.Module) -> list[PaddingRow]:
-    """Return the padding rows that the module's embeddings declare, of weights that are parameters themselves.
-
-    A weight that is computed of others (`torch.nn.utils.parametrizations`) has no row that could be left as it is.
-    """
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    return [
-        PaddingRow(names[id(part.weight)], part.padding_idx)
-        for part in module.modules()
-        if isinstance(part, (nn.Embedding, nn.EmbeddingBag))
-        and part.padding_idx is not None
-        and part.weight.requires_grad
-        and id(part.weight) in names
-    ]
-
-
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def padding_rows(module: nn.Module, trained: Mapping[str, nn.Parameter] | None = None) -> dict[str, tuple[int, ...]]:
+    """Return each trained table that the module's embeddings hold, and its padding rows, ascending.
+
+    Such a row stands for nothing: it gets neither gradient nor noise and keeps its public value. A weight that is
+    computed of others (`torch.nn.utils.parametrizations`) is no parameter, and has no row that could be left as it is.
+
+    >>> padding_rows(nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Embedding(7, 2)))
+    {'0.weight': (0,), '1.weight': ()}
+    """
+    trained = trained_parameters(module) if trained is None else trained
+    names = {id(parameter): name for name, parameter in trained.items()}
+    rows: dict[str, set[int]] = {}
+    for part in module.modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and id(part.weight) in names:
+            declared = set() if part.padding_idx is None else {part.padding_idx}
+            rows.setdefault(names[id(part.weight)], set()).update(declared)
+    return {name: tuple(sorted(declared)) for name, declared in rows.items()}

@@ -25,6 +25,15 @@ class StepNoise:
         """How many users a step may have: a sum over them is rounded, which the noise covers too."""
         return most_users(self.expected_batch) if self.at_most is None else self.at_most
 
+    @property
+    def rounding(self) -> float:
+        """How much further than its bound one user may move a sum of a step, in parts of that bound."""
+        return rounding(self.most)
+
     def std(self, bound: float, part: float = 1.0) -> float:
         """Return the standard deviation for what one user moves by `bound`, at `part` times the multiplier."""
-        return self.multiplier * part * bound * (1 + rounding(self.most))
+        return self.nominal_std(bound, part) * (1 + self.rounding)
+
+    def nominal_std(self, bound: float, part: float = 1.0) -> float:
+        """Return what `std` would be if nothing were rounded: for estimates of what noise does, never for noise."""
+        return self.multiplier * part * bound

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
-from dprec.gradients.parameters import PaddingRow
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
@@ -40,14 +39,14 @@ class PrivateGradient:
         self,
         clipping: Clipping,
         noise: StepNoise,
-        padding: Iterable[PaddingRow] = (),
+        padding: Mapping[str, Sequence[int]] | None = None,
         rules: RowRules | None = None,
         gate: Gate | None = None,
         check: StepCheck | None = None,
     ) -> None:
         self.clipping = clipping
         self.noise = noise
-        self.padding = tuple(padding)
+        self.padding = padding or {}  # rows of each table that get no noise
         self.rules = rules or RowRules()
         self.gate = gate or Gate()
         self.check = check or StepCheck()
@@ -102,9 +101,8 @@ class PrivateGradient:
                 gradient = self.rules.released(name, total, std).div_(expected)
             else:
                 self.noise.source.add_(total, std)
-                for padding in self.padding:
-                    if padding.parameter == name:
-                        total[padding.row] = 0.0
+                for row in self.padding.get(name, ()):
+                    total[row] = 0.0
                 gradient = self._gradients[name].copy_(total.div_(expected))
             self.check.noised(name, gradient if isinstance(total, RowSum) else total, expected, std)
             parameter.grad = gradient.to(parameter.dtype)

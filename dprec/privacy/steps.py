@@ -63,7 +63,7 @@ class PrivateSteps(OfTheRun, Gate):
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
         gradient = PrivateGradient(run.clipping, noise, padding_rows(module), rules, self, check)
-        std = gradient.noise_multiplier * (run.clipping.max_norm / noise.expected_batch)
+        std = noise.nominal_std(run.clipping.max_norm / noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         owing = [name for name in parameters if rules.defer and rules.over(name)]
         self._unchanged = Unchanged(module, owing, losses=trained.losses)

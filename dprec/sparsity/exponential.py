@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-from dprec.noise.gaussian import ROUNDING
 from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
 
 
@@ -50,7 +49,7 @@ class ExponentialSelection(RowChoice):
         rows, worth = batch.summed(self.max_norm)
         if among is not None:
             rows = torch.searchsorted(among, rows)
-        scale = 2 * self.max_norm * (1 + ROUNDING) / self.epsilon_of_a_draw(self.sigma)
+        scale = 2 * self.max_norm * (1 + batch.rounding) / self.epsilon_of_a_draw(self.sigma)
         noisy = worth.double() - scale * torch.log(-torch.log(self._uniforms(len(rows))))
         others, best = self._untouched(rows, space, scale)
         both = torch.cat([noisy, best])

@@ -87,10 +87,7 @@ class SelfCheck(StepCheck):
         tables = {table.name: table for table in tables_of(module, trained)}
         self._tables = list(tables)
         self._padding = padding_rows(module)
-        padding: dict[str, list[int]] = {}
-        for place in self._padding:
-            padding.setdefault(place.parameter, []).append(place.row)
-        self._watch = NoiseWatch(padding)
+        self._watch = NoiseWatch(self._padding)
         self._late = LateNoise(self._watch, tables, rules.defer)
         self._due = False
 

@@ -18,10 +18,13 @@ from torch import Tensor
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping, record
 from dprec.models.optimizers import SGD, Adam
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.row_choice import RowChoice
+from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
@@ -223,6 +226,30 @@ def test_rows_that_nobody_touched_are_drawn_evenly_and_once(many: int, count: in
     assert stats.chisquare(hits.numpy()).pvalue > 1e-3
     first = torch.bincount(torch.stack(drawn)[:, 0], minlength=count)
     assert count > 100 or stats.chisquare(first.numpy()).pvalue > 1e-3
+
+
+def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sum over many users is rounded more than one over few, and the draws need so much more noise."""
+    scales: list[float] = []
+    untouched = ExponentialSelection._untouched
+
+    def seen(self: Any, touched: Tensor, space: int, scale: float) -> Any:
+        scales.append(scale)
+        return untouched(self, touched, space, scale)
+
+    monkeypatch.setattr(ExponentialSelection, "_untouched", seen)
+    for expected in (4.0, 20_000.0):
+        run, strategy = Run([]), ExponentialSelection(keep=3, max_norm=0.5)
+        noise = StepNoise(GaussianNoise(3), 1.0, expected)
+        rules = RowRules([strategy])
+        rules.begin(run.module, run.module.trained, noise, 1.0)
+        with rules.step():
+            rules.choose([record(run.module.trained, run.module.losses, users(4, seed=1))])
+        exact = 2 * 0.5 / strategy.epsilon_of_a_draw(strategy.sigma)
+        assert scales[-1] == pytest.approx(exact * (1 + noise.rounding), rel=1e-12)
+    assert scales[1] > 1.05 * scales[0]
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.7, 3.0])

@@ -26,7 +26,11 @@ def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution
 
 
 def batch_rows(
-    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, declared: Mapping[str, Tensor] | None = None
+    space: RowSpace,
+    recorded: Sequence[Recorded],
+    among: Tensor | None,
+    declared: Mapping[str, Tensor] | None = None,
+    rounding: float = 0.0,
 ) -> BatchRows:
     """Return what the users of these micro-batches look up; None stands for all rows of the space.
 
@@ -53,7 +57,7 @@ def batch_rows(
     def summed(max_norm: float) -> tuple[Tensor, Tensor]:
         return _summed(space, recorded, among, max_norm)
 
-    return BatchRows(users, user, row, alike, summed)
+    return BatchRows(users, user, row, alike, summed, rounding)
 
 
 def broken_alone(

@@ -40,10 +40,14 @@ def refuse_unfit(strategy: Strategy) -> None:
 
 
 def chosen_rows(
-    choice: RowChoice, recorded: Sequence[Recorded], among: Tensor | None, declared: Mapping[str, Tensor]
+    choice: RowChoice,
+    recorded: Sequence[Recorded],
+    among: Tensor | None,
+    declared: Mapping[str, Tensor],
+    rounding: float,
 ) -> Tensor | Touched | None:
     """Return the rows that may change: what is chosen, and what is declared to change whoever is drawn."""
-    batch = batch_rows(choice.space, recorded, among, declared) if looks(choice) else None
+    batch = batch_rows(choice.space, recorded, among, declared, rounding) if looks(choice) else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
         _refuse_private(choice)

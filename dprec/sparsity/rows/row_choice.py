@@ -26,6 +26,7 @@ class BatchRows:
     summed: Callable[[float], tuple[Tensor, Tensor]]
     # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
     # ascending, and the norm of each (m,).
+    rounding: float = 0.0  # how much further than that most one user may move a sum of the step, in parts of it
 
 
 class Touched(Enum):

@@ -37,6 +37,7 @@ class RowRules:
         self.strategies = list(strategies)
         self.tally = Tally()
         self._stepping = False
+        self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
         self._module: nn.Module | None = None
         self._declared: dict[str, Tensor] = {}
         self._guarded: nn.Module | None = None
@@ -92,7 +93,7 @@ class RowRules:
 
     def begin(self, module: nn.Module, trained: Mapping[str, nn.Parameter], noise: StepNoise, max_norm: float) -> None:
         """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
-        tables, self._module = tables_of(module, trained), module
+        tables, self._module, self._rounding = tables_of(module, trained), module, noise.rounding
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         for strategy in self.strategies:
             refuse_unfit(strategy)
@@ -202,7 +203,7 @@ class RowRules:
         for choice in self.choices:
             space = choice.space
             among = self._among(space)
-            chosen = chosen_rows(choice, recorded, among, self._declared)
+            chosen = chosen_rows(choice, recorded, among, self._declared, self._rounding)
             if isinstance(chosen, Tensor):
                 self._chosen |= space.split(chosen)
             elif chosen is TOUCHED:

@@ -10,6 +10,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from dprec.gradients.parameters import padding_rows
+
 
 @dataclass(frozen=True)
 class Table:
@@ -71,13 +73,7 @@ class RowSpace:
 
 def tables_of(module: nn.Module, trained: Mapping[str, nn.Parameter]) -> list[Table]:
     """Return the trained tables that the module's embeddings hold, with the padding rows that these declare."""
-    names = {id(parameter): name for name, parameter in trained.items()}
-    padding: dict[str, set[int]] = {}
-    for part in module.modules():
-        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and id(part.weight) in names:
-            declared = set() if part.padding_idx is None else {part.padding_idx}
-            padding.setdefault(names[id(part.weight)], set()).update(declared)
-    return [Table(name, trained[name], tuple(sorted(rows))) for name, rows in padding.items()]
+    return [Table(name, trained[name], rows) for name, rows in padding_rows(module, trained).items()]
 
 
 def named(tables: Iterable[Table], patterns: Sequence[str], least_rows: int) -> list[Table]:

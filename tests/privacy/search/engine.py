@@ -82,9 +82,8 @@ class Engine:
             assert filled is not None
             if not filled.is_sparse:  # as it was before it was rounded to the parameter's precision
                 sums[name] = next(heard)[0].double()
-                for nothing in padding:
-                    if nothing.parameter == name:
-                        sums[name][nothing.row] = 0.0
+                for row in padding.get(name, ()):
+                    sums[name][row] = 0.0
                 continue
             if self.rules.choices:
                 next(heard)

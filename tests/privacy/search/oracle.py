@@ -60,6 +60,6 @@ def share(model: nn.Module, of: Sums, mode: str, bound: float) -> Sums:
         return of
     factor = {"flat": min(1.0, bound / size), "auto-v": bound / size, "auto-s": bound / (size + STABILITY)}[mode]
     clipped = {name: factor * g for name, g in of.items()}
-    for padding in padding_rows(model):
-        clipped[padding.parameter][padding.row] = 0.0
+    for name, rows in padding_rows(model).items():
+        clipped[name][list(rows)] = 0.0
     return clipped
