@@ -48,7 +48,7 @@ def calibrate(
 
 
 def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: int, already: Ledger) -> float:
-    """The same for a run whose ledger is `spent(σ)`, `steps` steps after what is recorded `already`."""
+    """The smallest noise multiplier σ such that `spent(σ)`, the ledger `steps` steps after `already`, fits the budget."""
     if not budget.allows(already):
         passed = already.epsilon(budget.delta)
         raise UserError(f"epsilon={budget.epsilon:g} is already passed by other releases ({passed:.3g}): raise it")
@@ -61,17 +61,6 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
     sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
     sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE), budget.epsilon, 0.93 * sigma, slack=1e-4)
     return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
-
-
-def steps_allowed(budget: PrivacyBudget, ledger: Ledger, event: Event, at_most: int = 10**6) -> int:
-    """How many more uses of `event` fit in the budget after what is recorded: 0 to `at_most`.
-
-    >>> steps_allowed(PrivacyBudget(5, 1e-5), Ledger(), Event("gaussian", 4.0))
-    20
-    """
-    if at_most <= 0 or event.noise_multiplier == 0 or not budget.allows(ledger):
-        return 0
-    return most_steps(budget, lambda count: ledger.after(event, count), at_most)
 
 
 def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: int) -> int:

@@ -13,7 +13,11 @@ from dprec.errors import UserError
 
 
 class Sampler(Protocol):
-    """A batch sampler that knows its own law."""
+    """A batch sampler that knows its own law.
+
+    One that draws from one period of the users after another also has `periods`, a sequence of (range, steps): the
+    users of each, consecutive, and how many steps draw from them.
+    """
 
     kind: str  # "poisson" or "shuffle"
     users: int
@@ -25,12 +29,6 @@ class Sampler(Protocol):
 
     def served(self) -> tuple[int, Sequence[int]] | None:
         """Return the step and the users of the batch that training is about to get, once for each batch."""
-
-
-class PeriodSampler(Sampler, Protocol):
-    """One that draws from one period of the users after another."""
-
-    periods: Sequence[tuple[range, int]]  # the users of each, consecutive, and how many steps draw from them
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import as_look_ups
+from dprec.gradients.uses.look_up import look_up_of
 
 
 class SparseLookUps(TorchFunctionMode):
@@ -30,17 +31,12 @@ class SparseLookUps(TorchFunctionMode):
         self._tables = {id(table) for table in tables}
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (F.embedding, F.embedding_bag):
-            table = args[1] if len(args) > 1 else kwargs["weight"]
-            if id(table) in self._tables and len(args) < 7:  # as the modules call them
-                kwargs["sparse"] = True
-        elif func in (Tensor.__getitem__, torch.index_select, Tensor.index_select) and not kwargs:
-            table, ids = args[0], args[-1]
-            rows = isinstance(ids, Tensor) and ids.dtype == torch.int64 and (len(args) == 2 or args[1] == 0)
-            if rows and id(table) in self._tables:
-                return F.embedding(ids % len(table), table, sparse=True)
-        return func(*args, **kwargs)
+        call = look_up_of(func, args, kwargs or {}, lambda tensor: id(tensor) in self._tables)
+        if call is None:
+            return func(*args, **(kwargs or {}))
+        if call.given is not None:
+            return func(**call.given | {"sparse": True})
+        return F.embedding(call.ids % len(call.table), call.table, sparse=True)
 
 
 def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exact: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.special import log_ndtr, ndtri
+from torch.special import log_ndtr
 
 from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
 
@@ -101,12 +101,3 @@ def pure_epsilon(mu: float) -> float:
     half = torch.tensor([mu / 2, -mu / 2], dtype=torch.float64)
     above, below = log_ndtr(half).tolist()
     return above - below
-
-
-def gaussian_cost(epsilon: float) -> float:
-    """Return μ = -2 Φ⁻¹(1 / (1 + e^ε)): the inverse of `pure_epsilon`.
-
-    >>> round(gaussian_cost(pure_epsilon(0.3)), 9)
-    0.3
-    """
-    return -2 * float(ndtri(torch.tensor(1 / (1 + math.exp(epsilon)), dtype=torch.float64)))

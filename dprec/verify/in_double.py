@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -19,6 +18,7 @@ from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.gradients.tape import FORM
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
+from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
 
 LOW = (torch.float32, torch.bfloat16, torch.float16)
@@ -68,8 +68,8 @@ class InDouble(TorchFunctionMode):
             func = Tensor.double
         if name in RANDOM:
             return self._drawn(func, name, args, kwargs)
-        if self._looked_up(func, args, kwargs):
-            return self._look_up(func, args, kwargs)
+        if (call := look_up_of(func, args, kwargs, self._is_table)) is not None:
+            return self._look_up(func, call)
         if writes_first_argument(name) and isinstance(args[0], Tensor) and args[0].dtype in LOW:
             return func(args[0], *tree_map(self._exact, tuple(args[1:])), **tree_map(self._exact, kwargs))
         created = not tensors_in((args, kwargs))
@@ -101,47 +101,26 @@ class InDouble(TorchFunctionMode):
         drawn = func(*tree_map(plain, tuple(args)), **tree_map(plain, kwargs))
         return drawn.double() if isinstance(drawn, Tensor) and drawn.dtype in LOW else drawn
 
-    def _looked_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-        """Whether this reads whole rows of a table, by their ids."""
-        if func in (F.embedding, F.embedding_bag):
-            table, ids = (args[1] if len(args) > 1 else kwargs["weight"]), (args[0] if args else kwargs["input"])
-        elif func in (torch.index_select, Tensor.index_select):
-            if kwargs or args[1] != 0:
-                return False
-            table, ids = args[0], args[2]
-        elif func is Tensor.__getitem__:
-            table, ids = args
-        else:
-            return False
-        known = self._names.get(id(table)) in self._tables
-        return known and isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32)
+    def _is_table(self, tensor: Tensor) -> bool:
+        return self._names.get(id(tensor)) in self._tables
 
-    def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if func in (F.embedding, F.embedding_bag):
-            places = _EMBEDDING if func is F.embedding else _BAG
-            given = dict(zip(places, args, strict=False)) | kwargs
-            table, ids = given["weight"], given["input"]
-            rows, place = (ids.long() % len(table)).unique(return_inverse=True)
-            padding = given.get("padding_idx")
-            if padding is not None:
-                there = (rows == padding % len(table)).nonzero().flatten().tolist()
-                given["padding_idx"] = there[0] if there else None
-            return func(**tree_map(self._exact, given | {"input": place, "weight": self._rows(table, rows)}))
-        table, ids = args[0], args[-1]
-        rows, place = (ids.long() % len(table)).unique(return_inverse=True)
-        return self._rows(table, rows)[place]
+    def _look_up(self, func: Callable[..., Any], call: LookUpCall) -> Any:
+        """Read a copy of the rows alone."""
+        size = len(call.table)
+        rows, place = (call.ids.long() % size).unique(return_inverse=True)
+        copy = self._rows(call.table, rows)
+        if call.given is None:
+            return copy[place]
+        given = call.given | {"input": place, "weight": copy}
+        if (padding := given.get("padding_idx")) is not None:
+            there = (rows == padding % size).nonzero().flatten().tolist()
+            given["padding_idx"] = there[0] if there else None
+        return func(**tree_map(self._exact, given))
 
     def _rows(self, table: Tensor, rows: Tensor) -> Tensor:
         copy = table.detach()[rows].double().requires_grad_()
         self._read.setdefault(self._names[id(table)], []).append((rows, copy))
         return copy
-
-
-_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-_BAG = (
-    *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
-    *("per_sample_weights", "include_last_offset", "padding_idx"),
-)
 
 
 def exact_gradient(

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprec.accounting.budget import PrivacyBudget, calibrate, steps_allowed
+from dprec.accounting.budget import PrivacyBudget, calibrate, most_steps
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 
 USERS, RATE, STEPS = 6040, 1024 / 6040, 590
+
+
+def steps_allowed(budget: PrivacyBudget, ledger: Ledger, event: Event, at_most: int = 10**6) -> int:
+    """How many more uses of one event fit in the budget after what is recorded."""
+    return most_steps(budget, lambda count: ledger.after(event, count), at_most)
 
 
 def at_rate(rate: float) -> Callable[[float], Event]:

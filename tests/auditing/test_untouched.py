@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dprec.auditing.untouched import touching_alone, untouched_rows
+from dprec.auditing.untouched import untouched_rows
 from dprec.data import Sequences
-from dprec.data.histories import Histories
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy
 from tests.auditing.support import noise_on_touched_rows_only
@@ -34,16 +32,6 @@ def test_a_private_run_leaves_no_row_as_it_was_and_embedding_aware_noise_leaves_
     # A history is read up to the item before its last, and the last nine of them.
     read = {int(item) for u in range(20) for item in module.training.of(u)[:-1][-9:]}
     assert kept == sorted(set(range(1, module.items)) - read)
-
-
-def test_whoever_touches_a_row_alone_is_named() -> None:
-    draw = np.random.default_rng(0)
-    histories = [draw.integers(1, 30, size=draw.integers(0, 8)) for _ in range(12)]
-    offsets = np.concatenate([[0], np.cumsum([len(h) for h in histories])])
-    found = touching_alone(Histories(offsets, np.concatenate(histories)))
-    for item in range(1, 30):
-        owners = [user for user, history in enumerate(histories) if item in history]
-        assert found.get(item) == (owners[0] if len(owners) == 1 else None)
 
 
 def test_one_changed_bit_is_a_change() -> None:

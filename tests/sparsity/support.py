@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.special import ndtri
 
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
@@ -110,3 +112,8 @@ class Run:
 
     def weights(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.module.state_dict().items()}
+
+
+def gaussian_cost(epsilon: float) -> float:
+    """Return μ = -2 Φ⁻¹(1 / (1 + e^ε)): the inverse of `pure_epsilon`."""
+    return -2 * float(ndtri(torch.tensor(1 / (1 + math.exp(epsilon)), dtype=torch.float64)))

@@ -16,11 +16,10 @@ from dprec.data import Clicks, Sequences
 from dprec.errors import UserError
 from dprec.models import PCTR, DualEncoder
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, Strategy
-from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from dprec.training.callback import Privacy
-from tests.sparsity.support import Served
+from tests.sparsity.support import Served, gaussian_cost
 
 STEPS = 5
 

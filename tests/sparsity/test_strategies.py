@@ -21,13 +21,12 @@ from dprec.models.optimizers import SGD, Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
-from dprec.sparsity.exponential import gaussian_cost
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
-from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
+from tests.sparsity.support import OTHERS, ROWS, Bags, Run, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "fest": lambda: [_chosen(FEST(keep=9))],

@@ -11,29 +11,28 @@ from torch import Tensor
 from dprec.errors import UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.arguments import at_least_float32
 from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.layout import layout_of, mark
+from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
 
 @rule(F.embedding, announces=True)
 def embedding(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    given = named(names, args, kwargs)
-    ids, weight = given["input"], given["weight"]
-    padding = _padding_of(tape, given)
-    return _look_up(tape, weight, ids, padding)
+    call = look_up_of(function, args, kwargs, lambda table: True)
+    assert call is not None
+    assert call.given is not None
+    return _look_up(tape, call.table, call.ids, _padding_of(tape, call.given))
 
 
 @rule(F.embedding_bag, announces=True)
 def embedding_bag(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    names = (
-        *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
-        *("per_sample_weights", "include_last_offset", "padding_idx"),
-    )
-    given = named(names, args, kwargs)
-    ids, weight, mode = given["input"], given["weight"], given.get("mode", "mean")
+    call = look_up_of(function, args, kwargs, lambda table: True)
+    assert call is not None
+    assert call.given is not None
+    given, ids, weight = call.given, call.ids, call.table
+    mode = given.get("mode", "mean")
     padding = _padding_of(tape, given)
     if given.get("offsets") is not None or ids.dim() != 2:
         instead = "give ids (B, P), short bags filled up with padding_idx, and no offsets"
@@ -66,28 +65,19 @@ def _padding_of(tape: Recorder, given: dict[str, Any]) -> int | None:
 
 @rule(Tensor.__getitem__, announces=True)
 def index(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    weight, ids = args
-    if isinstance(ids, tuple) and ids and all(isinstance(rest, slice) and rest == slice(None) for rest in ids[1:]):
-        ids = ids[0]
-    if not tape.trainable(weight):
+    call = look_up_of(function, args, kwargs, tape.trainable)
+    if call is None:
         return NotImplemented
-    if isinstance(ids, (slice, int)):
-        ids = torch.arange(weight.shape[0], device=weight.device)[ids]
-    integers = isinstance(ids, Tensor) and not ids.dtype.is_floating_point and ids.dtype != torch.bool
-    if not integers:
-        return NotImplemented
-    known, ids = layout_of(ids), ids % weight.shape[0]  # negative ids count from the end
+    known, ids = layout_of(call.ids), call.ids % call.table.shape[0]
     if known is not None:
         mark(ids, known)
-    return _look_up(tape, weight, ids, None)
+    return _look_up(tape, call.table, ids, None)
 
 
 @rule(torch.index_select, Tensor.index_select, announces=True)
 def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    given = named(("input", "dim", "index"), args, kwargs)
-    weight, dim, ids = given["input"], given["dim"], given["index"]
-    rows = tape.trainable(weight) and dim in (0, -weight.dim())
-    return _look_up(tape, weight, ids, None) if rows else NotImplemented
+    call = look_up_of(function, args, kwargs, tape.trainable)
+    return NotImplemented if call is None else _look_up(tape, call.table, call.ids, None)
 
 
 def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:

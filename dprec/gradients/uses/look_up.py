@@ -1,0 +1,61 @@
+"""Is this call a look-up: does it read whole rows of a table by their ids?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.gradients.uses.arguments import named
+
+_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_BAG = (
+    *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse"),
+    *("per_sample_weights", "include_last_offset", "padding_idx"),
+)
+
+
+@dataclass(frozen=True)
+class LookUpCall:
+    """A call that reads rows of a table.
+
+    `given` has the arguments of `embedding` and `embedding_bag` by name. Everything else reads `table[ids]`, where
+    negative ids count from the end.
+    """
+
+    table: Tensor
+    ids: Tensor
+    given: dict[str, Any] | None = None
+
+
+def look_up_of(
+    function: Callable[..., Any], args: Any, kwargs: Any, is_table: Callable[[Tensor], bool]
+) -> LookUpCall | None:
+    """Return what a call of this function looks up, if it does and `is_table` says so of what it reads.
+
+    >>> table = torch.zeros(4, 2)
+    >>> look_up_of(Tensor.__getitem__, (table, slice(1, 3)), {}, lambda tensor: tensor is table).ids
+    tensor([1, 2])
+    >>> look_up_of(torch.index_select, (), {"input": table, "axis": -1, "index": 0}, lambda tensor: True) is None
+    True
+    """
+    if function in (F.embedding, F.embedding_bag):
+        given = named(_EMBEDDING if function is F.embedding else _BAG, args, kwargs)
+        return LookUpCall(given["weight"], given["input"], given) if is_table(given["weight"]) else None
+    if function in (torch.index_select, Tensor.index_select):
+        given = named(("input", "dim", "index"), args, kwargs)
+        table, ids = given["input"], given["index"]
+        return LookUpCall(table, ids) if given["dim"] in (0, -table.dim()) and is_table(table) else None
+    if function is not Tensor.__getitem__ or not is_table(args[0]):
+        return None
+    table, ids = args
+    if isinstance(ids, tuple) and ids and all(isinstance(rest, slice) and rest == slice(None) for rest in ids[1:]):
+        ids = ids[0]
+    if isinstance(ids, (slice, int)):
+        ids = torch.arange(table.shape[0], device=table.device)[ids]
+    whole = isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32)  # uint8 is a mask, as bool is
+    return LookUpCall(table, ids) if whole else None
