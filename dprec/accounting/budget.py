@@ -48,7 +48,7 @@ def calibrate(
 
 
 def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: int, already: Ledger) -> float:
-    """The smallest noise multiplier σ such that `spent(σ)`, the ledger `steps` steps after `already`, fits the budget."""
+    """The smallest noise multiplier σ such that the ledger `spent(σ)`, `steps` steps after `already`, fits."""
     if not budget.allows(already):
         passed = already.epsilon(budget.delta)
         raise UserError(f"epsilon={budget.epsilon:g} is already passed by other releases ({passed:.3g}): raise it")
