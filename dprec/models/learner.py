@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 import pytorch_lightning as pl
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
+from dprec.data.continued import draw_from
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import optimizers
@@ -187,17 +187,3 @@ def refuse_unless(fits: bool, name: str, value: object) -> None:
     """Refuse an argument of a model that is out of range."""
     if not fits:
         raise UserError(f"model.{name} is {value}, which is out of range: give another value")
-
-
-def draw_from(trainer: pl.Trainer, step: int) -> None:
-    """Let the training loader draw from this step on, because its workers may have drawn batches before.
-
-    Workers are also started again, so that they use the present `worker_init_fn` of the loader.
-    """
-    loader, fetcher = trainer.train_dataloader, trainer.fit_loop._data_fetcher
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    if hasattr(sampler, "step"):
-        sampler.step = step
-    if isinstance(loader, DataLoader) and loader.num_workers and fetcher is not None:
-        loader._iterator = None  # stops persistent workers
-        iter(fetcher)

@@ -24,15 +24,20 @@ class PrivateGradients:
         self._made = {name: p.grad for name, p in parameters.items()}
         self._state = self._now()
 
-    def refuse_changed(self) -> None:
+    def put_back(self) -> None:
+        """Give every parameter its gradient again, after a zero_grad that took it away."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._made[name]
+
+    def refuse_changed(self, between: str = "after training.backward(batch)") -> None:
         """Refuse gradients that are others now."""
         now = self._now()
         for name, parameter in self._parameters.items():
             if parameter.grad is not self._made[name] or now.get(name) != self._state.get(name):
                 raise UserError(
-                    f"'{name}'.grad was changed after training.backward(batch): leave out zero_grad, loss.backward(), "
-                    "gradient clipping, scalers and penalties between it and optimizer.step(); a penalty goes into "
-                    "losses(batch), a bound on a user's gradient is max_norm"
+                    f"'{name}'.grad was changed {between}: leave out zero_grad, loss.backward(), gradient clipping, "
+                    "scalers and penalties until optimizer.step(); a penalty goes into the losses, a bound on a user's "
+                    "gradient is max_norm"
                 )
 
     def _now(self) -> Mapping[str, object]:

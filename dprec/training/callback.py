@@ -6,13 +6,17 @@ from typing import Any
 
 import pytorch_lightning as pl
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_switches, switches_of
-from dprec.errors import UserError
+from dprec.data.continued import draw_from
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
+from dprec.training.automatic import AutomaticStep
+from dprec.training.lightning_checks import refuse_module, total_steps
+from dprec.training.loaders import private_loader
 from dprec.training.other_callbacks import refuse_averaging, refuse_overtaking, refuse_tuners
 from dprec.training.saved import forget_evaluation
 
@@ -20,8 +24,20 @@ from dprec.training.saved import forget_evaluation
 class Privacy(PrivateRun, pl.Callback):
     """Trains whatever model it is given with differential privacy per user, or whatever else the data draws as one.
 
-    Its arguments are those of `PrivateRun`.
+    A LightningModule has `losses(batch)`, or a `training_step` that returns one loss for each user. Its arguments are
+    those of `PrivateRun`.
     """
+
+    _automatic: AutomaticStep | None = None  # of a module whose training_step is its own
+
+    @staticmethod
+    def loader(data: Any, expected_batch: int | None = None, **options: Any) -> DataLoader[Any]:
+        """Return a loader of a data set, or of another loader's, that draws every user with the same probability.
+
+        One item is all of one user. `options` are those of `dprec.training.loaders.private_loader`: max_users, tokens,
+        collate_fn, sampling, num_workers, ...
+        """
+        return private_loader(data, expected_batch, **options)
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
@@ -29,6 +45,8 @@ class Privacy(PrivateRun, pl.Callback):
             refuse_tuners(trainer)
             if hasattr(pl_module, "descent"):
                 pl_module.descent = NoDescent()
+            else:
+                self._automatic = AutomaticStep(pl_module)
             others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
             trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
 
@@ -36,9 +54,10 @@ class Privacy(PrivateRun, pl.Callback):
         refuse_switches(switches_of(trainer))
         if self.rules.defer:
             refuse_averaging(trainer)
-        if not hasattr(pl_module, "descent") or not hasattr(pl_module, "losses"):
-            raise UserError(f"{type(pl_module).__name__} cannot be trained privately: subclass dprec.Learner")
-        total: int = pl_module.total_steps
+        automatic = self._automatic
+        if automatic is not None:
+            refuse_module(trainer, pl_module)
+        total: int = pl_module.total_steps if automatic is None else total_steps(trainer)
         loader = trainer.train_dataloader
         self.plan(getattr(loader, "batch_sampler", None), total, tuple(getattr(pl_module, "releases", ())))
         self.coarse |= "bf16" in str(trainer.precision)
@@ -48,22 +67,33 @@ class Privacy(PrivateRun, pl.Callback):
             batch = pl_module._on_before_batch_transfer(batch, dataloader_idx=0)
             return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
-        trained = Trained(pl_module, pl_module.losses, pl_module.optimizers(use_pl_optimizer=False))
+        losses = pl_module.losses if automatic is None else automatic.losses
+        trained = Trained(pl_module, losses, pl_module.optimizers(use_pl_optimizer=False))
         loading = Loading(loader, self.sampling.unit, [pl_module], transfer)
         self._steps = PrivateSteps(self, trained, loading, trainer.global_step, total)
-        pl_module.descent = self._steps.descent
+        if automatic is None:
+            pl_module.descent = self._steps.descent
+            return
+        automatic.begin(self._steps)
+        trainer.fit_loop.epoch_loop.max_steps = self._steps.descent.steps(total)
+        draw_from(trainer, trainer.global_step)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         refuse_overtaking(trainer, self)
+        if self._automatic is not None:
+            self._automatic.coming(batch_idx)
         self._steps.draw(batch)
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Optimizer) -> None:
         """Let no parameter move by a gradient that was not made private."""
-        self._steps.release(optimizer)
+        if self._automatic is None:  # which releases after all hooks
+            self._steps.release(optimizer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if self._automatic is not None:
+            self._automatic.refuse_unstepped()
         self._steps.refuse_own_step()
 
     def on_validation_start(self, *_: Any) -> None:
@@ -74,6 +104,15 @@ class Privacy(PrivateRun, pl.Callback):
 
     def on_exception(self, *_: Any) -> None:
         self.rules.settle()
+        self._leave()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._automatic is not None:
+            self._automatic.leave()
+            self._automatic = None
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         forget_evaluation(checkpoint)

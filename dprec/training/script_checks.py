@@ -31,8 +31,8 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         raise UserError(f"{type(model).__name__} has no parameter that requires a gradient, so nothing is trained")
     if other := moved - trained.keys():
         raise UserError(
-            f"the optimizer moves {len(other)} parameters that are not the model's: give dprec.private a module that "
-            "holds all that is trained"
+            f"the optimizer moves {len(other)} parameters that are not the model's: train a module that holds all "
+            "that is trained"
         )
     if still := [name for key, name in trained.items() if key not in moved]:
         raise UserError(

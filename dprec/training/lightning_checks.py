@@ -1,0 +1,89 @@
+"""What a LightningModule does by itself that one private gradient a step has no place for, each refused in one line."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.core.optimizer import _MockOptimizer
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from dprec.errors import UserError
+from dprec.training.script_checks import refuse_model, refuse_optimizer
+
+GRADIENTS = {
+    "backward": "gradients are made for each user: leave it out",
+    "configure_gradient_clipping": "each user's gradient is clipped: leave it out, and set Privacy(max_norm=…)",
+}
+TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+def refuse_hooks(module: pl.LightningModule) -> None:
+    """Refuse a module that makes, clips or applies gradients by itself."""
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        raise UserError(
+            f"{name} optimizes by hand, past the private gradient: leave automatic_optimization on, and let "
+            "training_step return one loss for each user"
+        )
+    for hook, reason in GRADIENTS.items():
+        if is_overridden(hook, module):
+            raise UserError(f"{name}.{hook} cannot be kept: {reason}")
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise UserError(f"{name}.training_step takes the loader's iterator: let it take the batch")
+
+
+def refuse_several(made: Any) -> None:
+    """Refuse more than one optimizer, in whatever form `configure_optimizers` returns them."""
+    if isinstance(made, (list, tuple)):
+        each = made[0] if len(made) == 2 and isinstance(made[0], (list, tuple)) else made
+        if len(each) > 1:
+            raise _count(len(each))
+
+
+def _count(optimizers: int) -> UserError:
+    return UserError(
+        f"configure_optimizers returns {optimizers} optimizers, but a step uses one: return one, with parameter groups "
+        "for what differs"
+    )
+
+
+def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Refuse what a trainer has made of a module: its optimizer, schedules, loader, and who moves batches."""
+    optimizers: list[Any] = [each for each in trainer.optimizers if not isinstance(each, _MockOptimizer)]
+    if len(optimizers) != 1:
+        raise _count(len(optimizers))
+    refuse_optimizer(module, optimizers[0])
+    refuse_model(module)
+    if any(isinstance(each.scheduler, ReduceLROnPlateau) for each in trainer.lr_scheduler_configs):
+        raise UserError(
+            "ReduceLROnPlateau follows a metric, which is not private: use a schedule of the step's number, such as "
+            "torch.optim.lr_scheduler.LambdaLR"
+        )
+    sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
+    if not hasattr(sampler, "kind"):
+        raise UserError(
+            f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: give the "
+            "trainer Privacy.loader(loader), which draws every user with the same probability"
+        )
+    for holder in (module, getattr(trainer, "datamodule", None)):
+        for hook in TRANSFERS:
+            if holder is not None and is_overridden(hook, holder):
+                raise UserError(
+                    f"{type(holder).__name__}.{hook} gets a step's micro-batches, not one batch: do what it does in "
+                    "the data set, in collate_fn or in training_step"
+                )
+
+
+def total_steps(trainer: pl.Trainer) -> int:
+    """Return how many steps the trainer plans, of a loader whose draws are accounted for."""
+    limit, epochs = trainer.max_steps, trainer.max_epochs
+    if epochs is None or epochs < 0:
+        if limit < 0:
+            raise UserError("the length of the run is not given: set max_epochs or max_steps of the trainer")
+        return limit
+    batches: Any = trainer.train_dataloader.batch_sampler  # type: ignore[union-attr]
+    steps = max(1, batches.steps(epochs)) if hasattr(batches, "steps") else int(trainer.estimated_stepping_batches)
+    return min(limit, steps) if limit >= 0 else steps
