@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dprec.accounting.composition import COARSE
+from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 
@@ -59,7 +59,7 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
         )
     # Each bound is slower and tighter than the one before; earlier ones only give the first guess.
     sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
-    sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE), budget.epsilon, 0.93 * sigma, slack=1e-4)
+    sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE_GRID), budget.epsilon, 0.93 * sigma, slack=1e-4)
     return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
 
 
@@ -70,7 +70,7 @@ def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: i
     if budget.allows(spent(at_most)):
         return at_most
     count = _most(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, 0, at_most)
-    count = _most(lambda n: spent(n).epsilon(budget.delta, COARSE) <= budget.epsilon, count, at_most)
+    count = _most(lambda n: spent(n).epsilon(budget.delta, COARSE_GRID) <= budget.epsilon, count, at_most)
     return _most(lambda n: budget.allows(spent(n)), count, at_most)
 
 

@@ -27,7 +27,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.special import log_ndtr, ndtr
 
 INTERVAL = 1e-4  # grid of the loss for final figures
-COARSE = 10.0  # times this interval, it is ten times faster and right to about three digits
+COARSE_GRID = 10.0  # times this interval, it is ten times faster and right to about three digits
 
 NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
 HOPELESS = 1e5  # above this ε only the Rényi bound is computed

@@ -106,7 +106,7 @@ class Ledger:
     def epsilon(self, delta: float, resolution: float = 1.0) -> float:
         """ε at this δ of everything recorded, never below the truth: 0 for nothing, ∞ without noise.
 
-        Final figures take about 0.2 s. With `resolution=accounting.COARSE` it is several times faster and,
+        Final figures take about 0.2 s. With `resolution=composition.COARSE_GRID` it is several times faster and,
         still an upper bound, less than 1e-3 higher in common settings. Asking twice is free.
         """
         parts = [_hashable(events) for events in self._by_period()]

@@ -1,1 +1,23 @@
-"""What is refused before and while a model trains: users who touch each other, ways round the private gradient."""
+"""What is refused before and while a model trains: users who touch each other, ways round the private gradient.
+
+What a model, its data or its training may not do, and which file refuses it:
+
+    use a parameter in an operation without a rule            gradients/tape (rules: gradients/operations)
+    mix users in an operation that it can see                 gradients/tape, gradients/uses/layout
+    let other users move a user's gradient in any other way   probe, before the first step; verify/self_check later
+    use a module that mixes users or rewrites its weights     bypass
+    write to anything that it holds within a step             state; reachable says what it holds
+    move a parameter by a gradient that is not private        bypass
+    take a step without the private gradient, or two          bypass
+    give a batch that is not what the sampler drew            loading
+    have no row of its own for a drawn user, or two           loading
+    let a user's rows of a table depend on other users        sparsity/rows: declared, counts
+    use a table as a whole that a strategy rules              sparsity/rows/row_rules
+    take more than one optimizer or gradient a step           models/optimizers
+    change what Lightning's trainer does with a step          switches, training/other_callbacks, training/callback
+    change it from a script                                   training/between, training/script_checks
+    keep in a checkpoint what is not private                  training/saved
+
+Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from. `one_user` and `perturbed`
+help the probe, `same_draws` gives two passes the same random numbers.
+"""

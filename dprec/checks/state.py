@@ -109,7 +109,10 @@ def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0, lo
 
 
 def quick_state(tensors: Mapping[str, Tensor]) -> State:
-    """Return the same of some tensors, at a price for every step: large ones by memory and version alone."""
+    """Return what tells one state of these tensors from another, at a price for every step.
+
+    Large ones are told by memory and version alone.
+    """
     return {name: (t.data_ptr(), t._version, checksum(t) if t.numel() <= AT_ONCE else 0) for name, t in tensors.items()}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dprec.accounting.composition import COARSE
+from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.debiasing import TruncatedGeometric, estimate_events
 from dprec.convex.promise import gaussian_multiplier
@@ -32,7 +32,7 @@ def steps_within_ledger(levels: Sequence[int], records: int, multiplier: float, 
 
     def fits(steps: int) -> bool:
         ledger = ledger_of(levels[:steps], records, multiplier)
-        return ledger.epsilon(delta, COARSE) <= epsilon
+        return ledger.epsilon(delta, COARSE_GRID) <= epsilon
 
     # Many small losses add up to about a Gaussian's, which gives the first guess.
     rates = 2.0 ** (np.asarray(levels) + 1) / records

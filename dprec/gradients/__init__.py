@@ -1,5 +1,14 @@
 """What each user adds to the gradient of every parameter: recorded, measured, clipped and summed.
 
+    tape            runs every use of a parameter by its rule, in one forward and backward pass; refuses what has none
+    operations      the rules: what an operation adds to a user's gradient
+    uses            what tape and rules both ask: whose rows a tensor holds (layout), what follows from parameters alone
+                    (expression), what a call looks up (look_up), which operations have a rule (registry)
+    contributions   the forms in which a user's part of a gradient is kept
+    norms           each user's norm over all parameters and uses
+    clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
+    parameters      what is trained, and the padding rows that never change
+
 Here are the names for a rule of one's own.
 """
 

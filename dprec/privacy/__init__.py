@@ -1,1 +1,12 @@
-"""A private run: its plan, its steps on a model, its sentence. `dprec.training` has who drives it."""
+"""A private run: its plan, its steps on a model, its sentence. `dprec.training` has who drives it.
+
+    run         settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
+    steps       the order of each step: refused, probed, recorded, noised, checked
+    step        the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added here;
+                in tables that a strategy rules by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
+    descent     what stands in the model for its own descent
+    periods     training period by period
+    guarantee   the sentence
+
+ε is decided in `accounting/plan`, from the law of the draws, and computed in `accounting/composition`.
+"""

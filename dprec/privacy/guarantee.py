@@ -22,7 +22,7 @@ class Unit:
     not_covered: str  # because of what the unit is
 
 
-COARSE = (
+COARSE_GRADIENTS = (
     "what the presence of one moves the gradients of all others by, through roundings to bfloat16 that depend on the "
     "shape of the batch, "
 )
@@ -96,7 +96,7 @@ def guarantee(
         f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
         f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, {law}{caution}; "
         f"assumed public: {public}; not covered: {unit.not_covered}, "
-        f"{COARSE if coarse else ''}"
+        f"{COARSE_GRADIENTS if coarse else ''}"
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )
 

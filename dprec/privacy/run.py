@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.composition import COARSE
+from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.partition import Partition
 from dprec.accounting.plan import Plan
@@ -111,7 +111,7 @@ class PrivateRun(OfTheRun):
     @property
     def spent_at_most(self) -> float:
         """A slightly larger ε that costs ten times less: for progress."""
-        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta, COARSE)
+        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta, COARSE_GRID)
 
     @property
     def repeatable(self) -> bool:

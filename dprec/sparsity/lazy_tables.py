@@ -93,8 +93,8 @@ class LazyTable(ABC):
 class Aggregated(LazyTable):
     """Noise of many steps at once.
 
-    A gradient is put where the step it belongs to, which the row still owes, will carry it: a step divides by nothing
-    that it multiplies with later. Its noise then needs no draw of its own.
+    The gradient is scaled so that, once settling multiplies the row by this step's decay, it has moved by
+    rate · gradient. Settling then also brings this step's noise.
     """
 
     def __init__(self, table: Table, momentum: bool, *given: object) -> None:

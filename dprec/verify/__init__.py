@@ -1,1 +1,10 @@
-"""A run that checks itself while it trains."""
+"""A run that checks itself while it trains: at random steps, before anything is released.
+
+self_check    what is compared, and when the run stops; called as a `step_check`
+one_share     one drawn user's share: by the engine, among others, and by in_double, which is the truth
+recount       the engine's sum for some users, done again
+noise_watch   whether noise has come, and as much as promised; late_noise for tables that get it after the gradient
+spare_time    which steps are checked
+drawn         the users of the step, and batches of some of them
+fingerprint   whether the check itself has changed the model; generators puts random generators back
+"""

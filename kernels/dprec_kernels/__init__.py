@@ -1,8 +1,13 @@
 """Operations that training a recommender privately spends its time in; needs torch alone.
 
-Every operation is a folder: `reference.py` is the plain truth, `pieces.py` the fast path for any device. Those on
-the rows of a table are `row_noise`, `contribution_map`, `lazy_noise`, `sparse_update` and `dense_noise`; `normals.py`
-says where their noise comes from, `paths.py` which path a tensor takes.
+Every operation is a folder, whose `__init__.py` is what callers call. In it `reference.py` is the plain truth that
+tests compare with, `pieces.py` the fast path in torch and numpy, for any device, and `triton.py`, where there is one,
+the kernel for a GPU. `paths.py` alone decides which of them a tensor takes, by its device and by whether the kernel
+can take it.
+
+Over a catalogue or users: `catalogue_softmax`, `sample_norms`, `recurrent`. On the rows of a table: `row_noise`,
+`contribution_map`, `lazy_noise`, `sparse_update`, `dense_noise`; `normals.py` says where their noise comes from,
+`ordering.py` sorts ids, `file_tensor.py` keeps a table in a file. `workspace.py` holds memory that is used again.
 """
 
 from dprec_kernels.catalogue_softmax import catalogue_softmax

@@ -103,7 +103,7 @@ def test_after_leaves_the_ledger_alone() -> None:
 def test_the_coarse_figure_is_an_upper_bound_close_to_the_fine_one() -> None:
     for count in (1, 59, 590):
         ledger = Ledger({sampled(3.293): count})
-        fine, coarse = ledger.epsilon(1 / USERS), ledger.epsilon(1 / USERS, accounting.COARSE)
+        fine, coarse = ledger.epsilon(1 / USERS), ledger.epsilon(1 / USERS, accounting.COARSE_GRID)
         assert fine <= coarse <= fine + 1e-3
 
 
@@ -116,7 +116,7 @@ def test_the_coarse_figure_is_an_upper_bound_close_to_the_fine_one() -> None:
 )
 def test_monotone(sigma: float, rate: float, count: int, delta: float) -> None:
     def epsilon(s: float, q: float, n: int, d: float) -> float:
-        return Ledger({sampled(s, q): n}).epsilon(d, accounting.COARSE)
+        return Ledger({sampled(s, q): n}).epsilon(d, accounting.COARSE_GRID)
 
     here, slack = epsilon(sigma, rate, count, delta), 1e-3
     assume(here < 100)  # beyond, where nothing is protected, the bounds are loose
@@ -131,7 +131,7 @@ def test_monotone(sigma: float, rate: float, count: int, delta: float) -> None:
 @pytest.mark.parametrize("count", [1, 10**6])
 def test_extremes_stay_near_the_unsampled_figure(rate: float, sigma: float, count: int) -> None:
     """Sampling can only help, and at a rate of 0.999 it hardly does."""
-    epsilon = Ledger({sampled(sigma, rate): count}).epsilon(1e-5, accounting.COARSE)
+    epsilon = Ledger({sampled(sigma, rate): count}).epsilon(1e-5, accounting.COARSE_GRID)
     unsampled = Ledger({Event("gaussian", sigma): count}).epsilon(1e-5)
     assert not math.isnan(epsilon)
     assert epsilon <= unsampled * 3 + 0.1  # the Rényi bound may take over where a distribution is hopeless
