@@ -62,13 +62,17 @@ TINY = {
 }  # fmt: skip
 
 
+def tiny(recipe: Path) -> list[str]:
+    """Return the options that make a run of this recipe short."""
+    data = parse(CommandLine(recipes=[str(recipe)])).tree["data"]
+    sizes = TINY[resolve(LightningDataModule, data["class_path"], "data")]
+    options = [word for key, value in sizes.items() for word in (f"--data.{key}", str(value))]
+    return [*options, "--trainer.max_steps", "2", "--trainer.enable_progress_bar", "false"]
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_trains_and_ranks(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = parse(CommandLine(recipes=[str(recipe)])).tree["data"]
-    tiny = TINY[resolve(LightningDataModule, data["class_path"], "data")]
-    options = [word for key, value in tiny.items() for word in (f"--data.{key}", str(value))]
-    options += ["--trainer.max_steps", "2", "--trainer.enable_progress_bar", "false"]
-    assert fit([str(recipe), *options, "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
+    assert fit([str(recipe), *tiny(recipe), "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
     report = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert report["steps"] == 2
     if recipe.stem.endswith(("_sgd", "_eana")):

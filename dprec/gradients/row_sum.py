@@ -22,8 +22,8 @@ class RowSum:
             [1.0000, 1.0000]]))
     """
 
-    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
-        self.shape = shape
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.shape, self._device = shape, device
         self.dtype = torch.promote_types(dtype, torch.float32)
         self._parts: list[Scaled] = []
 
@@ -38,7 +38,8 @@ class RowSum:
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
         if not self._parts:
-            return torch.zeros(0, dtype=torch.int64), torch.zeros(0, *self.shape[1:], dtype=self.dtype)
+            none = torch.zeros(0, dtype=torch.int64, device=self._device)
+            return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self._device)
         ids, values, scales = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
         rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
         return rows, sums.view(len(rows), *self.shape[1:])

@@ -126,7 +126,7 @@ class PrivateGradient:
 
     def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:
         if self.rules.over(name):
-            return RowSum(parameter.shape, parameter.dtype)
+            return RowSum(parameter.shape, parameter.dtype, parameter.device)
         return torch.zeros_like(parameter, dtype=torch.float64).detach()
 
 

@@ -50,7 +50,7 @@ class ExponentialSelection(RowChoice):
         if among is not None:
             rows = torch.searchsorted(among, rows)
         scale = 2 * self.max_norm * (1 + batch.rounding) / self.epsilon_of_a_draw(self.sigma)
-        noisy = worth.double() - scale * torch.log(-torch.log(self._uniforms(len(rows))))
+        noisy = worth.double() - (scale * torch.log(-torch.log(self._uniforms(len(rows))))).to(worth.device)
         others, best = self._untouched(rows, space, scale)
         both = torch.cat([noisy, best])
         kept = both.topk(min(self.keep, len(both))).indices
@@ -71,12 +71,15 @@ class ExponentialSelection(RowChoice):
         most = min(self.keep, count)
         gaps = -torch.log(self._uniforms(most)) / (count - torch.arange(most, dtype=torch.float64))
         best = -scale * torch.log(gaps.cumsum(0))
-        place = self._distinct(most, count)
-        order = touched - torch.arange(len(touched))
-        return place + torch.searchsorted(order, place, right=True), best
+        place = self._distinct(most, count).to(touched.device)
+        order = touched - torch.arange(len(touched), device=touched.device)
+        return place + torch.searchsorted(order, place, right=True), best.to(touched.device)
 
     def _distinct(self, many: int, count: int) -> Tensor:
-        """Return this many different numbers below `count`, in random order: all sequences are equally likely."""
+        """Return this many different numbers below `count`, in random order: all sequences are equally likely.
+
+        Drawn on the CPU, as all uniforms are: the same wherever the tables lie.
+        """
         if 2 * many >= count:
             return self.noise.uniforms(count).argsort()[:many]
         found = torch.zeros(0, dtype=torch.int64)

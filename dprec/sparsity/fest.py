@@ -79,6 +79,7 @@ class FEST(RowChoice):
         if not self._resumed:
             self.load_state_dict({"rows": self._rows[:0]})
         self._resumed = False
+        self._rows, self._sum = self._rows.to(self.space.device), self._sum.to(self.space.device)
         if self.public_counts:
             self._rows = self._largest(self._read(Path(self.public_counts)))
 

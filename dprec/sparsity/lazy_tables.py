@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
+from dprec_kernels.normals import Source
 from dprec_kernels.ordering import distinct, is_among, picked
+from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
@@ -30,15 +33,17 @@ class LazyTable(ABC):
         self.parameter = table.parameter
         self.values = table.parameter.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
-        self.settled = torch.zeros(len(self.values), dtype=torch.int32)  # the first step whose noise a row owes
+        # The first step whose noise a row owes.
+        self.settled = torch.zeros(len(self.values), dtype=torch.int32, device=self.values.device)
         self.momentum = zeros_beside(self.values) if momentum else None
-        self.padding = torch.tensor(sorted(table.padding), dtype=torch.int64)
+        self.padding = torch.tensor(sorted(table.padding), dtype=torch.int64, device=self.values.device)
 
     def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows that owe noise, ascending, without padding, and the first step of which each does."""
         if ids is None:
             for start in range(0, len(self.values), SETTLED_AT_ONCE):
-                yield from self._behind(torch.arange(start, min(start + SETTLED_AT_ONCE, len(self.values))))
+                stop = min(start + SETTLED_AT_ONCE, len(self.values))
+                yield from self._behind(torch.arange(start, stop, device=self.values.device))
         else:
             yield from self._behind(distinct(ids))
 
@@ -119,19 +124,24 @@ class Aggregated(LazyTable):
         for rows, starts in self.owing(ids):
             if isinstance(self.steps, Decayed):
                 mean, noise = self.steps.since(starts)
-                left = None if bool((mean == 1).all()) else mean
-                lazy_noise(self.values, rows, self.std * noise, self.noise, mean=left)
+                left = mean if self.steps.decays else None
+                lazy_noise(self.values, rows, self.std * noise, self._source(), mean=left)
             else:
                 self._settle_both(rows, starts, self.steps)
             self.settled.index_fill_(0, rows, self.now)
+
+    def _source(self) -> Source:
+        """Return noise from a stream; off the CPU, as a function of its place, so that kernels draw it themselves."""
+        return self.noise if by_numpy(self.values) else self.noise.placed()
 
     def _settle_both(self, rows: Tensor, starts: Tensor, steps: WithMomentum) -> None:
         assert self.momentum is not None
         distinct, which = starts.unique(return_inverse=True)
         moved = steps.since(distinct.tolist())
         gaps = [moved[start] for start in distinct.tolist()]
-        matrix = torch.tensor([gap.matrix for gap in gaps], dtype=torch.float64)[which].unsqueeze(2)  # (n, 4, 1)
-        factor = self.std * torch.tensor([gap.factor for gap in gaps], dtype=torch.float64)[which].unsqueeze(2)
+        as_starts: dict[str, Any] = {"dtype": torch.float64, "device": starts.device}
+        matrix = torch.tensor([gap.matrix for gap in gaps], **as_starts)[which].unsqueeze(2)  # (n, 4, 1)
+        factor = self.std * torch.tensor([gap.factor for gap in gaps], **as_starts)[which].unsqueeze(2)
         weight, momentum = self.values[rows].double(), self.momentum[rows].double()
         one, other = (self.noise(torch.empty_like(weight), rows) for _ in range(2))
         ww, wm, mw, mm = matrix.unbind(1)
@@ -148,8 +158,10 @@ class Aggregated(LazyTable):
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         if self.momentum is not None:
             self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
-        else:
+        elif by_numpy(self.values):
             sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
+        else:
+            sparse_update.sparse_update(self.values, rows, values, sparse_update.SGD(rates.rate / left))
 
 
 class Replayed(LazyTable):
@@ -182,7 +194,7 @@ class Replayed(LazyTable):
         self.settled.index_fill_(0, rows, self.now)
 
     def _noise(self, rows: Tensor, step: int) -> Tensor:
-        drawn = torch.empty(len(rows), self.values.shape[1], dtype=self.values.dtype)
+        drawn = self.values.new_empty(len(rows), self.values.shape[1])
         return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows).mul_(self.std)
 
     def _apply(self, rows: Tensor, gradient: Tensor, rates: Rates) -> None:

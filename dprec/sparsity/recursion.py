@@ -31,6 +31,8 @@ class Decayed:
         self.steps = 0
         self._left = _grown(torch.ones(1, dtype=torch.float64))
         self._noise = _grown(torch.zeros(1, dtype=torch.float64))
+        self._there: tuple[Tensor, Tensor] = self._left, self._noise  # the same on the tables' device
+        self._sent = 0  # numbers of it that are there
 
     def record(self, rates: Rates) -> None:
         """Enter one more step."""
@@ -40,6 +42,11 @@ class Decayed:
         self._left[then] = self._left[now] * (1 - rates.rate * rates.decay)
         self._noise[then] = self._noise[now] + (rates.rate / self._left[then]) ** 2
         self.steps = then
+
+    @property
+    def decays(self) -> bool:
+        """Whether anything less than all is left of a weight."""
+        return float(self._left[self.steps]) != 1
 
     @property
     def worn(self) -> bool:
@@ -56,9 +63,23 @@ class Decayed:
 
     def since(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Return (n,) mean factors and noise, in units of s, of rows that were settled before these steps."""
-        left, now = self._left.index_select(0, steps), self._left[self.steps]
-        owed = self._noise[self.steps] - self._noise.index_select(0, steps)
+        lefts, noises = self._on(steps.device)
+        left, now = lefts.index_select(0, steps), self._left[self.steps]
+        owed = self._noise[self.steps] - noises.index_select(0, steps)
         return now / left, owed.clamp_(min=0).sqrt_().mul_(now)
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return both lists where rows are asked for; only the steps since the last time travel."""
+        if device.type == "cpu":
+            return self._left, self._noise
+        known = self.steps + 1
+        if self._there[0].device != device or len(self._there[0]) != len(self._left):
+            self._there, self._sent = (self._left.to(device), self._noise.to(device)), known
+        for there, here in zip(self._there, (self._left, self._noise), strict=True):
+            if self._sent < known:
+                there[self._sent : known].copy_(here[self._sent : known])
+        self._sent = known
+        return self._there
 
 
 @dataclass(frozen=True)

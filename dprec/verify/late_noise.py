@@ -65,9 +65,10 @@ class LateNoise:
     def follow(self, name: str, read: Tensor, std: float) -> None:
         """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
         table = self._tables[name]
-        width = table.parameter[0].numel()
-        rows = read[self._watch.some(len(read), width)] if self._owe else self._watch.some(table.rows, width)
-        rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=rows.device))]
+        width, device = table.parameter[0].numel(), read.device
+        rows = self._watch.some(len(read) if self._owe else table.rows, width, device)
+        rows = read[rows] if self._owe else rows
+        rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]
         self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
 
     def step(self, optimizer: Optimizer) -> None:

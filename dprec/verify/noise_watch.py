@@ -43,7 +43,7 @@ class NoiseWatch:
         if isinstance(total, RowSum):
             self._held[name] = total.merged()
             return
-        places = self._places(total.numel()).to(total.device)
+        places = self._places(total.numel(), total.device)
         width = max(1, math.prod(total.shape[1:]))
         for row in self._padding.get(name, ()):
             places = places[places // width != row]
@@ -53,7 +53,11 @@ class NoiseWatch:
         held, before = self._held.pop(name)
         if gradient.is_sparse:
             rows, values = gradient.indices()[0], gradient.values()
-            sampled = self._places(len(rows), max(1, ENTRIES // max(1, values[0].numel()))) if len(rows) else rows
+            sampled = (
+                self._places(len(rows), rows.device, max(1, ENTRIES // max(1, values[0].numel())))
+                if len(rows)
+                else rows
+            )
             values = values[sampled].double() * batch
             old = torch.zeros_like(values)
             if len(held) and len(sampled):
@@ -86,11 +90,11 @@ class NoiseWatch:
                 )
         return None
 
-    def some(self, count: int, width: int) -> Tensor:
+    def some(self, count: int, width: int, device: torch.device) -> Tensor:
         """Draw some of so many rows with so many numbers each, ascending."""
-        return self._places(count, max(1, ENTRIES // max(1, width))).unique()
+        return self._places(count, device, max(1, ENTRIES // max(1, width))).unique()
 
-    def _places(self, count: int, most: int = ENTRIES) -> Tensor:
+    def _places(self, count: int, device: torch.device, most: int = ENTRIES) -> Tensor:
         if count <= most:
-            return torch.arange(count)
-        return torch.from_numpy(self._rng.integers(0, count, most))
+            return torch.arange(count, device=device)
+        return torch.from_numpy(self._rng.integers(0, count, most)).to(device)

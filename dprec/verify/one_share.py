@@ -233,5 +233,4 @@ def _in_bfloat16(numbers: Tensor) -> Tensor:
 
 
 def _nothing(like: Recount) -> list[Counted]:
-    none = torch.zeros(0, dtype=torch.int64)
-    return [Counted(none, none) for _ in like.counted]
+    return [Counted(counted.rows[:0], counted.alike[:0]) for counted in like.counted]

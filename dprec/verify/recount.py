@@ -75,7 +75,7 @@ def recount(
                 own[name] = torch.zeros(size, dtype=torch.float64, device=parameter.device)
             elif name not in sums:
                 own[name] = sums[name] = (
-                    RowSum(parameter.shape, parameter.dtype)
+                    RowSum(parameter.shape, parameter.dtype, parameter.device)
                     if rules.over(name)
                     else torch.zeros_like(parameter, dtype=torch.float64).detach()
                 )

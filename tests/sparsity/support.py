@@ -87,9 +87,10 @@ class Run:
         noise: Any = None,
         clipping: Clipping | None = None,
         optimizer: Callable[..., torch.optim.Optimizer] = SGD,
+        device: torch.device | str = "cpu",
         **options: Any,
     ) -> None:
-        self.module, self.rules = TwoTables(), RowRules(strategies)
+        self.module, self.rules = TwoTables().to(device), RowRules(strategies)
         self.noise = GaussianNoise(3) if noise is None else noise
         self.clipping = clipping or Clipping()
         self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)

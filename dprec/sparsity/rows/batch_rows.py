@@ -39,8 +39,8 @@ def batch_rows(
     tables that are `declared` change whoever is drawn, and count for nobody.
     """
     shared = [space.flat(name, rows) for name, rows in (declared or {}).items() if name in space.tables]
-    alike = distinct(torch.cat(shared)) if shared else torch.zeros(0, dtype=torch.int64)
-    pairs, users = [torch.zeros(0, dtype=torch.int64)], 0
+    alike = distinct(torch.cat(shared)) if shared else space.no_rows
+    pairs, users = [space.no_rows], 0
     for part in recorded:
         for name in space.tables:
             for use in _look_ups(part.contributions.get(name, ())):
@@ -96,7 +96,7 @@ def _summed(
     space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, max_norm: float
 ) -> tuple[Tensor, Tensor]:
     """Sum the users' gradients of some tables, each user's clipped over all of them together."""
-    sums = {name: RowSum(t.parameter.shape, t.parameter.dtype) for name, t in space.tables.items()}
+    sums = {name: RowSum(t.parameter.shape, t.parameter.dtype, space.device) for name, t in space.tables.items()}
     left = None if among is None else space.split(among)
     for part in recorded:
         own = {

@@ -63,7 +63,7 @@ def look_ups(
                         "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
                         "counted: declare padding_idx for tables that are read for padding"
                     )
-            yield Portion((before + user).numpy(), row.numpy(), np.ones(len(row)))
+            yield Portion((before + user).cpu().numpy(), row.cpu().numpy(), np.ones(len(row)))
             before += len(part)
 
 
@@ -71,7 +71,7 @@ def _looked_up(
     space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], part: Any
 ) -> tuple[Tensor, Tensor]:
     """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
-    pairs = [torch.zeros(0, dtype=torch.int64)]
+    pairs = [space.no_rows]
 
     def read(name: str, ids: Tensor | None) -> None:
         if name in space.tables and ids is not None and layout_of(ids) is not None:

@@ -29,7 +29,7 @@ def declared_rows(module: Any, tables: Mapping[str, Table]) -> dict[str, Tensor]
                 f"{type(module).__name__}.shared_rows gives rows of '{table.name}' that it does not have: "
                 f"give a tensor of whole numbers from 0 to {table.rows - 1}"
             )
-        given.setdefault(table.name, []).append(rows.detach().flatten().long().cpu())
+        given.setdefault(table.name, []).append(rows.detach().flatten().long().to(parameter.device))
     return {name: distinct(torch.cat(rows)) for name, rows in given.items()}
 
 

@@ -219,12 +219,12 @@ class RowRules:
         found = []
         for choice in self.choices:
             if looks(choice):
-                space, rows = choice.space, [torch.zeros(0, dtype=torch.int64)]
+                space, rows = choice.space, [choice.space.no_rows]
                 for name in space.tables:
                     if name in gradient:
                         sparse = gradient[name].to_sparse(1) if not gradient[name].is_sparse else gradient[name]
                         there = (sparse.values() != 0).flatten(1).any(1)
-                        rows.append(space.flat(name, sparse.indices()[0][there].cpu()))
+                        rows.append(space.flat(name, sparse.indices()[0][there]))
                 every = distinct(torch.cat(rows))
                 found.append(every[~is_among(every, space.padding)])
         return found
@@ -288,7 +288,10 @@ class RowRules:
         if all(self._chosen[name] is None for name in space.tables):
             return None
         every = {name: self._chosen[name] for name in space.tables}
-        left = {name: torch.arange(space.tables[name].rows) if rows is None else rows for name, rows in every.items()}
+        left = {
+            name: torch.arange(space.tables[name].rows, device=space.device) if rows is None else rows
+            for name, rows in every.items()
+        }
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
 
 

@@ -57,6 +57,10 @@ class RowSpace:
         rows = [self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)]
         return torch.tensor(rows, dtype=torch.int64, device=self.device)  # also where there is none
 
+    @property
+    def no_rows(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.int64, device=self.device)
+
     def start(self, name: str) -> int:
         """Return the number of a table's first row."""
         return self._start[name]
