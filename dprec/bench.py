@@ -29,7 +29,7 @@ def bench(line: CommandLine, console: Console) -> None:
 
 def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
     """Measure systems side by side, and write the rows to the requested files."""
-    from dprec.benchmarks import report
+    from dprec.benchmarks.common import report
 
     json_file, picture = line.take("json"), line.take("picture")
     options = {name: line.take(name) for name in getattr(benchmark, "OPTIONS", ())}

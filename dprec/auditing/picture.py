@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dprec.auditing import eana
-from dprec.benchmarks.figure import DPREC, dress, pyplot, save
+from dprec.benchmarks.common.figure import DPREC, dress, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
 STYLES = ("-", ":", "-.")

@@ -11,9 +11,9 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from dprec.benchmarks import figure, report
+from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.compare import one_thread
-from dprec.benchmarks.report import Row
 from dprec.gradients.clipping import Clipping
 from dprec.models.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise

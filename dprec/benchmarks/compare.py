@@ -11,9 +11,9 @@ import torch
 
 from dprec.benchmarks.architectures import ARCHITECTURES
 from dprec.benchmarks.checks import clip_error
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.measure import against, race
 from dprec.benchmarks.memory import MB, Job, MemoryMeter, largest_batch
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import CannotRun, System
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dprec.benchmarks import figure, report
+from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.dpformer_study import document, pictures, runs, tables
 from dprec.benchmarks.dpformer_study.cells import Cell, all_cells, grid_cells
 from dprec.cli.arguments import CommandLine

@@ -23,10 +23,10 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from dprec.benchmarks import figure, report
+from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.measure import against, race
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.stages import STAGES
 from dprec.benchmarks.steady import LookUps
 from dprec.benchmarks.table_steps import HOOKED, SYSTEMS, Pooled, Step

@@ -13,11 +13,11 @@ from functools import partial
 from rich.console import Group
 from rich.table import Table
 
-from dprec.benchmarks import bars, figure, report
+from dprec.benchmarks.common import bars, figure, report
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
 from dprec.benchmarks.memory import MemoryMeter
 from dprec.benchmarks.peers import RECURRENT
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import DprecPlain, DprecPrivate, System
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events
-from dprec.benchmarks import figure, report
-from dprec.benchmarks.report import Row
+from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 from dprec.data.histories import Histories

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dprec.benchmarks import figure, report
-from dprec.benchmarks.finish import finish
-from dprec.benchmarks.report import Row
+from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.finish import finish
+from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 

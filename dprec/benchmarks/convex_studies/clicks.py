@@ -16,8 +16,8 @@ from scipy.special import expit
 
 from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.ledger import Event
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies.measured import measured
-from dprec.benchmarks.report import Row
 from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum

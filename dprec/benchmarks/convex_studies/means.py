@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import sparse
 
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies.measured import measured
-from dprec.benchmarks.report import Row
 from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery
 from dprec.convex.noise import Noise
 from dprec.convex.promise import gaussian_multiplier

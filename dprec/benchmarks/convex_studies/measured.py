@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dprec.benchmarks.report import Row
+from dprec.benchmarks.common.report import Row
 
 
 def measured(

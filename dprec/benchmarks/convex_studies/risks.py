@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import sparse
 
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies.measured import measured
-from dprec.benchmarks.report import Row
 from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import risk

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, PAPER
 from dprec.benchmarks.dpformer_study.tables import ALL, MASKED, belongs, markdown
-from dprec.benchmarks.report import Row
 
 HEAD = """\
 # Results of private recommenders

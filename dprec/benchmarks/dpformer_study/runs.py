@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dprec.benchmarks.common.finish import finish
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import Cell
-from dprec.benchmarks.finish import finish
-from dprec.benchmarks.report import Row
 from dprec.errors import UserError
 from dprec.run.folder import replace_file
 

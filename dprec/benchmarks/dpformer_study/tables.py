@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
+from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, PAPER, SHOWN
-from dprec.benchmarks.report import Row
 
 MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
 
