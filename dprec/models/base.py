@@ -46,6 +46,10 @@ class Recommender(Learner):
     def scores(self, batch: RankingBatch) -> Tensor:
         """Return a score for every item id (B, items); column 0 is ignored."""
 
+    def forward(self, batch: RankingBatch) -> Tensor:
+        """Return `scores`: what trainer.predict gives of each batch."""
+        return self.scores(batch)
+
     def measure(self, batch: RankingBatch) -> None:
         self.metrics.update(self.scores(batch), batch.target, batch.seen)
 
@@ -127,4 +131,4 @@ class SequenceRecommender(Recommender):
     def scores(self, batch: RankingBatch) -> Tensor:
         last = (batch.history != 0).sum(1).clamp(min=1) - 1
         encoded = self.encode(batch.history)
-        return encoded[torch.arange(len(last), device=last.device), last] @ self.item_table.T
+        return encoded[torch.arange(last.shape[0], device=last.device), last] @ self.item_table.T

@@ -44,6 +44,10 @@ class ClickModel(Learner):
         """Return each record's cross-entropy between its click and its logit."""
         return F.binary_cross_entropy_with_logits(self.logits(batch), batch.clicked, reduction="none")
 
+    def forward(self, batch: ClickBatch) -> Tensor:
+        """Return the probability of a click (B,): what trainer.predict gives of each batch."""
+        return self.logits(batch).sigmoid()
+
     def measure(self, batch: ClickBatch) -> None:
         self.metrics.update(self.logits(batch), batch.clicked)
 

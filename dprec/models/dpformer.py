@@ -95,11 +95,11 @@ class DPFormer(Transformer):
 
     def _set_errors(self, shares: np.ndarray) -> None:
         error = self.error_scale * self.descent.noise
-        self.network.weight_error.fill_(error)
+        self.network.set_error(error)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
 
     def encode(self, history: Tensor) -> Tensor:
-        error = self.item_error[history] if bool(self.network.weight_error) else None
+        error = self.item_error[history] if self.network.attentive else None
         encoded: Tensor = self.network(self.embedding(history), error)
         return encoded

@@ -23,6 +23,26 @@ class ReAttentiveNetwork(CausalNetwork):
         # Saved with the weights, so that a checkpoint is evaluated with the same errors.
         self.weight_error: Tensor
         self.register_buffer("weight_error", torch.zeros(()))
+        self.attentive = (
+            False  # whether there is an error: known without a look at the buffer, which would end an export
+        )
+
+    def set_error(self, error: float) -> None:
+        """Set the standard error of every weight."""
+        self.weight_error.fill_(error)
+        self.attentive = bool(error)
+
+    def train(self, mode: bool = True) -> ReAttentiveNetwork:
+        self._look()
+        return super().train(mode)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._look()
+
+    def _look(self) -> None:
+        if not self.weight_error.is_meta:
+            self.attentive = bool(self.weight_error)
 
     def forward(self, x: Tensor, error: Tensor | None = None) -> Tensor:
         """Return the output of each position, for x (B, T, d) whose coordinates have standard errors (B, T)."""

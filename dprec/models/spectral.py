@@ -68,4 +68,4 @@ class Spectral(Recommender):
     def scores(self, batch: RankingBatch) -> Tensor:
         last = (batch.history != 0).sum(1).clamp(min=1) - 1
         encoded = self.encode(batch.history)
-        return self.described.scores(encoded[torch.arange(len(last), device=last.device), last])
+        return self.described.scores(encoded[torch.arange(last.shape[0], device=last.device), last])

@@ -67,12 +67,12 @@ class SpectralFormer(Spectral):
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
-        self.network.weight_error.fill_(self.error_scale * self.descent.noise)
+        self.network.set_error(self.error_scale * self.descent.noise)
         self.vector_error.fill_(self.error_scale * float(self.described.error))
         if self.descent.noise:
             self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # vectors have mean length 1
 
     def encode(self, history: Tensor) -> Tensor:
         items = self.described(history)
-        error = self.vector_error[self.described.place[history]] if bool(self.network.weight_error) else None
+        error = self.vector_error[self.described.place[history]] if self.network.attentive else None
         return self.described.recent(history, items) + self.network(items, error)

@@ -125,8 +125,8 @@ class SpectralItems(nn.Module):
         known = self._logits(encoded)
         # The other items come after all described ones, the most popular first.
         tail = self.popularity - self.popularity.max() - 1
-        scores = known.amin(1, keepdim=True) + tail.expand(len(known), -1)
-        return scores.scatter(1, self.chosen.expand(len(known), -1), known)
+        others = known.amin(1, keepdim=True) + tail
+        return torch.where(self.place != self.top, known[:, self.place.clamp(max=self.top - 1)], others)
 
     @property
     def chosen(self) -> Tensor:

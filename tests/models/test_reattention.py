@@ -199,7 +199,7 @@ def test_the_whole_model_is_its_rules_in_order(manner: dict[str, Any]) -> None:
 def test_without_errors_it_is_the_transformer_bit_for_bit(manner: dict[str, Any], training: bool) -> None:
     plain, model = (make(dropout=0.3, **manner).train(training) for make in (transformer, dpformer))
     model.load_state_dict(plain.state_dict(), strict=False)
-    model.network.weight_error.zero_()
+    model.network.set_error(0.0)
     model.item_error.zero_()
     batch, found = batch_of(5), []
     for one in (plain, model):

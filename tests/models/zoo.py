@@ -236,7 +236,7 @@ def dpformer(**options: Any) -> DPFormer:
     """Its errors at random: some items well known, some hardly."""
     settings = {"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5, "feedforward": 12} | options
     model = DPFormer(ITEMS, **settings)
-    model.network.weight_error.fill_(0.05)
+    model.network.set_error(0.05)
     model.item_error.copy_(2 * torch.rand(ITEMS))
     return model
 
@@ -249,7 +249,7 @@ def spectral_former() -> SpectralFormer:
     """In the middle of training: the network says something, and everything has an error."""
     model = described(SpectralFormer(ITEMS, top=12, rank=6, recent=3, blocks=2, heads=2, max_length=LENGTH))
     torch.nn.init.normal_(model.network.last_norm.weight)
-    model.network.weight_error.fill_(0.05)
+    model.network.set_error(0.05)
     model.vector_error.uniform_(0.1, 0.5)
     return model
 
