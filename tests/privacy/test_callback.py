@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
+from dprec.checks.reachable import OfTheRun
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Transformer
@@ -102,7 +103,10 @@ def test_noise_differs_between_runs_whatever_the_seed_of_torch() -> None:
 
 
 def test_dropout_cannot_be_redrawn_from_the_seed_of_torch() -> None:
-    masks = []
+    class Masks(list[Tensor], OfTheRun):
+        """What the test writes down: no part of the model."""
+
+    masks = Masks()
 
     class Watching(Transformer):
         def losses(self, batch: SequenceBatch) -> Tensor:
