@@ -25,6 +25,10 @@ _SIDE = int(_key(_LARGEST)) - _FIRST  # bins of one sign
 _BINS = 2 * _SIDE + 1
 
 
+# The metrics that `ClickMetrics.compute` returns, which a recipe's `metrics` may name, and how tables write them.
+WRITTEN = {"auc": "AUC", "log_loss": "log loss", "normalised_entropy": "normalised entropy"}
+
+
 class ClickMetrics(Metric):
     """AUC, log loss (nats a record) and normalised entropy: log loss over that of the evaluated base rate.
 

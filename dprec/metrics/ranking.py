@@ -59,6 +59,8 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
 
 
 # Recall@k is the share of a user's held-out items among the first k: 1 or 0 for one item.
+# The metrics that a recipe's `metrics` may name, at a cutoff: ndcg@10. Training logs the default kinds of
+# `RankingMetrics` alone.
 GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at}
 
 

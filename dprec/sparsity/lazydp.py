@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity.lazy_tables import Aggregated, LazyTable, Replayed
+from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 

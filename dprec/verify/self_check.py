@@ -39,12 +39,12 @@ from dprec.verify.spare_time import SpareTime
 from dprec.verify.step_check import StepCheck, Summed
 
 FEW = 16  # users that are summed with and without one of them, where it is not the whole batch
-FIRST = 4  # users of the first step that are checked; later one
+FIRST = 4  # users that are checked in the first step; later it is one
 TRIES = 6  # to find users with a gradient
 WHOLE = 8  # the whole batch is taken in one of so many checks
 AGAIN = 2  # a difference is looked at so many times more, beside the weights as they are: a kink is no error
-READINGS = 64  # of what was compared, before a difference counts as no chance of the data's
-NUDGE = 1e-3
+READINGS = 64  # times the data is asked again for the same users, before a difference is no random data's
+NUDGE = 1e-3  # standard deviation of the noise that moves the weights then
 SAME = 1e-4  # of the clipping norm: by so much a sum may differ from itself done again, for each root of a user
 STEADY = 1e-5  # of its norm: by so much a user's gradient may differ from itself
 

@@ -9,11 +9,9 @@ import torch
 from rich.table import Table
 
 from dprec.errors import UserError
-from dprec.metrics.clicks import ClickMetrics
+from dprec.metrics.clicks import WRITTEN, ClickMetrics
 from dprec.models import ClickModel
 from dprec.run.tasks.task import Task
-
-WRITTEN = {"auc": "AUC", "log_loss": "log loss", "normalised_entropy": "normalised entropy"}
 
 
 class ClickPrediction(Task):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity.recursion import Decayed, WithMomentum
+from dprec.sparsity.lazydp_recursion import Decayed, WithMomentum
 from dprec.sparsity.rows.noise_schedule import Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
