@@ -92,8 +92,10 @@ class Partition:
 
         def portions() -> Iterator[Portion]:
             for user, item in met:
-                has[item] = True
-                yield _spread(user, item)
+                counted = _spread(user, item)
+                # The threshold is made for these: an id beyond them is noise alone, and many such would pass it.
+                has[counted.keys] = True
+                yield counted
 
         sums = unit_sum(size, users, portions())
         found = np.flatnonzero(has)

@@ -111,6 +111,23 @@ def test_a_strategy_that_looks_for_free_is_refused() -> None:
         def choose(self, batch: Any, among: Any) -> Any:
             return TOUCHED
 
-    for strategy, reason in ((Free(), "looks at batches"), (Touched(), "touched rows only")):
+    class Silent(Touched):
+        broken = ""
+
+    for strategy, reason in (
+        (Free(), "looks at batches"),
+        (Touched(), "touched rows only"),
+        (Silent(), "touched rows only"),
+    ):
         with pytest.raises(UserError, match=reason):
             Run([strategy]).step(users(2, seed=0))
+
+
+def test_a_choice_that_gets_cheaper_under_way_is_refused() -> None:
+    """σ is split between choices and gradients once: with less noise in the gradients later, both would tell more."""
+    strategy = AdaFEST()
+    run = Run([strategy])
+    run.step(users(2, seed=0))
+    strategy.noise_ratio *= 2
+    with pytest.raises(UserError, match="relative_noise went from"):
+        run.step(users(2, seed=1))

@@ -39,6 +39,16 @@ def refuse_unfit(strategy: Strategy) -> None:
         raise _unpaid(cast(RowChoice, strategy))
 
 
+def refuse_repriced(strategies: Sequence[Strategy], paid: Sequence[float]) -> None:
+    """Refuse a choice whose noise is no longer what it was when σ was split between choices and gradients."""
+    for strategy, ratio in zip(strategies, paid, strict=True):
+        if relative_noise(strategy) != ratio:
+            raise UserError(
+                f"privacy.sparsity: {type(strategy).__name__}.relative_noise went from {ratio:g} to "
+                f"{relative_noise(strategy):g} while training: fix it in __init__"
+            )
+
+
 def chosen_rows(
     choice: RowChoice,
     recorded: Sequence[Recorded],
@@ -95,6 +105,6 @@ def _refuse_brought_back(choice: RowChoice, chosen: Tensor, among: Tensor | None
 
 def _refuse_private(choice: RowChoice) -> None:
     """Refuse a choice that shows what users do and does not say so."""
-    if choice.broken is None:
+    if not choice.broken:
         name = type(choice).__name__
         raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")

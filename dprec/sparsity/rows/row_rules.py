@@ -18,7 +18,7 @@ from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
-from dprec.sparsity.rows.choosing import chosen_rows, looks, refuse_unfit, relative_noise
+from dprec.sparsity.rows.choosing import chosen_rows, looks, refuse_repriced, refuse_unfit, relative_noise
 from dprec.sparsity.rows.counts import Losses, Users, counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
@@ -35,6 +35,7 @@ class RowRules:
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.strategies = list(strategies)
+        self._paid = [relative_noise(strategy) for strategy in self.strategies]  # fixed here: σ is split by it once
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
@@ -75,7 +76,7 @@ class RowRules:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        return math.sqrt(1 + sum(choice.relative_noise**-2 for choice in self.choices))
+        return math.sqrt(1 + sum(ratio**-2 for ratio in self._paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
         return tuple(release for choice in self.choices for release in choice.releases(periods))
@@ -200,6 +201,7 @@ class RowRules:
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
         self._touched = set()
+        refuse_repriced(self.strategies, self._paid)
         for choice in self.choices:
             space = choice.space
             among = self._among(space)
