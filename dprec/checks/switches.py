@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,8 +21,8 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         (1,),
         "a step is one batch; set data.batch_size, and data.tokens to bound memory",
     ),
-    "limit_train_batches": ((None, 1.0), "it cuts passes short; set trainer.max_steps"),
     "overfit_batches": ((0, 0.0), "it repeats batches; leave it out"),
+    "limit_train_batches": ((None, 1.0), "it cuts passes short; set trainer.max_steps"),
     "reload_dataloaders_every_n_epochs": ((0,), "a run has one training loader, which is checked before it begins"),
     "gradient_clip_val": ((None,), "set privacy.max_norm, which bounds each user's gradient"),
 }
@@ -35,6 +38,20 @@ def refuse_switches(switches: Mapping[str, Any]) -> None:
         raise UserError(
             f"trainer.precision cannot be {switches['precision']}: loss scaling skips steps; use 32-true or bf16-mixed"
         )
+
+
+def refuse_lacking(model: nn.Module, precision: Any) -> None:
+    """Refuse mixed precision where torch lacks an operation of the model in it, rather than end inside a step."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.LSTM) and layer.weight_ih_l0.is_cpu]
+    if not layers or str(precision) != "bf16-mixed":
+        return
+    try:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError as error:
+        raise UserError(
+            f"trainer.precision cannot be {precision}: torch has no LSTM in bfloat16 for this CPU; use 32-true"
+        ) from error
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Size, Tensor
 from dprec.gradients.contributions.base import Contribution, SquaredNorms, rounding_of
 from dprec.gradients.contributions.building import BuiltAgain, built, precision, square
 from dprec.gradients.contributions.dense import Dense
-from dprec.gradients.contributions.wide_sum import USERS, WidePart
+from dprec_kernels.wide_sum import WidePart
 
 KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
 
@@ -98,19 +98,14 @@ def sweep(
         if known:
             left = _sum_known([use, *others], known, out, squared, rounded, scale, dtype)
             break
-    part, together = WidePart(out, dtype), 0
+    part = WidePart(out, dtype)
     for chosen, gradient in built(contributions, out.shape, left):
-        together += len(gradient)
-        if together > USERS:
-            part.flush()
-            together = len(gradient)
         own = square(gradient)
         squared[chosen] += own
         weight = scale(squared[chosen].sqrt(), rounded[chosen])
         if not bool(torch.isfinite(own).all()):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
-        flat = gradient.view(len(gradient), -1)
-        part.sum.view(-1).addmv_(flat.T, weight.to(flat.dtype))
+        part.add(gradient, weight)
     part.flush()
 
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from dprec.checks.loading import Loading
-from dprec.checks.switches import refuse_switches, switches_of
+from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.data.continued import draw_from
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
@@ -52,6 +52,7 @@ class Privacy(PrivateRun, pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
+        refuse_lacking(pl_module, trainer.precision)
         if self.rules.defer:
             refuse_averaging(trainer)
         automatic = self._automatic

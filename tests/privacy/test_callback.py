@@ -9,14 +9,15 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from dp_accounting import pld
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from dprec.checks.reachable import OfTheRun
+from dprec.checks.switches import refuse_switches, switches_of
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.models import Transformer
+from dprec.models import LSTM, Transformer
 from dprec.training.callback import Privacy
 from tests.models.zoo import Zoo
 from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
@@ -254,19 +255,37 @@ def test_a_loader_whose_sampling_is_unknown_is_refused() -> None:
         trainer(Privacy(epsilon=3.0)).fit(model(module), loader)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"accumulate_grad_batches": 2},
-        {"limit_train_batches": 2},
-        {"overfit_batches": 1},
-        {"gradient_clip_val": 1.0},
-        {"reload_dataloaders_every_n_epochs": 1},
-    ],
-)
+OPTIONS: list[dict[str, Any]] = [
+    {"accumulate_grad_batches": 2},
+    {"limit_train_batches": 2},
+    {"overfit_batches": 1},
+    {"gradient_clip_val": 1.0},
+    {"reload_dataloaders_every_n_epochs": 1},
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_trainer_options_that_break_the_accounting_are_refused(option: Any) -> None:
-    with pytest.raises((UserError, pl.utilities.exceptions.MisconfigurationException)):
+    (name,) = option
+    with pytest.raises(UserError, match=f"trainer.{name} cannot be"):
+        refuse_switches(switches_of(trainer(Privacy(epsilon=3.0), **option)))
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=str)
+def test_nothing_trains_with_them(option: Any) -> None:
+    """Lightning refuses two of them itself, and earlier."""
+    (name,) = option
+    with pytest.raises((UserError, pl.utilities.exceptions.MisconfigurationException), match=name.split("_")[0]):
         fit(Privacy(epsilon=3.0), **option)
+
+
+def test_a_precision_that_this_cpu_has_no_lstm_for_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: Any) -> None:
+        raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
+
+    monkeypatch.setattr(nn.LSTM, "forward", lacking)
+    with pytest.raises(UserError, match="no LSTM in bfloat16 for this CPU; use 32-true"):
+        fit(Privacy(epsilon=3.0), recommender=LSTM(data().items, dim=4, max_length=9), precision="bf16-mixed")
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])

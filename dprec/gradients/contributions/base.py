@@ -10,16 +10,18 @@ built. What else it knows of itself, or of itself beside other forms, makes them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.wide_sum import WidePart
+from dprec_kernels.wide_sum import TOGETHER, WidePart
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
+
+SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
 
 
 def listed(places: Places, count: int) -> list[int]:
@@ -93,14 +95,14 @@ class Contribution(ABC):
             self.add_wide(total, weight)
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        part = WidePart(total, weight.dtype)
-        for piece, own in self.pieces(weight):
-            piece.add_weighted(part.sum, own)
-            part.flush()
-
-    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
-        """Yield parts of this and their users' weights, so small that float32 holds the sum of each."""
-        yield self, weight
+        """Do the same where the total is wider, a few users at a time: float32 does not hold the sum of many."""
+        part, step = WidePart(total, weight.dtype), min(TOGETHER, max(1, SLICE // max(1, total.numel())))
+        for start in range(0, len(weight), step):
+            own = weight[start : start + step]
+            gradients = own.new_zeros(len(own), *total.shape)
+            self.materialise(gradients, slice(start, start + len(own)))
+            part.add(gradients, own)
+        part.flush()
 
 
 Form = TypeVar("Form", bound=Contribution)

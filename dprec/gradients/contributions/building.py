@@ -10,18 +10,16 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places
-from dprec.gradients.contributions.wide_sum import USERS
+from dprec.gradients.contributions.base import SLICE, Contribution, Places
+from dprec_kernels.wide_sum import TOGETHER, WidePart
 from dprec_kernels.workspace import workspace
-
-SLICE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
 
 
 def built(
     contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
 ) -> Iterator[tuple[Places, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, until all had a turn."""
-    step = min(USERS, max(1, SLICE // max(1, shape.numel())))
+    step = min(TOGETHER, max(1, SLICE // max(1, shape.numel())))
     like = torch.empty(0, **precision(contributions))
     for start in range(0, len(users), step):
         part = users[start : start + step]
@@ -56,9 +54,10 @@ class BuiltAgain(Contribution):
             use.materialise(out, places)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
-            flat = gradient.view(len(gradient), -1)
-            out.view(-1).addmv_(flat.T, weight[chosen].to(flat.dtype))
+        self._add(WidePart(out, out.dtype), weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        self._add(WidePart(total, weight.dtype), weight)
 
     def forget(self, lost: Tensor) -> None:
         for use in self.uses:
@@ -69,3 +68,8 @@ class BuiltAgain(Contribution):
 
     def numbers(self) -> list[Tensor]:
         return [value for use in self.uses for value in use.numbers()]
+
+    def _add(self, part: WidePart, weight: Tensor) -> None:
+        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
+            part.add(gradient, weight[chosen])
+        part.flush()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dprec.gradients.contributions.base import Contribution, Places, all_of, lengths, listed, zeroed
 from dprec.gradients.contributions.look_ups import Rows, joined
-from dprec.gradients.contributions.wide_sum import POSITIONS
 from dprec_kernels.catalogue_softmax import overlaps, pieces
 from dprec_kernels.catalogue_softmax.pieces import Group
 
@@ -74,15 +73,8 @@ class CatalogueRows(Contribution):
                     out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
                 )
 
-    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
-        groups, positions = [], 0
-        for group in self.groups:
-            groups.append(group)
-            positions += len(group.users) * group.length
-            if positions >= POSITIONS:
-                yield replace(self, groups=groups), weight
-                groups, positions = [], 0
-        yield replace(self, groups=groups), weight
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        self.add_weighted(total, weight)  # the kernel adds to wider totals by parts
 
     def terms(self) -> Tensor:
         """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, lengths, listed, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.contributions.wide_sum import USERS
+from dprec_kernels.wide_sum import TOGETHER
 
 
 @dataclass
@@ -27,10 +27,9 @@ class Dense(Contribution):
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += torch.tensordot(weight, self.values, dims=1)
 
-    def pieces(self, weight: Tensor) -> Iterator[tuple[Contribution, Tensor]]:
-        for start in range(0, len(weight), USERS):
-            users = slice(start, start + USERS)
-            yield Dense(self.values[users]), weight[users]
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        for values, own in zip(self.values.split(TOGETHER), weight.split(TOGETHER), strict=True):
+            total += torch.tensordot(own, values, dims=1)
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)
@@ -65,6 +64,9 @@ class Aligned(Contribution):
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         each = weight.repeat_interleave(self.rows)
         out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        self.add_weighted(total, weight)  # no two users meet
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost.repeat_interleave(self.rows))

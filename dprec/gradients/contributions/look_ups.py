@@ -12,9 +12,9 @@ from torch import Size, Tensor
 
 from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
 from dprec.gradients.contributions.building import built, square
-from dprec.gradients.contributions.wide_sum import summed_product
 from dprec_kernels import sample_norms
 from dprec_kernels.ordering import distinct, is_among
+from dprec_kernels.wide_sum import add_product
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -172,7 +172,9 @@ class SharedRows(LookUp):
 
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         left = self.left * weight[:, None, None]
-        return summed_product(left.flatten(0, 1), self.right.flatten(0, 1), dtype)
+        total = left.new_zeros(len(self.ids), self.right.shape[2], dtype=dtype)
+        add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
+        return total
 
 
 def as_look_ups(uses: Iterable[Contribution]) -> list[LookUp] | None:

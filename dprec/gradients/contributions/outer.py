@@ -11,8 +11,8 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
-from dprec.gradients.contributions.wide_sum import summed_product
 from dprec_kernels import sample_norms
+from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
 
@@ -32,7 +32,7 @@ class Outer(Contribution):
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
-        total += summed_product(left.flatten(0, 1), self.right.flatten(0, 1), total.dtype)
+        add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
 
     def forget(self, lost: Tensor) -> None:
         self.left = zeroed(self.left, lost)

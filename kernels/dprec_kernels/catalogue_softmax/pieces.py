@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
+from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 18  # scores held at once: 1 MB of float32 stays in the second-level cache
 ITEMS = 1024  # of which items at a time
-POSITIONS = 512  # of users who go through one pass together: what is added up in float32 at once
+POSITIONS = 512  # of users who go through one pass together
 
 
 @dataclass
@@ -147,14 +148,14 @@ def add_table_gradient(
     real = real[weight[real] != 0]
     h = hidden[real]
     weighted = h * weight[real].unsqueeze(1)
-    out.index_add_(0, target[real], weighted, alpha=-1.0)
+    out.index_add_(0, target[real], weighted.to(out.dtype), alpha=-1.0)
     for rows in _parts(len(real), table.shape[0]):
         shift = log_total[real[rows]].unsqueeze(1)
         for items in _tiles(table.shape[0]):
             chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
             torch.mm(h[rows], table[items].T, out=chances).sub_(shift).exp_()
             _leave_out(chances, items, padding, 0.0)
-            out[items].addmm_(chances.T, weighted[rows])
+            add_product(out[items], chances, weighted[rows])
 
 
 def add_group_gradient(
@@ -185,9 +186,9 @@ def add_user_gradient(
 def _add_kept(
     out: Tensor, kept: Kept, weighted: Tensor, target: Tensor, log_total: Tensor, rows: slice = slice(None)
 ) -> None:
-    out.index_add_(0, target, weighted, alpha=-1.0)
+    out.index_add_(0, target, weighted.to(out.dtype), alpha=-1.0)
     for items, exponentials, factor in kept.tiles(log_total, rows):
-        out[items].addmm_(exponentials.T, weighted * factor)
+        add_product(out[items], exponentials, weighted * factor)
 
 
 def add_users_gradients(

@@ -32,6 +32,7 @@ class Tally:
     done: int = 0
     breaches: int = 0
     explained: int = 0  # above the bound by what the model itself computes
+    coarse: int = 0  # above it in bfloat16, for which no figure is promised
     largest: dict[str, Finding] = field(default_factory=dict)  # of each precision
     refused: Counter[str] = field(default_factory=Counter)
     top: list[tuple[float, int, Finding]] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Tally:
         self.done += 1
         self.breaches += finding.breach
         self.explained += finding.explained and not finding.breach
+        self.coarse += finding.above and finding.coarse and not finding.explained and not finding.breach
         if finding.refused:
             self.refused[finding.refused.split(":")[0][:80]] += 1
         precision = finding.plan.precision + (", by the model's own rounding" if finding.explained else "")
@@ -64,6 +66,7 @@ class Tally:
         ratios = ", ".join(f"{name} {finding.ratio:.7f}" for name, finding in sorted(self.largest.items()))
         return (
             f"{self.done:,} cases, {self.breaches} breaches, {self.explained} by models' own rounding, "
+            f"{self.coarse} above the float32 bound in bfloat16, "
             f"{rate:.1f} a second, {left:.0f} min left; "
             f"largest |S(D) - S(D')| / C: {ratios}"
         )

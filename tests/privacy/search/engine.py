@@ -13,8 +13,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from dprec.checks.switches import refuse_lacking
 from dprec.gradients import norms
-from dprec.gradients.clipping import Clipping
+from dprec.gradients.clipping import ClippedUsers, Clipping
 from dprec.gradients.contributions import building
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise, most_users, rounding
@@ -42,6 +43,16 @@ class Listening(GaussianNoise):
         self.heard.append((tensor.detach().clone(), std))
 
 
+class Telling(PrivateGradient):
+    """Keeps what it measured of the users."""
+
+    told: list[ClippedUsers]
+
+    def _add(self, sums: Any, recorded: Any) -> ClippedUsers:
+        self.told = [*getattr(self, "told", []), super()._add(sums, recorded)]
+        return self.told[-1]
+
+
 @dataclass
 class Released:
     """One step's sums, in float64, which rows of each table got noise, and what the choice of rows looked at."""
@@ -51,6 +62,7 @@ class Released:
     noised: dict[str, Tensor] = field(default_factory=dict)
     counts: Tensor | None = None  # (rows,) of users, each of norm 1 at most
     shared: Tensor | None = None  # rows that are taken for everybody's
+    clipped: list[ClippedUsers] = field(default_factory=list)  # of each part
 
 
 class Engine:
@@ -58,6 +70,7 @@ class Engine:
 
     def __init__(self, plan: Plan, model: Assembled) -> None:
         self.plan, self.model, self.parameters = plan, model, trained(model)
+        refuse_lacking(model, plan.precision)
         self.clipping = Clipping(plan.mode, plan.max_norm)  # type: ignore[arg-type]
         self.seen: BatchRows | None = None
         strategies = self._strategies()
@@ -73,7 +86,7 @@ class Engine:
         self.noise.heard, self.seen = [], None
         padding = padding_rows(self.model)
         noise = StepNoise(self.noise, 1 / self.rules.gradient_noise, self.expected)  # the gradients' own is 1
-        gradient = PrivateGradient(self.clipping, noise, padding, self.rules)
+        gradient = Telling(self.clipping, noise, padding, self.rules)
         with self.precision(), self._room():
             gradient(self.parameters, self.model.losses, parts)
         sums, noised, heard = {}, {}, iter(self.noise.heard)
@@ -92,7 +105,7 @@ class Engine:
         bound = max(
             [std for _, std in self.noise.heard], default=self.plan.max_norm * (1 + rounding(most_users(self.expected)))
         )
-        released = Released(sums, bound, noised)
+        released = Released(sums, bound, noised, clipped=gradient.told if parts else [])
         if self.seen is not None:
             released.counts, released.shared = self._counts(self.seen), self.seen.shared
         return released

@@ -1,0 +1,83 @@
+"""Sums over many users that float32 cannot hold: parts of a few rows in float32, their sum in float64.
+
+What is added up in float32 is rounded in proportion to how much is there already. Of users who are all alike these
+errors point one way, and who is in the batch decides which rows come together: so they are kept small a user.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.workspace import workspace
+
+TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
+PARTS = 8  # such parts that are added up in float32
+LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache only one at a time
+HELD = 1 << 20  # numbers in parts of smaller sums that are held together
+
+
+class WidePart:
+    """A part of a sum: what is added to `sum` goes to the total with `flush`."""
+
+    def __init__(self, total: Tensor, dtype: torch.dtype) -> None:
+        self.total = total
+        self.sum = total
+        self._users = 0
+        if total.dtype != dtype:
+            like = torch.empty(0, dtype=dtype, device=total.device)
+            self.sum = workspace.take("part of a sum", total.shape, like).zero_()
+
+    def add(self, gradients: Tensor, weight: Tensor) -> None:
+        """Add Σ_u weight[u] · gradients[u], of at most `TOGETHER` users."""
+        self._users += len(gradients)
+        if self._users > TOGETHER:
+            self.flush()
+            self._users = len(gradients)
+        self.sum.view(-1).addmv_(gradients.view(len(gradients), -1).T, weight.to(gradients.dtype))
+
+    def flush(self) -> None:
+        if self.sum is not self.total:
+            self.total.add_(self.sum)
+            self.sum.zero_()
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) that may be wider.
+
+    >>> total = torch.zeros(1, 1, dtype=torch.float64)
+    >>> add_product(total, torch.full((10_000_000, 1), 0.1), torch.ones(10_000_000, 1))
+    >>> round(float(total / 0.1) - 10_000_000)
+    0
+    """
+    if not total.numel():  # as where a strategy has chosen none of the rows
+        return
+    if total.dtype == left.dtype:
+        total.addmm_(left.T, right)
+    elif total.numel() < LARGE:
+        _add_small(total, left, right)
+    else:
+        _add_large(total, left, right)
+
+
+def _add_small(total: Tensor, left: Tensor, right: Tensor) -> None:
+    whole = len(left) - len(left) % TOGETHER
+    step = TOGETHER * max(1, HELD // total.numel())
+    for start in range(0, whole, step):
+        stop = min(start + step, whole)
+        a, b = (x[start:stop].view(-1, TOGETHER, x.shape[1]) for x in (left, right))
+        total += torch.bmm(a.mT, b).sum(0, dtype=total.dtype)
+    if whole < len(left):
+        total += left[whole:].T @ right[whole:]
+
+
+def _add_large(total: Tensor, left: Tensor, right: Tensor) -> None:
+    part, some = (workspace.take(f"{name} of a product", total.shape, left) for name in ("part", "parts"))
+    for first in range(0, len(left), PARTS * TOGETHER):
+        last = min(first + PARTS * TOGETHER, len(left))
+        for start in range(first, last, TOGETHER):
+            rows = slice(start, min(start + TOGETHER, last))
+            torch.mm(left[rows].T, right[rows], out=some if start == first else part)
+            if start > first:
+                some.add_(part)
+        total.add_(some)
