@@ -173,7 +173,7 @@ def _compare_one(
         parts = made(together)
     own_draws, found = draws.by_user, []
     for part in parts:
-        with exactly, SameDraws(len(part), streams) as draws, Tape(parameters, len(part), read=read) as tape:
+        with exactly, SameDraws(part, streams) as draws, Tape(parameters, len(part), read=read) as tape:
             tape.watch(part)
             loss = losses(part)
         tape.backward(loss)

@@ -7,25 +7,30 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Size
 from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
+from dprec.checks.fixed_draws import fixed
+from dprec.gradients.tape import batch_tensors
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in
 
 
 class SameDraws(TorchFunctionMode):
-    """Random numbers that depend on nothing but how many random operations came before; no dropout.
+    """Random numbers that depend on nothing but how many random operations came before, and their place; no dropout.
 
-    The first user of a batch so meets the same negatives and the same noise whoever else is there. `by_user` says
-    whether anything was drawn for each of `users` users, by size, or by other generators than torch's global ones:
-    `streams`, which by default are Python's and NumPy's.
+    A user so meets the same negatives and the same noise whoever else is there, and however long their histories are.
+    `batch` says which rows are a user's; without one there is one user. `by_user` says whether anything was drawn for
+    each user all the same, by size, or by other generators than torch's global ones: `streams`, which by default are
+    Python's and NumPy's. Then only the first user of a batch meets the same.
     """
 
-    def __init__(self, users: int = 1, streams: Streams | None = None) -> None:
+    def __init__(self, batch: Any = None, streams: Streams | None = None) -> None:
         super().__init__()
-        self.users = users
+        self.users = 1 if batch is None else len(batch)
         self.by_user = False
         self._streams = streams or Streams()
+        self._lengths = {t.shape[1] for t in (() if batch is None else batch_tensors(batch)) if t.dim() > 1}
 
     def __enter__(self) -> Any:
         self._kept = torch.random.fork_rng()
@@ -57,9 +62,20 @@ class SameDraws(TorchFunctionMode):
         if operation_name(func) not in RANDOM:
             return func(*args, **kwargs)
         self._restart()
-        drawn = func(*args, **kwargs)
-        self.by_user |= any(t.dim() > 0 and t.shape[0] % self.users == 0 for t in tensors_in(drawn))
+        drawn = fixed(func, tuple(args), kwargs, self._operations, self._own)
+        known = drawn is not NotImplemented
+        if not known:
+            drawn = func(*args, **kwargs)
+        for made in tensors_in(drawn):
+            self.by_user |= made.dim() > 0 and made.shape[0] % self.users == 0 and not (known and self._own(made.shape))
         return drawn
+
+    def _own(self, shape: Size) -> int:
+        """Return how many rows of a tensor of this shape are each user's; 0 where that cannot be told."""
+        if not shape or self.users in self._lengths:  # one for each user, or for each position?
+            return 0
+        own = shape[0] // self.users
+        return own if shape[0] % self.users == 0 and own in {1, *self._lengths} else 0
 
     def _restart(self) -> None:
         self._operations += 1

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from dprec.checks.entropy import Streams
+from dprec.checks.fixed_draws import OF_INPUT
 from dprec.checks.same_draws import SameDraws
 from dprec.gradients.tape import FORM
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
@@ -66,7 +67,7 @@ class InDouble(TorchFunctionMode):
             func = reference.catalogue_softmax
         if func in (Tensor.float, Tensor.bfloat16, Tensor.half):
             func = Tensor.double
-        if name in RANDOM:
+        if name in RANDOM and name not in OF_INPUT:
             return self._drawn(func, name, args, kwargs)
         if (call := look_up_of(func, args, kwargs, self._is_table)) is not None:
             return self._look_up(func, call)

@@ -76,7 +76,7 @@ class Judge:
         with nullcontext() if self._coarse else torch.autocast(self._device, enabled=False):
             own, together, others = (self._recount(parts, read) for parts in (alone, with_user, without))
         found = self._problem_alone(alone, own) or _rounded(together) or self._problem_of_sum(with_user, together)
-        if found is not None or together.by_user:  # each user's draws depend on the user's place, which differs
+        if found is not None or together.by_user or others.by_user:  # draws depend on the user's place, which differs
             return found
         found = self._problem_among(own, together, others, sum(map(len, with_user)))
         if found is not None or not self.low or self._coarse:
@@ -151,7 +151,7 @@ class Judge:
         exactly = torch.autocast(self._device, enabled=False)  # torch's own layers do not all run in bfloat16
         with (
             exactly,
-            SameDraws(len(part), self._streams),
+            SameDraws(part, self._streams),
             SparseLookUps([self._parameters[name] for name in self._tables]),
         ):
             loss = (self._losses(part).double() * weights).sum()

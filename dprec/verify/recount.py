@@ -58,7 +58,7 @@ def recount(
     sums: dict[str, Tensor | RowSum] = {}
 
     def take(part: Any) -> Recorded:
-        with SameDraws(len(part), streams) if same_draws else _AsTheyCome() as draws:
+        with SameDraws(part, streams) if same_draws else _AsTheyCome() as draws:
             recorded = record(parameters, losses, part, read, kept=rules.look)
         found.by_user |= draws.by_user and len(part) > 1
         return recorded

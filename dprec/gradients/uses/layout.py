@@ -168,6 +168,7 @@ def operation_name(function: Callable[..., Any]) -> str:
 RANDOM = {
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial",
     "normal", "poisson", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "log_normal_", "geometric_",
+    "cauchy_", "binomial", "rrelu", "rrelu_", "gumbel_softmax", "_standard_gamma", "_sample_dirichlet",
 }  # fmt: skip
 METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
