@@ -17,7 +17,7 @@ from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 # A sum is rounded differently with and without one of its users, and so are the shares of all others: that one decides
 # the shapes in which they are computed. The noise is made for so much more, of the clipping norm, whoever is there, and
 # for so much for each user that a step may have. Of users all alike, whose differences add up, 2.4e-6 each was seen,
-# where their gradients are as little but rounding as `gradients/clipping` lets them be, and 5e-7 elsewhere.
+# where their gradients are as little but rounding as `gradients/clipping` lets them be, and 8e-7 elsewhere.
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache

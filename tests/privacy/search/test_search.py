@@ -99,15 +99,15 @@ def _norms_of_the_mean_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _rows_that_show_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that the batch touches are added to the chosen ones."""
-    from dprec.sparsity.rows import row_rules
+    from dprec.sparsity.rows import choosing
 
-    counted = row_rules.batch_rows
+    counted = choosing.batch_rows
 
     def shown(*given: Any, **options: Any) -> Any:
         seen = counted(*given, **options)
         return type(seen)(**{**vars(seen), "shared": torch.cat([seen.shared, seen.row]).unique()})
 
-    monkeypatch.setattr(row_rules, "batch_rows", shown)
+    monkeypatch.setattr(choosing, "batch_rows", shown)
 
 
 BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
