@@ -35,7 +35,7 @@ class RowRules:
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.strategies = list(strategies)
-        self._paid = [relative_noise(strategy) for strategy in self.strategies]  # fixed here: σ is split by it once
+        self._paid: list[float] | None = None  # what choices pay, fixed once σ is split by it
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
@@ -76,7 +76,8 @@ class RowRules:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        return math.sqrt(1 + sum(ratio**-2 for ratio in self._paid))
+        paid = map(relative_noise, self.strategies) if self._paid is None else self._paid
+        return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
         return tuple(release for choice in self.choices for release in choice.releases(periods))
@@ -96,6 +97,7 @@ class RowRules:
         """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
         tables, self._module, self._rounding = tables_of(module, trained), module, noise.rounding
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
+        self._paid = [relative_noise(strategy) for strategy in self.strategies]
         for strategy in self.strategies:
             refuse_unfit(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
@@ -201,7 +203,7 @@ class RowRules:
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
         self._touched = set()
-        refuse_repriced(self.strategies, self._paid)
+        refuse_repriced(self.strategies, self._paid or ())
         for choice in self.choices:
             space = choice.space
             among = self._among(space)
