@@ -30,8 +30,10 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, dim: int, floats: 
     shape = {**kernels._tile(dim), "PRECISION": "tf32" if floats == "bf16*" else "ieee"}
     inputs = f"{floats} {floats} i64* fp32* fp32*"
     most = max(
-        shared_memory(kernels.catalogue_softmax_fwd_kernel, inputs + " fp32*" + " i32" * 4, **shape),
-        shared_memory(kernels.catalogue_softmax_bwd_table_kernel, "fp32* " + inputs + " i32" * 6, **shape),
+        shared_memory(kernels.catalogue_softmax_fwd_kernel, inputs + " fp32*" * 2 + " i32" * 4, **shape),
+        shared_memory(
+            kernels.catalogue_softmax_bwd_table_kernel, "fp64* " + inputs + " i32" * 6, PART=kernels.PART, **shape
+        ),
         shared_memory(
             kernels.catalogue_softmax_user_norms_kernel,
             f"fp32* {inputs} i64* i64* i64* {floats}" + " i32" * 6, BI=16, **shape,

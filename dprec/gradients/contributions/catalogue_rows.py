@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, all_of, lengths, listed, zeroed
+from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, listed, zeroed
 from dprec.gradients.contributions.look_ups import Rows, joined
-from dprec_kernels.catalogue_softmax import overlaps, pieces
+from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlaps, pieces, squared_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 
 
@@ -52,12 +52,30 @@ class CatalogueRows(Contribution):
         """Every user's group and place in it."""
         return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
 
+    @property
+    def on_chip(self) -> bool:
+        """Whether norms and sums of all users are one launch each, from what was kept of the forward pass."""
+        return on_chip(self.hidden)
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        """On such a device a kernel takes them, rows read from the same table included."""
+        reads = all_of(Rows, others)
+        if reads is None or not self.on_chip:
+            return None
+        ids, values = self._beside(reads)
+        return lambda: squared_norms(
+            self.hidden, self.table, self.target, self.log_total, self.weight, ids, values, self.padding
+        )
+
+    def _beside(self, reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+        return joined(reads) if reads else (self.target[:, :0], self.hidden[:, :0])
+
     def some_squared_norms(self, others: Sequence[Contribution]) -> list[tuple[Tensor, Tensor]]:
         """The norm follows from the overlaps of a user's softmaxes, rows read from the same table included."""
         reads, known = all_of(Rows, others), [group for group in self.groups if group.products is not None]
         if reads is None or not known:
             return []
-        ids, values = joined(reads) if reads else (self.target[:, :0], self.hidden[:, :0])
+        ids, values = self._beside(reads)
         return [(group.users, self._squared_norms(group, ids, values)) for group in known]
 
     def _squared_norms(self, group: Group, ids: Tensor, values: Tensor) -> Tensor:
@@ -67,6 +85,10 @@ class CatalogueRows(Contribution):
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         each = self.weight * weight.unsqueeze(1)
+        if self.on_chip:
+            hidden, target, log_total = (x.flatten(0, 1) for x in (self.hidden, self.target, self.log_total))
+            add_table_gradient(out, hidden, self.table, target, log_total, each.flatten(), self.padding)
+            return
         for group in self.groups:
             if bool(weight[group.users].any()):
                 pieces.add_group_gradient(
@@ -74,7 +96,7 @@ class CatalogueRows(Contribution):
                 )
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        self.add_weighted(total, weight)  # the kernel adds to wider totals by parts
+        self.add_weighted(total, weight)  # the kernels add to wider totals by parts
 
     def terms(self) -> Tensor:
         """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
@@ -91,7 +113,7 @@ class CatalogueRows(Contribution):
 
     def forget(self, lost: Tensor) -> None:
         for group in self.groups:
-            if bool(lost[group.users].any()):
+            if group.kept is not None and bool(lost[group.users].any()):
                 group.kept = None
         self.hidden = zeroed(self.hidden, lost)
         self.log_total = zeroed(self.log_total, lost)

@@ -12,6 +12,7 @@ from dprec.gradients.contributions.base import Contribution, Places, SquaredNorm
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
+from dprec_kernels.paths import on_card
 from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
@@ -52,7 +53,7 @@ class Outer(Contribution):
         if maps is None:
             return None
         left, right = self._joined(maps)
-        if sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
+        if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
         gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left).zero_()
         for use in (self, *maps):

@@ -10,9 +10,19 @@ from torch.autograd.function import FunctionCtx
 from torch.overrides import handle_torch_function, has_torch_function
 
 from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
-from dprec_kernels.paths import fast
+from dprec_kernels.paths import fast, on_card
 
-__all__ = ["catalogue_softmax", "centred", "for_users", "overlaps", "pieces", "reference"]
+__all__ = [
+    "add_table_gradient",
+    "catalogue_softmax",
+    "centred",
+    "for_users",
+    "on_chip",
+    "overlaps",
+    "pieces",
+    "reference",
+    "squared_norms",
+]
 
 
 LIKE = 4  # a table is centred whose rows' squares are so many times as large as those of their differences
@@ -51,7 +61,14 @@ def for_users(
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
-        loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, padding, longest)
+        path = _fast(hidden)
+        if path is pieces:
+            loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, padding, longest)
+        else:  # all users in one launch; norms and sums are theirs to compute again
+            flat = path.forward_all(hidden.flatten(0, 1), table, target.flatten(), padding)
+            loss, log_total, slope, likeliest = (x.view(*target.shape, *x.shape[1:]) for x in flat)
+            everybody = torch.arange(len(target), device=target.device)
+            groups = [pieces.Group(everybody, target.shape[1], None, None, likeliest)]
     return _KnownSlope.apply(hidden, loss, slope), log_total, groups
 
 
@@ -69,9 +86,32 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
     common = (table.sum(0, dtype=torch.float64) - table[padding]) / others
     size = torch.linalg.vector_norm(table, dtype=torch.float64).square() - table[padding].double().square().sum()
     spread = size - others * common.square().sum()
+    if on_card(table):  # without waiting for the answer
+        return table - torch.where(LIKE * spread < size, common, 0.0).to(table.dtype)
     if not bool(LIKE * spread < size):  # also where something is not a number
         return table
     return table - common.to(table.dtype)
+
+
+def squared_norms(
+    hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
+    ids: Tensor, values: Tensor, padding: int = 0,
+) -> Tensor:  # fmt: skip
+    """Return (B,) in float64 the squared norms of all users' gradients of a table, where this is `on_chip`.
+
+    ids (B, N) and values (B, N, d) are what the same table's rows were read for; hidden (B, T, d) and log_total are
+    those of `for_users`, weight (B, T) the gradient at each loss.
+    """
+    given = hidden, table, target, log_total, weight, ids, values, padding
+    norms: Tensor = _fast(hidden).user_squared_norms(*given)
+    return norms
+
+
+def add_table_gradient(
+    out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int = 0
+) -> None:
+    """Add the gradient of Σ weight · loss for the table, at positions (N,), to `out` (items, d)."""
+    _fast(hidden).add_table_gradient(out, hidden, table, target, log_total, weight, padding)
 
 
 def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,8 +124,13 @@ def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Ten
     return hidden.to(table.dtype), table
 
 
+def on_chip(hidden: Tensor) -> bool:
+    """Whether scores of these vectors are computed again wherever they are needed, by kernels that store none."""
+    return _fast(hidden) is not pieces
+
+
 def _fast(hidden: Tensor) -> ModuleType:
-    """The path for this device; the private one, `for_users`, takes the pieces everywhere."""
+    """Return the path for this device."""
     return fast(__name__, hidden, hidden.dtype.itemsize <= 4 and hidden.shape[-1] <= 512)
 
 

@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dprec_kernels.wide_sum import TOGETHER
+
+PART = TOGETHER  # positions whose shares of the table's gradient are added up in float32
 LARGEST_DIM = 512  # a tile of vectors has to fit on chip
 
 SMALLEST = tl.constexpr(-3.4e38)  # where a running maximum starts: finite, so that exp(start - top) is 0
@@ -19,7 +22,7 @@ SMALLEST = tl.constexpr(-3.4e38)  # where a running maximum starts: finite, so t
 
 @triton.jit
 def catalogue_softmax_fwd_kernel(
-    hidden, table, target, loss, log_total, slope, positions, items, dim, padding,
+    hidden, table, target, loss, log_total, slope, likeliest, positions, items, dim, padding,
     BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program: BN positions against all items."""
@@ -52,6 +55,7 @@ def catalogue_softmax_fwd_kernel(
     sum_of_all = top + tl.log(total)
     cost = tl.where(known, sum_of_all - tl.sum(h * wanted, 1), float("nan"))
     tl.store(loss + n, tl.where(real, cost, 0.0), mask=inside)
+    tl.store(likeliest + n, tl.where(real, 1.0 / total, 0.0), mask=inside)
     tl.store(log_total + n, tl.where(real, sum_of_all, float("inf")), mask=inside)
     down = tl.where(real[:, None], mean / total[:, None] - wanted, 0.0)
     tl.store(slope + at, down, mask=inside[:, None] & (k < dim)[None, :])
@@ -60,19 +64,22 @@ def catalogue_softmax_fwd_kernel(
 @triton.jit
 def catalogue_softmax_bwd_table_kernel(
     out, hidden, table, target, log_total, weight, positions, items, dim, padding, row_stride, column_stride,
-    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: BV rows of the table, all positions."""
+    """One program: BV rows of the table, all positions: PART of them are added up in float32, the parts in float64."""
     v = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)  # [BV]
     k = tl.arange(0, BD)
     e = _vectors(table, v, v < items, k, dim)  # [BV, BD]
-    gradient = _table_gradient(
-        hidden, e, target, log_total, weight, tl.zeros([], tl.int64), positions,
-        v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
-    )  # fmt: skip
+    total = tl.zeros([BV, BD], tl.float64)
+    for start in range(0, positions, PART):
+        gradient = _table_gradient(
+            hidden, e, target, log_total, weight, tl.zeros([], tl.int64) + start, tl.minimum(PART, positions - start),
+            v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
+        )  # fmt: skip
+        total += gradient.to(tl.float64)
     at = v[:, None] * row_stride + k[None, :] * column_stride
     mask = (v < items)[:, None] & (k < dim)[None, :]
-    tl.store(out + at, tl.load(out + at, mask=mask, other=0.0) + gradient, mask=mask)
+    tl.store(out + at, tl.load(out + at, mask=mask, other=0.0).to(tl.float64) + total, mask=mask)
 
 
 @triton.jit
@@ -135,25 +142,31 @@ def forward(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tupl
 
     Positions without a target have log Σ exp = ∞. A target that is no row of the table costs NaN.
     """
+    return forward_all(hidden, table, target, padding)[:3]
+
+
+def forward_all(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what `forward` does, and the largest chance that an item has at each position (N,)."""
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
     loss = torch.empty(count, dtype=torch.float32, device=hidden.device)
     log_total = torch.empty(count, dtype=torch.float32, device=hidden.device)
     slope = torch.empty(count, dim, dtype=torch.float32, device=hidden.device)
+    likeliest = torch.empty_like(loss)
     if count:
         tile = _tile(dim)
         with torch.cuda.device_of(hidden):
             catalogue_softmax_fwd_kernel[(triton.cdiv(count, tile["BN"]),)](
-                hidden, table, target, loss, log_total, slope, count, items, dim, padding,
+                hidden, table, target, loss, log_total, slope, likeliest, count, items, dim, padding,
                 **tile, PRECISION=_precision(hidden, table),
             )  # fmt: skip
-    return loss, log_total, slope
+    return loss, log_total, slope, likeliest
 
 
 def add_table_gradient(
     out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
 ) -> None:
-    """Add the gradient of Σ weight · loss for the table to `out` (V, d), from what `forward` returned."""
+    """Add the gradient of Σ weight · loss for the table to `out` (V, d), float32 or float64, as `forward` left it."""
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
     tile = _tile(dim)
@@ -161,7 +174,7 @@ def add_table_gradient(
         catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]),)](
             out, hidden, table, target, log_total.contiguous(), weight.contiguous(),
             count, items, dim, padding, *out.stride(),
-            **tile, PRECISION=_precision(hidden, table),
+            **tile, PART=PART, PRECISION=_precision(hidden, table),
         )  # fmt: skip
 
 

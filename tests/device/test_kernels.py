@@ -1,0 +1,107 @@
+"""On a card's path, here interpreted, private steps launch the kernels and give the CPU's gradients."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import dprec_kernels
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
+from dprec.privacy.step import PrivateGradient
+from dprec.sparsity import LazyDP
+from tests.device.pretend import DEVICE, LAUNCHED, interpreted
+from tests.device.test_sums import moved
+from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+from tests.models.zoo import MODELS, batch_for
+from tests.sparsity.support import Bags, Run, users
+
+# What each model's step launches beside the noise.
+SOFTMAX = {
+    "catalogue_softmax_fwd_kernel",
+    "catalogue_softmax_user_norms_kernel",
+    "catalogue_softmax_bwd_table_kernel",
+}
+LAUNCHES = {
+    "transformer": SOFTMAX | {"linear_norms_fwd_kernel"},
+    "transformer-untied": SOFTMAX | {"linear_norms_fwd_kernel", "rows_norms_fwd_kernel"},
+    "dpformer": SOFTMAX | {"linear_norms_fwd_kernel"},
+    "spectral-former": {"linear_norms_fwd_kernel"},
+    "gru": SOFTMAX | {"linear_norms_fwd_kernel"},
+    "pctr": {"linear_norms_fwd_kernel", "rows_norms_fwd_kernel"},
+    "scales-and-products": SOFTMAX,
+}
+# What a step of LazyDP launches for its tables: with noise of many steps at once, and replayed.
+OF_TABLES = {
+    True: {"lazy_noise_fwd_kernel", "sparse_update_fwd_kernel"},
+    False: {"row_noise_fwd_kernel"},
+}
+
+inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+
+
+@outside
+def test_training_takes_the_kernels() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+def launched(model: torch.nn.Module, name: str, sigma: float) -> set[str]:
+    """Take one private step by the kernels, and return the names of those."""
+    LAUNCHED.clear()
+    gradient = PrivateGradient(Clipping(), StepNoise(GaussianNoise(1), sigma, 5), padding_rows(model))
+    with interpreted():
+        gradient(trained_parameters(model), model.losses, [moved(batch_for(name, 5))])
+    return set(LAUNCHED)
+
+
+@inside
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_gradients_are_those_of_the_cpu(name: str) -> None:
+    torch.manual_seed(3)
+    model = MODELS[name]()
+    gradient = PrivateGradient(Clipping(), StepNoise(GaussianNoise(1), 0.0, 5), padding_rows(model))
+    there = copy.deepcopy(model).to(DEVICE)
+    gradient(trained_parameters(model), model.losses, [batch_for(name, 5)])
+    found = launched(there, name, 0.0)
+    for (each, exact), parameter in zip(model.named_parameters(), there.parameters(), strict=True):
+        if exact.grad is not None:
+            assert torch.allclose(parameter.grad.cpu(), exact.grad, atol=1e-5), each
+    assert found >= LAUNCHES[name]
+
+
+def launched_for_tables(aggregate: bool) -> set[str]:
+    LAUNCHED.clear()
+    run = Run([LazyDP(aggregate=aggregate)], device=DEVICE)
+    with interpreted():
+        for step in range(2):
+            batch = users(3, seed=step)
+            run.step(Bags(batch.bags.to(DEVICE), batch.ids.to(DEVICE)))
+        run.rules.settle()
+    return set(LAUNCHED)
+
+
+@inside
+@pytest.mark.parametrize("aggregate", OF_TABLES)
+def test_tables_with_debts_take_the_kernels(aggregate: bool) -> None:
+    assert launched_for_tables(aggregate) >= OF_TABLES[aggregate]
+
+
+@inside
+def test_every_kernel_has_a_caller_in_training() -> None:
+    found = {kernel for name in LAUNCHES for kernel in launched(MODELS[name]().to(DEVICE), name, 1.0)}
+    found |= launched_for_tables(True) | launched_for_tables(False)
+    assert found == kernels()
+
+
+def kernels() -> set[str]:
+    """Return the names of all kernels there are."""
+    names = [each.name for each in pkgutil.walk_packages(dprec_kernels.__path__, "dprec_kernels.")]
+    modules = [importlib.import_module(name) for name in names if name.endswith(".triton")]
+    return {name for module in modules for name in vars(module) if name.endswith("_kernel")}
