@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -22,6 +22,30 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     anchor = torch.zeros((), device=value.device, requires_grad=True)
     tapped: Tensor = _Tap.apply(value, anchor, receive)
     return tapped
+
+
+def leaves(value: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors to which a backward pass from `value` would add a gradient.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> [leaf is weight for leaf in leaves(tap(3 * weight, print).sum())]
+    [True]
+    """
+    waiting, met = [value.grad_fn], set()
+    if value.grad_fn is None and value.requires_grad:
+        yield value
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        following = node.next_functions
+        if isinstance(node, _Tap._backward_cls):  # type: ignore[attr-defined]
+            following = following[:1]  # the second is the anchor, to which nothing is added
+        waiting += [next_node for next_node, _ in following]
 
 
 class _Tap(torch.autograd.Function):

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointError
 from dprec.errors import UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.intercept import tap
+from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
@@ -96,6 +96,7 @@ class Tape(TorchFunctionMode):
                 "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
                 "let it depend on one, and on no detached copy"
             )
+        self._refuse_other_leaves(losses)
         held = {name: p.grad for name, p in self.parameters.items()}
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
@@ -110,6 +111,16 @@ class Tape(TorchFunctionMode):
                 f"parameter '{unseen[0]}' got a gradient from a use that the tape did not see: "
                 "use it through torch functions inside losses(batch)"
             )
+
+    def _refuse_other_leaves(self, losses: Tensor) -> None:
+        """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
+        for leaf in leaves(losses):
+            if id(leaf) not in self._names:
+                raise UncoveredUse(
+                    f"losses(batch) follows from a tensor {tuple(leaf.shape)} that requires a gradient and is no "
+                    "trained parameter of the model, so that its gradient would have no noise: make it a parameter of "
+                    "the model, or set its requires_grad to False"
+                )
 
     def trainable(self, value: Any) -> bool:
         return isinstance(value, Tensor) and (id(value) in self._names or expression_of(value) is not None)
@@ -177,6 +188,10 @@ class Tape(TorchFunctionMode):
             raise UncoveredUse(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
                 "row is whose: write it for a batch of users"
+            )
+        if func is Tensor.backward:
+            raise UncoveredUse(
+                "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
             )
         tensors = layout.tensors_in((args, kwargs))
         used = [tensor for tensor in tensors if self.trainable(tensor)]

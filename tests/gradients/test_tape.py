@@ -175,7 +175,7 @@ def test_a_use_the_tape_did_not_see_is_found_afterwards() -> None:
 
 
 def test_a_second_backward_pass_is_refused() -> None:
-    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM, requires_grad=True)
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM)
     with Tape(dict(layer.named_parameters()), USERS) as tape:
         tape.watch([x])
         losses = layer(x).squeeze(1)
@@ -222,3 +222,20 @@ def test_every_form_of_reading_a_table_is_announced(form: Any) -> None:
     with torch.no_grad(), Tape({"w": table.weight}, users=1, read=lambda name, ids: heard.append((name, ids))):
         form(table.weight)
     assert ("w", None) in heard
+
+
+@pytest.mark.parametrize("own_pass", [False, True])
+def test_no_other_tensor_gets_a_gradient(own_pass: bool) -> None:
+    """A parameter of the loss, as metric learning has them, would be trained by gradients without noise."""
+    scale = torch.ones(DIM, requires_grad=True)
+
+    def use(parts: Parts, x: Tensor, ids: Tensor) -> Tensor:
+        other = (x * scale).sum((1, 2))
+        if own_pass:
+            other.sum().backward()
+            other = other.detach()
+        return parts.mix(x).sum((1, 2)) + other
+
+    with pytest.raises(UncoveredUse, match="have no noise"):
+        run(use)
+    assert scale.grad is None
