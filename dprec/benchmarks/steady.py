@@ -49,7 +49,7 @@ class LookUps:
     def chances(self) -> Tensor:
         """Return the chance (1 + ids,) of each row of a table to be read in a step; row 0 is padding.
 
-        >>> LookUps(1, tables=1, ids=4).chances().tolist()
+        >>> [round(chance, 6) for chance in LookUps(1, tables=1, ids=4).chances().tolist()]
         [0.0, 0.25, 0.25, 0.25, 0.25]
         """
         one = torch.full((1 + self.ids,), (0.1 if self.hot < 1 else 1.0) / self.ids, dtype=torch.float64)

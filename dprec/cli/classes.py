@@ -83,7 +83,12 @@ def _import(name: str, where: str) -> Any:
             f"{where}: no module {error.name!r} for the class {name}; run from the folder that holds it"
         ) from None
     if not hasattr(module, attribute):
-        names = [key for key, value in vars(module).items() if isinstance(value, type)]
+        # A package that loads its classes on demand lists them in __all__ alone.
+        names = [
+            key
+            for key in getattr(module, "__all__", None) or list(vars(module))
+            if isinstance(getattr(module, key, None), type)
+        ]
         close = difflib.get_close_matches(attribute, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "look for a typo"
         raise UserError(f"{where}: {module_name} has no class {attribute!r}; {hint}")

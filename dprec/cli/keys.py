@@ -141,7 +141,9 @@ def _owners(cls: type | None, name: str) -> list[str]:
     """The package's other classes that take an argument of this name."""
     for base, module in ((pl.LightningDataModule, dprec.data), (pl.LightningModule, dprec.models)):
         if cls is not None and issubclass(cls, base):
-            classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
+            # A package that loads its classes on demand lists them in __all__ alone.
+            found = [getattr(module, key) for key in getattr(module, "__all__", None) or list(vars(module))]
+            classes = [value for value in found if isinstance(value, type) and issubclass(value, base)]
             return [other.__name__ for other in classes if name in parameters(other) and not unwritten(other)]
     return []
 

@@ -23,7 +23,7 @@ class Noise(GaussianNoise):
     (True, True)
     """
 
-    _calls = 0
+    _streams = 0
 
     def at(self, step: int) -> Noise:
         super().at(step)
@@ -31,8 +31,8 @@ class Noise(GaussianNoise):
 
     def fresh(self) -> Noise:
         """Return self with a stream that no earlier call used."""
-        self._calls += 1
-        return self.at(self._calls)
+        self._streams += 1
+        return self.at(self._streams)
 
     def gaussian(self, size: int, std: float) -> np.ndarray:
         """Return N(0, std²) in every entry."""
