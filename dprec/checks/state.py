@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,6 +126,15 @@ def refuse_changed(before: State, after: State) -> None:
                 "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
                 "optimizer"
             )
+
+
+@contextmanager
+def unchanged(module: nn.Module, owing: Collection[int] = (), losses: Any = None) -> Iterator[None]:
+    """Refuse a module, or its `losses`, that changes in here, where losses are run on users before a step is taken."""
+    seed = secrets.randbits(32)
+    before = state_of(module, owing, seed, losses)
+    yield
+    refuse_changed(before, state_of(module, owing, seed, losses))
 
 
 def _pieces(words: np.ndarray) -> list[np.ndarray]:

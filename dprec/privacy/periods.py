@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import nn
 
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
+from dprec.checks.state import unchanged
 from dprec.gradients.parameters import trained_parameters
 from dprec.sparsity.rows.counts import Losses, Users
 from dprec.sparsity.rows.row_rules import RowRules
@@ -21,8 +22,19 @@ class Periods:
         self._sampling, self._rules = sampling, rules
         self._now: int | None = None  # the period of the last step that this process took
 
-    def enter(self, step: int, everybody: Users, module: nn.Module, losses: Losses, sums: ExactSums) -> None:
-        """At the start of a period, whose batch comes next, let strategies look at it."""
+    def enter(
+        self,
+        step: int,
+        everybody: Users,
+        module: nn.Module,
+        losses: Losses,
+        sums: ExactSums,
+        owing: Collection[int] = (),
+    ) -> None:
+        """At the start of a period, whose batch comes next, let strategies look at it.
+
+        `owing` are the ids of tables that pay noise as they are read.
+        """
         period = self._sampling.period_of(step)
         if period is None:
             return
@@ -30,7 +42,8 @@ class Periods:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
             periods = len(self._sampling.periods)
-            self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
+            with unchanged(module, owing, losses):
+                self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
 
 
 class UsersOfAPeriod:

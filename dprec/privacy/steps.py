@@ -15,7 +15,7 @@ from dprec.checks.bypass import refuse_model, refuse_other_gradients, refuse_own
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
-from dprec.checks.state import Unchanged
+from dprec.checks.state import Unchanged, unchanged
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
@@ -58,7 +58,8 @@ class PrivateSteps(OfTheRun, Gate):
         noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, noise, run.clipping.max_norm)
         if run.steps == 0:
-            rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
+            with unchanged(module, losses=trained.losses):
+                rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
@@ -77,7 +78,8 @@ class PrivateSteps(OfTheRun, Gate):
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
         self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
-        self._periods.enter(self.run.steps, self._loading, self.trained.module, self.trained.losses, self.descent.sums)
+        module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
+        self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._loading.hold(batch)
         self._unchanged.begin()
         if not self.run.noise.seeded:

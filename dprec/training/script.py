@@ -19,6 +19,7 @@ from dprec.accounting.terms import refuse_change
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.same_draws import SameDraws
+from dprec.checks.state import unchanged
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
@@ -259,8 +260,9 @@ class Training(OfTheRun):
 
     def _refuse_autocast(self, part: Any) -> None:
         self._watched = True
-        with SameDraws(streams=self._loading.streams):
-            refuse_autocast_within(self.trained.losses, part, next(iter(self.trained.module.parameters())).device.type)
+        module, losses = self.trained.module, self.trained.losses
+        with unchanged(module, self._owing(), losses), SameDraws(streams=self._loading.streams):
+            refuse_autocast_within(losses, part, next(iter(module.parameters())).device.type)
 
     def _refuse_skipped(self) -> None:
         if self._phase == "drawn":
@@ -275,8 +277,12 @@ class Training(OfTheRun):
             )
 
     def _look(self) -> Held:
+        return held(self.trained.module, self._owing())
+
+    def _owing(self) -> list[int]:
+        """Return the ids of tables that pay noise as they are read."""
         rules, trained = self.run.rules, trained_parameters(self.trained.module)
-        return held(self.trained.module, [id(p) for name, p in trained.items() if rules.defer and rules.over(name)])
+        return [id(p) for name, p in trained.items() if rules.defer and rules.over(name)]
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth += 1

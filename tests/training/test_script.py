@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dprec import Privacy, private
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
+from dprec.sparsity import FEST
 from dprec.training.script import Training
 from tests.privacy.support import data, fit, model
 
@@ -479,3 +480,28 @@ def test_a_private_loader_of_ones_own_is_taken_whole() -> None:
         run.step(batch)
     with pytest.raises(UserError, match="leave out expected_batch"):
         training(users=loader)
+
+
+class Scaled(Sorter):
+    """Takes its scale from the first batch that it sees."""
+
+    def __init__(self, table: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4) if table else None
+        self.register_buffer("mean", torch.zeros(4))
+        self.ready = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.mean, self.ready = torch.from_numpy(x.numpy().mean(0)), True
+        x = x - self.mean
+        return super().forward(x if self.table is None else x + self.table(x[:, 0].abs().long() % 10))
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_scale_taken_from_the_first_batch_is_refused(table: bool) -> None:
+    """Whatever runs losses first, a look at the precision or a count of look-ups, is itself looked at."""
+    run = training(Scaled(table), sparsity=FEST(keep=5, share=0.1) if table else None)
+    with pytest.raises(UserError, match="changes with the users' data"):
+        take(run)
+    assert run.steps == 0
