@@ -6,8 +6,10 @@ Lightning's loop would have held together: that each batch is stepped once, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -98,7 +100,9 @@ class Training(OfTheRun):
         run.plan(self._batches, total)
         self._steps: PrivateSteps | None = None  # from the first step on
         self._phase: Phase = "idle"
+        self._open: list[Any] | None = None  # the batch last drawn
         self._depth = 0  # of optimizers' steps within steps
+        self._frame: FrameType | None = None  # of the outermost
         self._gradients: PrivateGradients | None = None
         self._after = held(trained.module)
         self._watched = False  # whether losses were seen to keep their precision
@@ -107,7 +111,7 @@ class Training(OfTheRun):
         optimizer: Any = trained.optimizer
         for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
             handle.remove()
-        optimizer._dprec_hooks = (
+        optimizer._dprec_hooks = self._hooks = (
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         )
@@ -142,6 +146,7 @@ class Training(OfTheRun):
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
         """Return the sentence that says what holds so far. `assumptions` are what else is taken as public."""
+        self._refuse_written()
         if not self._written:
             return self.run.guarantee(assumptions)
         units = f"{self.run.sampling.unit}s"
@@ -173,6 +178,9 @@ class Training(OfTheRun):
             raise UserError(
                 "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
             )
+        optimizer: Any = self.trained.optimizer  # look last at what it steps by, and first at where it stepped to
+        optimizer._optimizer_step_pre_hooks.move_to_end(self._hooks[0].id)
+        optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
         device = next(iter(self.trained.module.parameters())).device.type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
@@ -204,8 +212,9 @@ class Training(OfTheRun):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
-        if self._phase in ("filled", "stepping"):
-            raise UserError("a checkpoint between a gradient and its step would not be whole: save after the step")
+        if self._phase != "idle":
+            raise UserError("a checkpoint between a draw and its step would not be whole: save after the step")
+        self._refuse_written()
         run = self.run.state_dict()  # pays what rows owe
         return {"run": run, "total": self._total, "model": identity(self.trained.module), "public": [*self._written]}
 
@@ -241,6 +250,9 @@ class Training(OfTheRun):
         return self._steps
 
     def _pass(self, steps: PrivateSteps) -> Iterator[list[Any]]:
+        if self._phase == "drawn" and self._open is not None:  # left by a loop that ended: the same draw again
+            yield self._open
+        self._refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         for drawn in self.loader:
             if self.run.steps >= steps.descent.last:
@@ -250,12 +262,8 @@ class Training(OfTheRun):
             if not self._watched and isinstance(batch, list) and batch:
                 self._refuse_autocast(batch[0])
             steps.draw(batch)
-            self._phase = "drawn"
-            try:
-                yield batch
-            except GeneratorExit:  # the script leaves its loop
-                self._phase = "idle"
-                raise
+            self._phase, self._open = "drawn", batch
+            yield batch
             self._refuse_skipped()
 
     def _refuse_autocast(self, part: Any) -> None:
@@ -276,6 +284,16 @@ class Training(OfTheRun):
                 "raise expected_batch, and bound memory by max_users"
             )
 
+        if self._phase == "stepping":
+            raise UserError(
+                "optimizer.step() was cut short by an error, so that the model may be half moved: go on from what was "
+                "saved before"
+            )
+
+    def _refuse_written(self) -> None:
+        if self._steps is not None:
+            refuse_written(self._after, self._look())
+
     def _look(self) -> Held:
         return held(self.trained.module, self._owing())
 
@@ -285,10 +303,14 @@ class Training(OfTheRun):
         return [id(p) for name, p in trained.items() if rules.defer and rules.over(name)]
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._phase == "stepping" and not _runs(self._frame):
+            self._refuse_skipped()
         self._depth += 1
         if self._depth > 1:  # an optimizer whose step is another's and more
             return
         try:
+            if next(reversed(optimizer._optimizer_step_pre_hooks)) != self._hooks[0].id:  # type: ignore[attr-defined]
+                raise UserError("a step hook came after training.backward(batch): register it before")
             if any(callable(each) for each in (*args[1:], *kwargs.values())):
                 raise UserError("optimizer.step(closure) asks for a loss of its own: call it without")
             if self._phase != "filled" or self._steps is None or self._gradients is None:
@@ -302,9 +324,17 @@ class Training(OfTheRun):
         except BaseException:
             self._depth = 0
             raise
-        self._phase = "stepping"
+        self._phase, self._frame = "stepping", sys._getframe(1)
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._phase, self._gradients, self._after = "idle", None, self._look()
+            self._phase, self._gradients, self._after, self._frame = "idle", None, self._look(), None
+
+
+def _runs(frame: FrameType | None) -> bool:
+    """Return whether a call is still under way: a step that an error ended is not."""
+    at: FrameType | None = sys._getframe(1)
+    while at is not None and at is not frame:
+        at = at.f_back
+    return at is not None

@@ -505,3 +505,55 @@ def test_a_scale_taken_from_the_first_batch_is_refused(table: bool) -> None:
     with pytest.raises(UserError, match="changes with the users' data"):
         take(run)
     assert run.steps == 0
+
+
+def test_a_batch_that_a_loop_left_is_offered_again() -> None:
+    run = training()
+    first = next(iter(run))
+    with pytest.raises(UserError, match="save after the step"):
+        run.state_dict()
+    again = next(iter(run))
+    assert again is first
+    run.step(again)
+    assert next(iter(run)) is not first
+
+
+def test_a_gradient_without_its_step_is_not_left_behind() -> None:
+    run = training()
+    run.backward(next(iter(run)))
+    with pytest.raises(UserError, match="not followed by optimizer.step"):
+        next(iter(run))
+
+
+def test_after_a_step_that_an_error_ended_no_raw_step_passes() -> None:
+    module = Sorter()
+    optimizer = torch.optim.Adam(module.parameters())
+    run = training(module, optimizer=optimizer)
+    run.backward(next(iter(run)))
+    betas, optimizer.param_groups[0]["betas"] = optimizer.param_groups[0]["betas"], None
+    with pytest.raises(TypeError):
+        optimizer.step()
+    optimizer.param_groups[0]["betas"] = betas
+    with pytest.raises(UserError, match="cut short"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None:
+    module = Sorter()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def hook(*_: Any) -> None:
+        with torch.no_grad():
+            weight = module.network[0].weight
+            (weight if post else weight.grad).add_(1.0)
+
+    register = optimizer.register_step_post_hook if post else optimizer.register_step_pre_hook
+    if not late:
+        register(hook)
+    run = training(module, optimizer=optimizer)
+    if late:
+        register(hook)
+    with pytest.raises(UserError, match="written to" if post else "was changed"):
+        take(run)
