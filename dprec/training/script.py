@@ -259,9 +259,12 @@ class Training(OfTheRun):
                 return
             refuse_written(self._after, self._look())
             batch = self._loading.transfer(drawn)
-            if not self._watched and isinstance(batch, list) and batch:
-                self._refuse_autocast(batch[0])
-            steps.draw(batch)
+            if self._watched or not isinstance(batch, list) or not batch:
+                steps.draw(batch)
+            else:  # the probe comes before the comparison: it says more exactly what is wrong with a model
+                with unchanged(self.trained.module, self._owing(), self.trained.losses):
+                    self._refuse_autocast(batch[0])
+                    steps.draw(batch)
             self._phase, self._open = "drawn", batch
             yield batch
             self._refuse_skipped()
@@ -269,7 +272,7 @@ class Training(OfTheRun):
     def _refuse_autocast(self, part: Any) -> None:
         self._watched = True
         module, losses = self.trained.module, self.trained.losses
-        with unchanged(module, self._owing(), losses), SameDraws(streams=self._loading.streams):
+        with SameDraws(streams=self._loading.streams):
             refuse_autocast_within(losses, part, next(iter(module.parameters())).device.type)
 
     def _refuse_skipped(self) -> None:
