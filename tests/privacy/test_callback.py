@@ -215,7 +215,7 @@ class Unregistered(Zoo):
 
 def test_an_optimizer_with_parameters_of_its_own_is_refused() -> None:
     recommender = Unregistered()
-    with pytest.raises(UserError, match="a parameter whose gradient is not private"):
+    with pytest.raises(UserError, match="requires a gradient and is no trained parameter"):
         fit(Privacy(noise_multiplier=1.0, delta=1e-3), recommender=recommender)
     assert not recommender.extra[0].any()
 
