@@ -105,6 +105,20 @@ class Contribution(ABC):
         part.flush()
 
 
+class OfProducts(Contribution):
+    """A form that is Σ_t left_t rightᵀ_t for each user."""
+
+    left: Tensor  # (B, T, …)
+    right: Tensor  # (B, T, …)
+
+    def forget(self, lost: Tensor) -> None:
+        self.left = zeroed(self.left, lost)
+        self.right = zeroed(self.right, lost)
+
+    def terms(self) -> Tensor:
+        return (lengths(self.left) * lengths(self.right)).sum(1)
+
+
 Form = TypeVar("Form", bound=Contribution)
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, OfProducts, Places, SquaredNorms, all_of, lengths, zeroed
 from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.ordering import distinct, is_among
@@ -117,7 +117,7 @@ class Rows(LookUp):
 
 
 @dataclass
-class SharedRows(LookUp):
+class SharedRows(OfProducts, LookUp):
     """Rows of a table (items, d) that all users read alike, as one matrix: shared negatives. Repeats add up."""
 
     ids: Tensor  # (K,)
@@ -138,13 +138,6 @@ class SharedRows(LookUp):
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         total.index_add_(0, self.ids, self._product(weight, total.dtype))
-
-    def forget(self, lost: Tensor) -> None:
-        self.left = zeroed(self.left, lost)
-        self.right = zeroed(self.right, lost)
-
-    def terms(self) -> Tensor:
-        return (lengths(self.left) * lengths(self.right)).sum(1)
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Others may read these rows too, each for themselves."""
@@ -179,9 +172,7 @@ class SharedRows(LookUp):
 
 def as_look_ups(uses: Iterable[Contribution]) -> list[LookUp] | None:
     """Return a table's uses if it is only looked up; None where one of them is of the whole table."""
-    uses = list(uses)
-    found = [use for use in uses if isinstance(use, LookUp)]
-    return found if len(found) == len(uses) else None
+    return all_of(LookUp, list(uses))  # type: ignore[type-abstract]
 
 
 def joined(reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
@@ -18,7 +18,7 @@ from dprec_kernels.workspace import workspace
 
 
 @dataclass
-class Outer(Contribution):
+class Outer(OfProducts):
     """A linear map's weight (o, i): Σ_t left_t rightᵀ_t, left = output gradient, right = input."""
 
     left: Tensor  # (B, T, o)
@@ -34,13 +34,6 @@ class Outer(Contribution):
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
         add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
-
-    def forget(self, lost: Tensor) -> None:
-        self.left = zeroed(self.left, lost)
-        self.right = zeroed(self.right, lost)
-
-    def terms(self) -> Tensor:
-        return (lengths(self.left) * lengths(self.right)).sum(1)
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Linear maps of the same weight are one, with the positions of all."""
