@@ -66,9 +66,8 @@ class PrivateSteps(OfTheRun, Gate):
         gradient = PrivateGradient(run.clipping, noise, padding_rows(module), rules, self, check)
         std = noise.nominal_std(run.clipping.max_norm / noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
-        owing = [name for name in parameters if rules.defer and rules.over(name)]
-        self._unchanged = Unchanged(module, owing, losses=trained.losses)
-        self._owing = [id(parameters[name]) for name in owing]
+        self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
+        self._owing = [id(table) for table in rules.owing.values()]
         self._before = run.steps
 
     def draw(self, batch: Any) -> None:

@@ -286,7 +286,6 @@ class Training(OfTheRun):
                 "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
                 "raise expected_batch, and bound memory by max_users"
             )
-
         if self._phase == "stepping":
             raise UserError(
                 "optimizer.step() was cut short by an error, so that the model may be half moved: go on from what was "
@@ -302,8 +301,7 @@ class Training(OfTheRun):
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""
-        rules, trained = self.run.rules, trained_parameters(self.trained.module)
-        return [id(p) for name, p in trained.items() if rules.defer and rules.over(name)]
+        return [id(table) for table in self.run.rules.owing.values()]
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._phase == "stepping" and not _runs(self._frame):

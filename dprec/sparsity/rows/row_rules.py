@@ -66,6 +66,11 @@ class RowRules:
         return any(schedule.owes for schedule in self.schedules)
 
     @property
+    def owing(self) -> dict[str, nn.Parameter]:
+        """The tables that pay noise as they are read, so that reading them writes to them; none before `begin`."""
+        return {name: self._tables[name].parameter for name in self._over} if self.defer else {}
+
+    @property
     def broken(self) -> str | None:
         """Why the run is not private, if one of the strategies is not."""
         return next((strategy.broken for strategy in self.strategies if strategy.broken), None)
