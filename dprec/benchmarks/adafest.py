@@ -107,11 +107,11 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 
 def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], steps: int) -> tuple[float, float | None]:
     """Return the mean time of a step after the first one, and how many rows got noise in it."""
-    parameters, noise = dict(module.named_parameters()), StepNoise(GaussianNoise(), 1.0, BATCH)
+    parameters, step_noise = dict(module.named_parameters()), StepNoise(GaussianNoise(), 1.0, BATCH)
     optimizer, rules = SGD(parameters.values(), lr=0.01, fused=True), RowRules([strategy])
-    rules.begin(module, parameters, noise, 1.0)
+    rules.begin(module, parameters, step_noise, 1.0)
     rules.guard(module, optimizer, 0)
-    gradient = PrivateGradient(Clipping("flat", 1.0), noise, rules=rules)
+    gradient = PrivateGradient(Clipping("flat", 1.0), step_noise, rules=rules)
     begin = 0.0
     for number in range(steps + 1):
         if number == 1:

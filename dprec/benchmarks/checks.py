@@ -15,7 +15,7 @@ TOLERANCE = 1e-4  # of the clipped sum's norm; float32 leaves about 1e-6
 
 def clip_error(kind: type[System], ids: int, length: int, batch: SequenceBatch, dim: int, architecture: str) -> float:
     """Return the error of the system's clipped sum; raise `CannotRun` if it is too large."""
-    system = kind(ids, length, users=len(batch), dim=dim, noise=0.0, architecture=architecture)
+    system = kind(ids, length, users=len(batch), dim=dim, noise_multiplier=0.0, architecture=architecture)
     expected = clipped_sum(system, batch)
     middle = len(batch) // 2  # two micro-batches, because a step has several
     system.step([batch.select(range(middle)), batch.select(range(middle, len(batch)))])

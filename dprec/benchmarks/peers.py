@@ -64,8 +64,8 @@ class UserByUser(Peer):
                 norm = torch.stack(torch._foreach_norm(gradients)).norm()
                 torch._foreach_add_(self.sums, gradients, alpha=float(self.scale(norm)))
         for total, parameter in zip(self.sums, parameters, strict=True):
-            if self.noise:
-                total += torch.normal(0.0, self.noise * MAX_NORM, total.shape)
+            if self.noise_multiplier:
+                total += torch.normal(0.0, self.noise_multiplier * MAX_NORM, total.shape)
             parameter.grad = total.div_(self.users)
         self.optimizer.step()
 
@@ -93,7 +93,7 @@ class Opacus(Peer):
         return (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
 
     def _options(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise, "max_grad_norm": MAX_NORM, "expected_batch_size": self.users}
+        return {"noise_multiplier": self.noise_multiplier, "max_grad_norm": MAX_NORM, "expected_batch_size": self.users}
 
 
 class OpacusHooks(Opacus):
@@ -166,7 +166,7 @@ class FastDP(Peer):
 
                 engine = PrivacyEngine(
                     self.plain, batch_size=self.users, sample_size=100 * self.users, epochs=1,
-                    noise_multiplier=self.noise, max_grad_norm=MAX_NORM, loss_reduction="mean",
+                    noise_multiplier=self.noise_multiplier, max_grad_norm=MAX_NORM, loss_reduction="mean",
                 )  # fmt: skip
         except ImportError as error:
             raise CannotRun(f"not installed: {error}") from error

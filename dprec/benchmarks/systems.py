@@ -43,9 +43,15 @@ class System(ABC):
     tied: ClassVar[bool] = True
 
     def __init__(
-        self, ids: int, length: int, users: int, dim: int, noise: float = NOISE, architecture: str = TRANSFORMER
+        self,
+        ids: int,
+        length: int,
+        users: int,
+        dim: int,
+        noise_multiplier: float = NOISE,
+        architecture: str = TRANSFORMER,
     ) -> None:
-        self.ids, self.length, self.users, self.dim, self.noise = ids, length, users, dim, noise
+        self.ids, self.length, self.users, self.dim, self.noise_multiplier = ids, length, users, dim, noise_multiplier
         self.architecture = ARCHITECTURES[architecture]
         torch.manual_seed(0)
         self.build()
@@ -117,7 +123,7 @@ class DprecPrivate(Dprec):
         super().build()
         self.clipping = Clipping("auto-v")
         self.gradient = PrivateGradient(
-            self.clipping, StepNoise(GaussianNoise(), self.noise, self.users), padding_rows(self.recommender)
+            self.clipping, StepNoise(GaussianNoise(), self.noise_multiplier, self.users), padding_rows(self.recommender)
         )
 
     def scale(self, norm: Tensor) -> Tensor:

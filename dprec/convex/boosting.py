@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dprec.convex.losses import Loss
 from dprec.convex.minimum import gradient, risk
-from dprec.convex.noise import Noise
+from dprec.convex.noise import VectorNoise
 from dprec.errors import UserError
 
 
@@ -56,7 +56,7 @@ class Boosting:
 
     def choose(
         self, run: Callable[[], np.ndarray], rows: sparse.csr_array, targets: np.ndarray, loss: Loss,
-        largest_score: float, steepness: float, noise: Noise, rng: np.random.Generator,
+        largest_score: float, steepness: float, noise: VectorNoise, rng: np.random.Generator,
     ) -> np.ndarray:  # fmt: skip
         """Return only the chosen weights: the number of runs would reveal something about the worst run."""
         best, least = np.empty(0), math.inf

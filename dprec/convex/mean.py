@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.noise import Noise, draws
+from dprec.convex.noise import VectorNoise, draws
 from dprec.convex.promise import promise
 from dprec.convex.regimes import choose
 from dprec.convex.rows import bounded_rows
@@ -63,5 +63,5 @@ def private_mean(
     ledger = Ledger()
     if event := release.event("the mean"):
         ledger.record(event)
-    value = release(rows, Noise(seed).at(0), draws(seed))
+    value = release(rows, VectorNoise(seed).at(0), draws(seed))
     return PrivateMean(value, release.name, why, ledger, promise(release.name, ledger, delta, records, seed))

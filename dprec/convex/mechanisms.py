@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dprec.accounting.ledger import Event
 from dprec.convex.design import Design, random_design
-from dprec.convex.noise import Noise, on_grid
+from dprec.convex.noise import VectorNoise, on_grid
 from dprec.convex.projection import project_l1
 from dprec.convex.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
 from dprec.convex.rows import mean_of
@@ -32,14 +32,14 @@ class Gaussian:
     def event(self, what: str) -> Event:
         return Event("gaussian", self.multiplier, what=what)
 
-    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, rows: sparse.csr_array, noise: VectorNoise, rng: np.random.Generator) -> np.ndarray:
         return self.of_mean(mean_of(rows), rows.shape[0], noise)
 
-    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+    def of_mean(self, mean: np.ndarray, records: int, noise: VectorNoise) -> np.ndarray:
         """Return the private version of this mean of `records` rows."""
-        return on_grid(mean + self.noise(len(mean), records, noise), self.scale(records))
+        return on_grid(mean + self.drawn(len(mean), records, noise), self.scale(records))
 
-    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+    def drawn(self, size: int, records: int, noise: VectorNoise) -> np.ndarray:
         return noise.gaussian(size, self.scale(records))
 
     def scale(self, records: int) -> float:
@@ -57,7 +57,7 @@ class Projection(Gaussian):
 
     name = "projection of Gaussian noise"
 
-    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+    def of_mean(self, mean: np.ndarray, records: int, noise: VectorNoise) -> np.ndarray:
         return self.projected(super().of_mean(mean, records, noise))
 
 
@@ -69,7 +69,7 @@ class Laplace(Gaussian):
     def event(self, what: str) -> Event:
         return Event("bounded", self.multiplier, what=what)
 
-    def noise(self, size: int, records: int, noise: Noise) -> np.ndarray:
+    def drawn(self, size: int, records: int, noise: VectorNoise) -> np.ndarray:
         return noise.laplace(size, self.scale(records))
 
     def scale(self, records: int) -> float:
@@ -81,7 +81,7 @@ class LaplaceProjection(Laplace):
 
     name = "projection of Laplace noise"
 
-    def of_mean(self, mean: np.ndarray, records: int, noise: Noise) -> np.ndarray:
+    def of_mean(self, mean: np.ndarray, records: int, noise: VectorNoise) -> np.ndarray:
         return self.projected(super().of_mean(mean, records, noise))
 
 
@@ -100,7 +100,7 @@ class Recovery(Gaussian):
 
     name = "ℓ1-recovery"
 
-    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, rows: sparse.csr_array, noise: VectorNoise, rng: np.random.Generator) -> np.ndarray:
         records, dimension = rows.shape
         wanted = measurements_wanted(records, dimension, self.sparsity, self.epsilon, self.delta)
         if self.design is None and not recovers(wanted, dimension):
@@ -124,7 +124,7 @@ class Zero:
     def event(self, what: str) -> None:
         return None
 
-    def __call__(self, rows: sparse.csr_array, noise: Noise, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, rows: sparse.csr_array, noise: VectorNoise, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(rows.shape[1])
 
 

@@ -15,21 +15,21 @@ _DRAWS = 1 << 61  # the key of draws other than noise; no release has it
 _GRID = 2.0**-20  # of the noise's scale: too coarse to show a float's lowest bits, too fine to matter for the error
 
 
-class Noise(GaussianNoise):
+class VectorNoise(GaussianNoise):
     """Vectors of independent noise, slightly wider than asked for: sums of neighbouring data sets round differently.
 
-    >>> noise = Noise(seed=3)
+    >>> noise = VectorNoise(seed=3)
     >>> bool(2.8 < noise.at(0).gaussian(4000, 3.0).std() < 3.2), bool(4 < noise.at(1).laplace(4000, 3.0).std() < 4.5)
     (True, True)
     """
 
     _streams = 0
 
-    def at(self, step: int) -> Noise:
+    def at(self, step: int) -> VectorNoise:
         super().at(step)
         return self
 
-    def fresh(self) -> Noise:
+    def fresh(self) -> VectorNoise:
         """Return self with a stream that no earlier call used."""
         self._streams += 1
         return self.at(self._streams)

@@ -11,7 +11,7 @@ from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss
 from dprec.convex.minimum import minimum
-from dprec.convex.noise import Noise, on_grid
+from dprec.convex.noise import VectorNoise, on_grid
 from dprec.convex.projection import project_linf
 from dprec.convex.promise import check_budget, gaussian_multiplier, promise
 from dprec.convex.rows import bounded_rows
@@ -96,7 +96,7 @@ class OutputPerturbation(Estimator):
         found = minimum(rows, wanted, loss, self.regularization_, left, order=law.order)
         self.ledger_ = Ledger()
         self.ledger_.record(law.event)
-        noise = Noise(self.seed).at(0)
+        noise = VectorNoise(self.seed).at(0)
         draw = noise.laplace if law.pure else noise.gaussian
         noisy = on_grid(found.weights + draw(self.n_features_in_, self.noise_scale_), self.noise_scale_)
         # No minimum is longer, because its value is at most that of w = 0.

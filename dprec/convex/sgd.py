@@ -15,7 +15,7 @@ from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import Loss, bounded_targets, find_loss
 from dprec.convex.mechanisms import Gaussian, Projection, Recovery
-from dprec.convex.noise import Noise, draws
+from dprec.convex.noise import VectorNoise, draws
 from dprec.convex.promise import check_budget, gaussian_multiplier, promise
 from dprec.convex.regimes import regime
 from dprec.convex.rows import bounded_rows
@@ -96,7 +96,7 @@ class BiasReducedSGD(Estimator):
         rows = bounded_rows(features, self.norm, self.sparsity)
         records, self.n_features_in_ = rows.shape
         wanted = bounded_targets(targets, records, loss)
-        noise, rng = Noise(self.seed), draws(self.seed)
+        noise, rng = VectorNoise(self.seed), draws(self.seed)
         if self.failure is None:
             descent = Descent(self, rows, wanted, loss, self.epsilon, self.delta, noise, rng)
             self.coef_, self.n_steps_, self.ledger_ = descent.run(), descent.steps, descent.ledger
@@ -153,7 +153,7 @@ class Descent:
 
     def __init__(
         self, model: BiasReducedSGD, rows: sparse.csr_array, targets: np.ndarray, loss: Loss, epsilon: float,
-        delta: float, noise: Noise, rng: np.random.Generator,
+        delta: float, noise: VectorNoise, rng: np.random.Generator,
     ) -> None:  # fmt: skip
         self.model, self.rows, self.targets, self.loss, self.noise, self.rng = model, rows, targets, loss, noise, rng
         records = rows.shape[0]

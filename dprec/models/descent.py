@@ -33,7 +33,7 @@ class Descent(Protocol):
         """Computes the sums over all data that a model asks for before training."""
 
     @property
-    def noise(self) -> float:
+    def noise_std(self) -> float:
         """The standard deviation of the noise in each entry of a step's gradient."""
 
     def steps(self, planned: int) -> int:
@@ -65,7 +65,7 @@ class PlainDescent:
 
     gradient: Gradient = field(default_factory=MeanGradient)
     sums: ExactSums = field(default_factory=ExactSums)
-    noise: float = 0.0
+    noise_std: float = 0.0
 
     def steps(self, planned: int) -> int:
         return planned

@@ -94,7 +94,7 @@ class DPFormer(Transformer):
             self._set_errors(item_shares.public_shares(Path(self.frequency_file), ids))
 
     def _set_errors(self, shares: np.ndarray) -> None:
-        error = self.error_scale * self.descent.noise
+        error = self.error_scale * self.descent.noise_std
         self.network.set_error(error)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained

@@ -157,7 +157,7 @@ class Learner(pl.LightningModule):
             self.learning_rate,
             self.weight_decay,
             self.momentum,
-            noise=lambda: self.descent.noise,
+            noise_std=lambda: self.descent.noise_std,
         )
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 

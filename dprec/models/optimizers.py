@@ -90,17 +90,17 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
     """Adam that divides by the size of the gradient without its noise.
 
     Noise of variance s² adds s² to every mean square. If it is the larger part, Adam's steps have the same size in all
-    entries. AdamBC subtracts s², which `noise` returns; without privacy it is 0, and this is Adam. The difference is
-    an estimate, so entries without a signal are divided by `FLOOR` s.
+    entries. AdamBC subtracts s² and gets s from `noise_std`; without privacy it is 0, and this is Adam. The difference
+    is an estimate, so entries without a signal are divided by `FLOOR` s.
     """
 
-    def __init__(self, *args: Any, noise: Callable[[], float], **options: Any) -> None:
+    def __init__(self, *args: Any, noise_std: Callable[[], float], **options: Any) -> None:
         super().__init__(*args, **options)
-        self.noise = noise
+        self.noise_std = noise_std
         self._room = torch.empty(0)  # kept between steps, because fresh memory is slow
 
     def scale(self, square: Tensor, eps: float) -> Tensor:
-        known = self.noise() ** 2
+        known = self.noise_std() ** 2
         return super().scale(square.sub_(known).clamp_(min=FLOOR**2 * known), eps)
 
     @torch.no_grad()
@@ -159,14 +159,14 @@ def make(
     rate: float,
     decay: float,
     momentum: float,
-    noise: Callable[[], float] = lambda: 0.0,
+    noise_std: Callable[[], float] = lambda: 0.0,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer by its name in recipes. `noise` returns the standard deviation of the noise in an entry."""
+    """Return an optimizer by its name in recipes. `noise_std` returns the noise's standard deviation in an entry."""
     if kind not in KINDS:
         raise UserError(f"model.optimizer is '{kind}'; use {', '.join(KINDS)}")
     if momentum and kind != "sgd":
         raise UserError(f"model.momentum is for sgd, but model.optimizer is {kind}: leave one out")
-    own: dict[str, dict[str, Any]] = {"sgd": {"momentum": momentum}, "adam_bc": {"noise": noise}}
+    own: dict[str, dict[str, Any]] = {"sgd": {"momentum": momentum}, "adam_bc": {"noise_std": noise_std}}
     # Fused: one pass over each table, without scratch of the table's size.
     return KINDS[kind](parameters, lr=rate, weight_decay=decay, fused=True, **own.get(kind, {}))
 

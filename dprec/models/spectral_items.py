@@ -137,16 +137,16 @@ class SpectralItems(nn.Module):
         return F.linear(encoded, self.vectors[:-1], self.bias)
 
 
-def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> tuple[np.ndarray, float]:
+def spectral_vectors(upper: np.ndarray, rank: int, noise_std: float) -> tuple[np.ndarray, float]:
     """Return vectors (n, rank) of mean length 1 whose products are the strictly upper-triangular sums, denoised.
 
     Also return the mean standard error of their coordinates from the noise.
 
-    Noise of this standard deviation has eigenvalues up to 2 · noise · √n. Smaller eigenvalues are dropped, larger ones
-    are shrunk to their likely size. The sums do not have an item's product with itself: it is computed from the
+    The noise has eigenvalues up to 2 · noise_std · √n. Smaller eigenvalues are dropped, larger ones are shrunk to their
+    likely size. The sums do not have an item's product with itself: it is computed from the
     vectors, and the vectors are computed again with it, a few times.
 
-    >>> vectors, error = spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise=0.0)
+    >>> vectors, error = spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise_std=0.0)
     >>> vectors.shape, error
     ((4, 2), 0.0)
     """
@@ -154,7 +154,7 @@ def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> tuple[np.nda
     for _ in range(FILLS):
         values, vectors = np.linalg.eigh(products)
         positive = np.maximum(values, 0.0)
-        shrunk = np.sqrt(np.maximum(positive**2 - 4 * noise**2 * len(values), 0.0))
+        shrunk = np.sqrt(np.maximum(positive**2 - 4 * noise_std**2 * len(values), 0.0))
         leading = np.argsort(-shrunk)[:rank]
         described = vectors[:, leading] * np.sqrt(shrunk[leading])
         np.fill_diagonal(products, np.square(described).sum(1))
@@ -163,4 +163,4 @@ def spectral_vectors(upper: np.ndarray, rank: int, noise: float) -> tuple[np.nda
         return described, 0.0
     # To first order, the error of a vector's coordinate k is the noise of its row along eigenvector k, over √value k.
     left = values[leading][shrunk[leading] > 0]
-    return described / mean, float(noise * np.sqrt((1 / left).sum() / rank) / mean)
+    return described / mean, float(noise_std * np.sqrt((1 / left).sum() / rank) / mean)

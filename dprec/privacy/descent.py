@@ -16,7 +16,7 @@ class PrivateDescent:
 
     gradient: PrivateGradient
     sums: NoisySums
-    noise: float  # nominal standard deviation in each entry of a step's gradient
+    noise_std: float  # nominal standard deviation in each entry of a step's gradient
     last: int  # the step after which the budget is spent, of the run's
 
     def steps(self, planned: int) -> int:

@@ -38,14 +38,14 @@ class PrivateGradient:
     def __init__(
         self,
         clipping: Clipping,
-        noise: StepNoise,
+        step_noise: StepNoise,
         padding: Mapping[str, Sequence[int]] | None = None,
         rules: RowRules | None = None,
         gate: Gate | None = None,
         check: StepCheck | None = None,
     ) -> None:
         self.clipping = clipping
-        self.noise = noise
+        self.step_noise = step_noise
         self.padding = padding or {}  # rows of each table that get no noise
         self.rules = rules or RowRules()
         self.gate = gate or Gate()
@@ -57,17 +57,17 @@ class PrivateGradient:
     @property
     def noise_multiplier(self) -> float:
         """That of gradients alone."""
-        return self.noise.multiplier * self.rules.gradient_noise
+        return self.step_noise.multiplier * self.rules.gradient_noise
 
     def __call__(
         self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
     ) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.gate.admit(batch)
-        users = sum(map(len, batch))
-        if users > self.noise.most:
+        users, most = sum(map(len, batch)), self.step_noise.most
+        if users > most:
             raise UserError(
-                f"a step has {users} users where the noise is made for {self.noise.most} at most: expect a larger batch"
+                f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
             )
         losses = of_somebody(losses)
         self.gate.record()
@@ -93,14 +93,15 @@ class PrivateGradient:
                     add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
                 )
             self.check.sums(Summed(parameters, losses, drawn, sums))
-        std, expected = self.noise.std(self.clipping.max_norm, self.rules.gradient_noise), self.noise.expected_batch
+        std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
+        expected = self.step_noise.expected_batch
         for name, total in sums.items():
             parameter = parameters[name]
             self.check.noising(name, total)
             if isinstance(total, RowSum):
                 gradient = self.rules.released(name, total, std).div_(expected)
             else:
-                self.noise.source.add_(total, std)
+                self.step_noise.source.add_(total, std)
                 for row in self.padding.get(name, ()):
                     total[row] = 0.0
                 gradient = self._gradients[name].copy_(total.div_(expected))

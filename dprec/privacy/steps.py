@@ -55,16 +55,16 @@ class PrivateSteps(OfTheRun, Gate):
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
         run.coarse |= any(p.dtype.itemsize < 4 for p in parameters.values())
-        noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
-        rules.begin(module, parameters, noise, run.clipping.max_norm)
+        step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
+        rules.begin(module, parameters, step_noise, run.clipping.max_norm)
         if run.steps == 0:
             with unchanged(module, losses=trained.losses):
                 rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
-        gradient = PrivateGradient(run.clipping, noise, padding_rows(module), rules, self, check)
-        std = noise.nominal_std(run.clipping.max_norm / noise.expected_batch, rules.gradient_noise)
+        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check)
+        std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
         self._owing = [id(table) for table in rules.owing.values()]

@@ -46,7 +46,7 @@ class AdaFEST(RowChoice):
             batch.row,
             self.space.size,
             clip=self.max_contribution,
-            noise=self.sigma,
+            noise_multiplier=self.sigma,
             threshold=self.threshold,
             uniforms=self.noise.uniforms,
             offsets=torch.cat([sizes.new_zeros(1), sizes]),

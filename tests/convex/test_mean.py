@@ -14,7 +14,7 @@ from scipy import sparse
 from dprec.benchmarks.convex_studies.means import drawn_mean, drawn_rows, error
 from dprec.convex import private_mean
 from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection
-from dprec.convex.noise import Noise
+from dprec.convex.noise import VectorNoise
 from dprec.convex.promise import gaussian_multiplier
 from dprec.convex.regimes import regime
 from dprec.convex.rows import bounded_rows, mean_of
@@ -66,7 +66,7 @@ def test_the_gaussian_is_the_analytic_one(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize(("kind", "spread"), [(Gaussian, 1.0), (Laplace, math.sqrt(2) * math.sqrt(3))])
 def test_noise_is_made_for_the_sensitivity(kind: type[Gaussian], spread: float) -> None:
-    found = kind(norm=2.0, sparsity=3, multiplier=1.5).of_mean(np.zeros(200_000), 50, Noise(0).at(0))
+    found = kind(norm=2.0, sparsity=3, multiplier=1.5).of_mean(np.zeros(200_000), 50, VectorNoise(0).at(0))
     assert found.std() == pytest.approx(1.5 * 2 * 2.0 / 50 * spread, rel=0.01)
 
 
@@ -88,8 +88,8 @@ def test_a_mechanism_of_rows_is_that_of_their_mean() -> None:
     rows = sparse_rows(rng, 40, 300, 3)
     for kind in (Gaussian, Projection, Laplace, LaplaceProjection):
         mechanism = kind(1.0, 3, 0.7)
-        expected = mechanism.of_mean(mean_of(rows), 40, Noise(5).at(0))
-        assert (mechanism(rows, Noise(5).at(0), rng) == expected).all()
+        expected = mechanism.of_mean(mean_of(rows), 40, VectorNoise(5).at(0))
+        assert (mechanism(rows, VectorNoise(5).at(0), rng) == expected).all()
 
 
 def test_projection_beats_plain_noise_tenfold_at_a_thousand_records() -> None:

@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 from dprec.convex.design import CosineDesign, Design, GaussianDesign, random_design
 from dprec.convex.mechanisms import Gaussian, Recovery
-from dprec.convex.noise import Noise
+from dprec.convex.noise import VectorNoise
 from dprec.convex.recovery import least_l1, measured_mean, measurements_wanted, recovers
 from dprec.convex.rows import mean_of
 from tests.convex.support import one_hot, sparse_rows
@@ -93,15 +93,15 @@ def test_too_many_measurements_are_plain_noise() -> None:
     rng = np.random.default_rng(6)
     rows = sparse_rows(rng, 200, 100, 2)
     assert not recovers(measurements_wanted(200, 100, 2, 4.0, 1e-6), 100)
-    found = Recovery(1.0, 2, 0.5, 4.0, 1e-6)(rows, Noise(1).at(0), rng)
-    assert (found == Gaussian(1.0, 2, 0.5)(rows, Noise(1).at(0), rng)).all()
+    found = Recovery(1.0, 2, 0.5, 4.0, 1e-6)(rows, VectorNoise(1).at(0), rng)
+    assert (found == Gaussian(1.0, 2, 0.5)(rows, VectorNoise(1).at(0), rng)).all()
 
 
 def test_what_comes_out_too_long_becomes_zero() -> None:
     rng = np.random.default_rng(7)
     rows = sparse_rows(rng, 5, 400, 2)
-    noisy = Recovery(1.0, 2, multiplier=500.0, design=CosineDesign(40, 400, rng))(rows, Noise(1).at(0), rng)
-    quiet = Recovery(1.0, 2, multiplier=0.0, design=CosineDesign(40, 400, rng))(rows, Noise(1).at(0), rng)
+    noisy = Recovery(1.0, 2, multiplier=500.0, design=CosineDesign(40, 400, rng))(rows, VectorNoise(1).at(0), rng)
+    quiet = Recovery(1.0, 2, multiplier=0.0, design=CosineDesign(40, 400, rng))(rows, VectorNoise(1).at(0), rng)
     assert not noisy.any()
     assert 0 < np.linalg.norm(quiet) <= 2
 
@@ -118,7 +118,7 @@ def test_noise_in_the_measurements_is_made_for_rows_half_as_long_again() -> None
 
     seen: list[np.ndarray] = []
     design.__class__ = Seen
-    Recovery(1.0, 2, multiplier=2.0, design=design)(rows, Noise(1).at(0), rng)
+    Recovery(1.0, 2, multiplier=2.0, design=design)(rows, VectorNoise(1).at(0), rng)
     noise = seen[0] - measured_mean(rows, design, 1.5)
     assert noise.std() == pytest.approx(2.0 * 3 * 1.0 / 4, rel=0.05)
 
@@ -126,7 +126,7 @@ def test_noise_in_the_measurements_is_made_for_rows_half_as_long_again() -> None
 def test_recovery_follows_large_entries_through_few_measurements() -> None:
     rng = np.random.default_rng(9)
     rows = one_hot(rng, 4_000, 60_000, 3)
-    found = Recovery(1.0, 3, 4.2, 1.0, 1e-6)(rows, Noise(1).at(0), rng)
-    plain = Gaussian(1.0, 3, 4.2)(rows, Noise(1).at(0), rng)
+    found = Recovery(1.0, 3, 4.2, 1.0, 1e-6)(rows, VectorNoise(1).at(0), rng)
+    plain = Gaussian(1.0, 3, 4.2)(rows, VectorNoise(1).at(0), rng)
     assert np.linalg.norm(found - mean_of(rows)) < 0.5 * np.linalg.norm(plain - mean_of(rows))
     assert np.linalg.norm(found - mean_of(rows)) < 0.5 * np.linalg.norm(mean_of(rows))

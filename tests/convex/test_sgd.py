@@ -91,7 +91,7 @@ def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytes
     monkeypatch.setattr("dprec.convex.mechanisms.project_l1", lambda vector, radius: vector)
     model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=1, step_epsilon=20.0, max_steps=1, seed=0)
     data = sgd.bounded_rows(rows, 1.0, 1), np.zeros(64), Logistic()
-    descent = Descent(model, *data, 100.0, 1e-4, sgd.Noise(0), draws(0))
+    descent = Descent(model, *data, 100.0, 1e-4, sgd.VectorNoise(0), draws(0))
     multiplier = gaussian_multiplier(5.0, 1e-4 / 16)
     outputs = [descent._mean(np.zeros(4_000), np.arange(size))[1:] for size in (4, 16, 16)]
     for size, noise in zip((4, 16, 16), outputs, strict=True):
@@ -117,7 +117,7 @@ def test_a_fresh_run_is_private_and_never_the_same() -> None:
 def test_runs_to_choose_from_do_not_share_noise() -> None:
     rows, targets = easy(64)
     model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=2, max_steps=1, step_epsilon=1.0)
-    noise, rng = sgd.Noise(0), draws(0)
+    noise, rng = sgd.VectorNoise(0), draws(0)
     data = sgd.bounded_rows(rows, 1.0, 2), targets, Logistic()
     found = [
         Descent(model, *data, 100.0, 1e-4, noise, rng)._mean(np.zeros(8), np.arange(64)).tolist() for _ in range(2)
@@ -179,7 +179,7 @@ def test_the_best_run_is_chosen() -> None:
         made.append(np.full(8, float(len(made))))
         return made[-1]
 
-    best = boosting.choose(run, rows, targets, Logistic(), 20.0, 1.0, sgd.Noise(0), np.random.default_rng(3))
+    best = boosting.choose(run, rows, targets, Logistic(), 20.0, 1.0, sgd.VectorNoise(0), np.random.default_rng(3))
     risks = [risk(rows, targets, Logistic(), weights) for weights in made]
     assert best[0] == np.argmin(risks)
 

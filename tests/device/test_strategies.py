@@ -72,7 +72,7 @@ def test_the_rows_of_the_cpu_are_chosen(name: str, optimizer: Any) -> None:
     """Gradients have no noise here, but choices do."""
     runs = both(name, sigma=1.0, optimizer=optimizer, lr=0.1)
     for run in runs:
-        run.gradient.noise = type(run.gradient.noise)(run.noise, 0.0, run.gradient.noise.expected_batch)
+        run.gradient.step_noise = type(run.gradient.step_noise)(run.noise, 0.0, run.gradient.step_noise.expected_batch)
         for strategy in run.rules.strategies:
             strategy.std = 0.0
         if any(isinstance(s, (LazyDP, Dense)) for s in run.rules.strategies):
@@ -153,7 +153,7 @@ def test_state_goes_on_where_it_was() -> None:
         ]
         later = OnDevice(DEVICE, EVERY[name](), **({"momentum": 0.9} if name == "lazydp" else {}))
         later.rules.load_state_dict(state)
-        later.rules.begin(later.module, later.module.trained, later.gradient.noise, 1.0)
+        later.rules.begin(later.module, later.module.trained, later.gradient.step_noise, 1.0)
         later.rules.guard(later.module, later.optimizer, 2)
         assert later.take(2)
 

@@ -28,7 +28,7 @@ def trained(model: Any, name: str, device: torch.device | str, sigma: float = 0.
     gradient = PrivateGradient(Clipping(), StepNoise(GaussianNoise(5), sigma, USERS), padding_rows(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
-        gradient.noise.source.at(step)
+        gradient.step_noise.source.at(step)
         batch = batch_for(name, USERS, seed=step)
         parts = [batch.select(range(0, 3)), batch.select(range(3, USERS))]
         gradient(trained_parameters(model), model.losses, [moved_to(part, device) for part in parts])

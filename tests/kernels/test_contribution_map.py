@@ -37,7 +37,9 @@ def patterns(times: int, seed: int, dense: bool = False) -> Tensor:
         if dense:
             found = reference.contribution_map(users, SIZE, CLIP, NOISE, THRESHOLD, generator)
         else:
-            found = contribution_map(rows, SIZE, clip=CLIP, noise=NOISE, threshold=THRESHOLD, uniforms=from_(generator))
+            found = contribution_map(
+                rows, SIZE, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
+            )
         counts[sum(1 << row for row in found.tolist())] += 1
     return torch.tensor(counts, dtype=torch.float64)
 
@@ -77,7 +79,9 @@ def test_eight_rows_among_many_have_the_same_law() -> None:
     users = (padded(USERS)[:, :, None] + 8 * torch.arange(copies)).masked_fill(padded(USERS)[:, :, None] < 0, -1)
     rows = users.permute(2, 0, 1).flatten(0, 1)
     generator = torch.Generator().manual_seed(0)
-    found = contribution_map(rows, 8 * copies, clip=CLIP, noise=NOISE, threshold=THRESHOLD, uniforms=from_(generator))
+    found = contribution_map(
+        rows, 8 * copies, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
+    )
     assert (found.diff() > 0).all()
     sets = torch.zeros(copies, dtype=torch.int64).index_add_(0, found // 8, 1 << found % 8)
     assert fits(torch.bincount(sets, minlength=256).double(), law()) > 1e-3
@@ -93,7 +97,7 @@ def test_without_noise_it_is_the_dense_map(form: str) -> None:
             for n in torch.randint(0, 9, (30,), generator=generator)
         ]
         exact = reference.contribution_map(lists(users), 12, 1.5, 0.0, 5.3, generator)
-        options = {"clip": 1.5, "noise": 0.0, "threshold": 5.3, "uniforms": from_(generator)}
+        options = {"clip": 1.5, "noise_multiplier": 0.0, "threshold": 5.3, "uniforms": from_(generator)}
         if form == "flat":
             offsets = torch.tensor([0, *itertools.accumulate(map(len, users))])
             found = contribution_map(torch.cat(lists(users)), 12, offsets=offsets, **options)
@@ -124,7 +128,7 @@ def test_a_domain_is_a_map_of_its_own() -> None:
     rows = torch.tensor([[2, 3, 7], [5, 10**12, 8], [10**12, 40, 40], [0, 0, 0]])
     inner = torch.tensor([[0, -1, -1], [1, 3, -1], [3, 2, -1], [-1, -1, -1]])
     for noise, threshold in ((0.0, 1.0), (0.5, 0.4), (2.0, 0.0)):
-        options = {"clip": 1.0, "noise": noise, "threshold": threshold}
+        options = {"clip": 1.0, "noise_multiplier": noise, "threshold": threshold}
         found = contribution_map(
             rows, 10**13, **options, uniforms=from_(torch.Generator().manual_seed(1)), domain=domain, ignore=0
         )
@@ -159,7 +163,12 @@ def test_survivors_are_spread_evenly(monkeypatch: pytest.MonkeyPatch, trials: in
 def test_thresholds_far_away_leave_none_or_all(sigmas: float, least: int, most: int) -> None:
     rows = torch.tensor([[3, 999]])
     found = contribution_map(
-        rows, 1000, clip=0.01, noise=1.0, threshold=0.01 * sigmas, uniforms=from_(torch.Generator().manual_seed(0))
+        rows,
+        1000,
+        clip=0.01,
+        noise_multiplier=1.0,
+        threshold=0.01 * sigmas,
+        uniforms=from_(torch.Generator().manual_seed(0)),
     )
     assert least <= len(found) <= most
     assert pieces.successes(10**15, 1e-300, from_(torch.Generator().manual_seed(0))).tolist() == []
@@ -179,14 +188,14 @@ def test_uniforms_at_their_ends_do_no_harm(uniform: float) -> None:
 
 
 def test_without_noise_nobody_elses_rows_are_there_unless_all_are() -> None:
-    options = {"clip": 1.0, "noise": 0.0, "uniforms": from_(torch.Generator())}
+    options = {"clip": 1.0, "noise_multiplier": 0.0, "uniforms": from_(torch.Generator())}
     rows = torch.tensor([[1, 4]])
     assert contribution_map(rows, 6, threshold=0.0, **options).tolist() == [0, 1, 2, 3, 4, 5]
     assert contribution_map(rows, 6, threshold=1e-9, **options).tolist() == [1, 4]
 
 
 def test_nobody_and_nothing() -> None:
-    options = {"clip": 1.0, "noise": 1.0, "threshold": 9.0, "uniforms": from_(torch.Generator())}
+    options = {"clip": 1.0, "noise_multiplier": 1.0, "threshold": 9.0, "uniforms": from_(torch.Generator())}
     for rows in (torch.empty(0, 3), torch.empty(3, 0), torch.full((2, 2), -1)):
         assert contribution_map(rows.long(), 6, **options).tolist() == []
         assert contribution_map(rows.long(), 0, **options).tolist() == []
@@ -195,7 +204,7 @@ def test_nobody_and_nothing() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    options = {"clip": 1.0, "noise": 1.0, "threshold": 1.0, "uniforms": from_(torch.Generator())}
+    options = {"clip": 1.0, "noise_multiplier": 1.0, "threshold": 1.0, "uniforms": from_(torch.Generator())}
     for wrong in (6, -2):
         with pytest.raises(ValueError, match="from 0 to 5"):
             contribution_map(torch.tensor([[1, wrong]]), 6, **options)

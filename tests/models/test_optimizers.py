@@ -39,7 +39,7 @@ def test_the_noise_is_taken_off_the_mean_square() -> None:
     """Gradients ±3 with a noise of 2 in each: the divisor is √(9 - 4), and half the noise where less is left."""
     for size, noise, divisor in ((3.0, 2.0, 5**0.5), (3.0, 3.0, 1.5), (0.1, 3.0, 1.5)):
         one = torch.nn.Parameter(torch.zeros(1))
-        optimizer = optimizers.make("adam_bc", iter([one]), 1.0, 0.0, 0.0, noise=lambda noise=noise: noise)
+        optimizer = optimizers.make("adam_bc", iter([one]), 1.0, 0.0, 0.0, noise_std=lambda noise=noise: noise)
         one.grad = torch.tensor([size])
         optimizer.step()
         assert one.item() == pytest.approx(-size / divisor, rel=1e-5)
@@ -49,7 +49,7 @@ def test_the_noise_is_taken_off_the_mean_square() -> None:
 def test_rows_that_are_all_there_move_as_a_whole_table(kind: str) -> None:
     whole, rows = parameters()[:1], parameters()[:1]
     for trained, sparse in ((whole, False), (rows, True)):
-        optimizer = optimizers.make(kind, iter(trained), 0.1, 0.0, 0.0, noise=lambda: 0.9)
+        optimizer = optimizers.make(kind, iter(trained), 0.1, 0.0, 0.0, noise_std=lambda: 0.9)
         for gradient, _ in gradients(4):
             trained[0].grad = gradient.to_sparse(1) if sparse else gradient.clone()
             optimizer.step()
@@ -58,12 +58,12 @@ def test_rows_that_are_all_there_move_as_a_whole_table(kind: str) -> None:
 
 def test_state_is_taken_up_again() -> None:
     once, twice = parameters(), parameters()
-    expected = stepped(optimizers.make("adam_bc", iter(once), 0.1, 0.0, 0.0, noise=lambda: 0.5), once, 6)
-    optimizer = optimizers.make("adam_bc", iter(twice), 0.1, 0.0, 0.0, noise=lambda: 0.5)
+    expected = stepped(optimizers.make("adam_bc", iter(once), 0.1, 0.0, 0.0, noise_std=lambda: 0.5), once, 6)
+    optimizer = optimizers.make("adam_bc", iter(twice), 0.1, 0.0, 0.0, noise_std=lambda: 0.5)
     for step, of_step in enumerate(gradients(6)):
         if step == 3:
             state = optimizer.state_dict()
-            optimizer = optimizers.make("adam_bc", iter(twice), 0.1, 0.0, 0.0, noise=lambda: 0.5)
+            optimizer = optimizers.make("adam_bc", iter(twice), 0.1, 0.0, 0.0, noise_std=lambda: 0.5)
             optimizer.load_state_dict(state)
         for parameter, gradient in zip(twice, of_step, strict=True):
             parameter.grad = gradient.clone()
@@ -87,4 +87,4 @@ def test_a_private_run_tells_its_noise() -> None:
     trainer.fit(model, data)
     optimizer = model.optimizers(use_pl_optimizer=False)
     assert isinstance(optimizer, optimizers.AdamBC)
-    assert optimizer.noise() == pytest.approx(2.0 * 0.5 / 20)
+    assert optimizer.noise_std() == pytest.approx(2.0 * 0.5 / 20)

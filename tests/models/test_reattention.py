@@ -279,7 +279,7 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
 def test_errors_follow_from_the_counts() -> None:
     module = data(synthetic_users=500)
     model = small(module)
-    model.descent = PlainDescent(noise=0.01)
+    model.descent = PlainDescent(noise_std=0.01)
     model.prepare(module, ExactSums())
     users = [set(module.training.of(user).tolist()) for user in range(module.training.users)]
     for item in (1, 7, module.items - 1):

@@ -57,7 +57,7 @@ def test_vectors_describe_what_noise_leaves() -> None:
     n, truth = 200, rng.standard_normal((200, 3)) * np.array([3.0, 2.0, 0.02])
     exact = truth @ truth.T
     noisy = np.triu(exact + 0.5 * rng.standard_normal((n, n)), 1)
-    found, _ = spectral_vectors(noisy, rank=8, noise=0.5)
+    found, _ = spectral_vectors(noisy, rank=8, noise_std=0.5)
     assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == 2  # the third is below the noise
     products = found @ found.T
     away = ~np.eye(n, dtype=bool)
@@ -69,8 +69,8 @@ def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
     n, noise = 300, 0.1
     truth = np.linalg.qr(rng.standard_normal((n, 3)))[0] * np.sqrt([90.0, 60.0, 40.0])
     exact = truth @ truth.T
-    before, none = spectral_vectors(np.triu(exact, 1), rank=3, noise=0.0)
-    after, error = spectral_vectors(np.triu(exact + noise * rng.standard_normal((n, n)), 1), rank=3, noise=noise)
+    before, none = spectral_vectors(np.triu(exact, 1), rank=3, noise_std=0.0)
+    after, error = spectral_vectors(np.triu(exact + noise * rng.standard_normal((n, n)), 1), rank=3, noise_std=noise)
     after *= np.sign((before * after).sum(0))
     assert none == 0
     assert np.sqrt(np.square(after - before).mean()) == pytest.approx(error, rel=0.1)
@@ -80,7 +80,7 @@ def test_the_former_starts_as_the_spectral_recommender() -> None:
     module = data()
     options: dict[str, Any] = {"top": 8, "rank": 4, "recent": 3, "max_length": 9}
     former, plain = SpectralFormer(module.items, **options), Spectral(module.items, **options)
-    former.descent = PlainDescent(noise=0.01)
+    former.descent = PlainDescent(noise_std=0.01)
     for model in (former, plain):
         model.prepare(module, ExactSums())
     history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
@@ -94,7 +94,7 @@ def test_the_former_knows_no_errors_without_noise_or_with_scale_0() -> None:
     module = data()
     for scale, noise in ((1.0, 0.0), (0.0, 0.01)):
         model = SpectralFormer(module.items, top=8, rank=4, max_length=9, error_scale=scale)
-        model.descent = PlainDescent(noise=noise)
+        model.descent = PlainDescent(noise_std=noise)
         model.prepare(module, ExactSums())
         torch.nn.init.ones_(model.network.last_norm.weight)
         history = torch.tensor([[3, 4, 5]])

@@ -62,13 +62,13 @@ class Steps:
         self.sampler = PoissonBatches(len(people), expected)
         self.people = people
         self.drawn = Drawn(people.__getitems__, Streams([model, people]))
-        noise = StepNoise(GaussianNoise(), sigma, expected)
+        step_noise = StepNoise(GaussianNoise(), sigma, expected)
         self.rules = RowRules(sparsity)
-        self.rules.begin(model, self.parameters, noise, self.clipping.max_norm)
+        self.rules.begin(model, self.parameters, step_noise, self.clipping.max_norm)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         self.rules.guard(model, self.optimizer, 0)
         self.check = SelfCheck(verify, model, self.parameters, self.clipping, self.rules, self.drawn)
-        self.gradient = PrivateGradient(self.clipping, noise, padding_rows(model), self.rules, check=self.check)
+        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(model), self.rules, check=self.check)
         self._users = iter(())
 
     def step(self, change: Callable[[list[Any]], list[Any]] = as_is) -> None:

@@ -94,10 +94,10 @@ class Run:
         self.noise = GaussianNoise(3) if noise is None else noise
         self.clipping = clipping or Clipping()
         self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)
-        noise = StepNoise(self.noise, sigma, EXPECTED)
-        self.rules.begin(self.module, self.module.trained, noise, self.clipping.max_norm)
+        step_noise = StepNoise(self.noise, sigma, EXPECTED)
+        self.rules.begin(self.module, self.module.trained, step_noise, self.clipping.max_norm)
         self.rules.guard(self.module, self.optimizer, 0)
-        self.gradient = PrivateGradient(self.clipping, noise, padding_rows(self.module), self.rules)
+        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(self.module), self.rules)
 
     def fill(self, *parts: Bags) -> dict[str, Tensor]:
         """Return the gradients of one step, whole."""

@@ -77,9 +77,9 @@ class DeclaresWhatItSaw(Relative):
 
 def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **options: Any) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
-    rules, noise = RowRules([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
-    rules.begin(module, trained(module), noise, 1.0)
-    gradient = PrivateGradient(Clipping(), noise, padding_rows(module), rules, **options)
+    rules, step_noise = RowRules([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
+    rules.begin(module, trained(module), step_noise, 1.0)
+    gradient = PrivateGradient(Clipping(), step_noise, padding_rows(module), rules, **options)
     gradient(trained(module), module.losses, batch)
     released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
     return {name: g.coalesce().indices()[0].tolist() for name, g in released.items() if g.is_sparse}

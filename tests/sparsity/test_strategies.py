@@ -241,13 +241,13 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
     monkeypatch.setattr(ExponentialSelection, "_untouched", seen)
     for expected in (4.0, 20_000.0):
         run, strategy = Run([]), ExponentialSelection(keep=3, max_norm=0.5)
-        noise = StepNoise(GaussianNoise(3), 1.0, expected)
+        step_noise = StepNoise(GaussianNoise(3), 1.0, expected)
         rules = RowRules([strategy])
-        rules.begin(run.module, run.module.trained, noise, 1.0)
+        rules.begin(run.module, run.module.trained, step_noise, 1.0)
         with rules.step():
             rules.choose([record(run.module.trained, run.module.losses, users(4, seed=1))])
         exact = 2 * 0.5 / strategy.epsilon_of_a_draw(strategy.sigma)
-        assert scales[-1] == pytest.approx(exact * (1 + noise.rounding), rel=1e-12)
+        assert scales[-1] == pytest.approx(exact * (1 + step_noise.rounding), rel=1e-12)
     assert scales[1] > 1.05 * scales[0]
 
 

@@ -21,7 +21,7 @@ from dprec.benchmarks.convex_studies.measured import measured
 from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum
-from dprec.convex.noise import Noise
+from dprec.convex.noise import VectorNoise
 from dprec.convex.rows import bounded_rows
 from dprec.data.click_log import FEATURES, NUMBERS
 from dprec.data.click_world import synthetic_clicks
@@ -140,7 +140,7 @@ def multiplier(epsilon: float, rate: float, steps: int) -> float:
 
 def descended(data: Data, steps: int, batch: int, rate: float, sigma: float) -> np.ndarray:
     """Return the weights after steps on noisy sums of gradients; each has at most the norm of its row, at most 1."""
-    rng, noise, weights = np.random.default_rng(0), Noise(0), np.zeros(data.rows.shape[1])
+    rng, noise, weights = np.random.default_rng(0), VectorNoise(0), np.zeros(data.rows.shape[1])
     for step in range(steps):
         who = rng.choice(len(data.clicked), batch, replace=False)
         part = data.rows[who]

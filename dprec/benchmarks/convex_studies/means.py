@@ -16,7 +16,7 @@ from scipy import sparse
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies.measured import measured
 from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery
-from dprec.convex.noise import Noise
+from dprec.convex.noise import VectorNoise
 from dprec.convex.promise import gaussian_multiplier
 from dprec.convex.recovery import measurements_wanted, recovers
 from dprec.convex.regimes import regime
@@ -101,7 +101,7 @@ def by_dimension(n: int, d: int, s: int, rng: np.random.Generator) -> list[Row]:
 
 def error(mechanism: Gaussian, mean: np.ndarray, n: int) -> float:
     """Return the mean ‖ẑ - z̄‖₂ over a few draws of the noise."""
-    found = [np.linalg.norm(mechanism.of_mean(mean, n, Noise(seed).at(0)) - mean) for seed in range(ROUNDS)]
+    found = [np.linalg.norm(mechanism.of_mean(mean, n, VectorNoise(seed).at(0)) - mean) for seed in range(ROUNDS)]
     return float(np.mean(found))
 
 
@@ -110,7 +110,7 @@ def recovery_error(n: int, d: int, s: int, missing: float, rng: np.random.Genera
     mechanism = Recovery(1.0, s, gaussian_multiplier(EPSILON, DELTA), EPSILON, DELTA)
     rows = drawn_rows(n, d, s, rng, missing)
     mean = mean_of(rows)
-    return float(np.mean([np.linalg.norm(mechanism(rows, Noise(k).at(0), rng) - mean) for k in range(rounds)]))
+    return float(np.mean([np.linalg.norm(mechanism(rows, VectorNoise(k).at(0), rng) - mean) for k in range(rounds)]))
 
 
 def drawn_rows(n: int, d: int, s: int, rng: np.random.Generator, missing: float = MISSING) -> sparse.csr_array:

@@ -98,9 +98,11 @@ class RowRules:
         told = "; ".join(strategy.phrase(own * relative_noise(strategy)) for strategy in self.strategies)
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
-    def begin(self, module: nn.Module, trained: Mapping[str, nn.Parameter], noise: StepNoise, max_norm: float) -> None:
+    def begin(
+        self, module: nn.Module, trained: Mapping[str, nn.Parameter], step_noise: StepNoise, max_norm: float
+    ) -> None:
         """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
-        tables, self._module, self._rounding = tables_of(module, trained), module, noise.rounding
+        tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         self._paid = [relative_noise(strategy) for strategy in self.strategies]
         for strategy in self.strategies:
@@ -115,8 +117,9 @@ class RowRules:
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
             own = self.gradient_noise
-            choice = noise.multiplier * own * relative_noise(strategy) if looks(strategy) else 0.0
-            strategy.begin(RowSpace(mine), choice, noise.std(max_norm / noise.expected_batch, own), noise.source)
+            choice = step_noise.multiplier * own * relative_noise(strategy) if looks(strategy) else 0.0
+            std = step_noise.std(max_norm / step_noise.expected_batch, own)
+            strategy.begin(RowSpace(mine), choice, std, step_noise.source)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:

@@ -17,9 +17,9 @@ def contributions(users: list[Tensor], size: int, clip: float) -> Tensor:
 
 
 def contribution_map(
-    users: list[Tensor], size: int, clip: float, noise: float, threshold: float, generator: torch.Generator
+    users: list[Tensor], size: int, clip: float, noise_multiplier: float, threshold: float, generator: torch.Generator
 ) -> Tensor:
     """Return the sorted rows that survive."""
     noisy = contributions(users, size, clip)
-    noisy += noise * clip * torch.randn(size, dtype=torch.float64, generator=generator)
+    noisy += noise_multiplier * clip * torch.randn(size, dtype=torch.float64, generator=generator)
     return (noisy >= threshold).nonzero().squeeze(1)

@@ -85,8 +85,8 @@ class Engine:
         """Sum a batch."""
         self.noise.heard, self.seen = [], None
         padding = padding_rows(self.model)
-        noise = StepNoise(self.noise, 1 / self.rules.gradient_noise, self.expected)  # the gradients' own is 1
-        gradient = Telling(self.clipping, noise, padding, self.rules)
+        step_noise = StepNoise(self.noise, 1 / self.rules.gradient_noise, self.expected)  # the gradients' own is 1
+        gradient = Telling(self.clipping, step_noise, padding, self.rules)
         with self.precision(), self._room():
             gradient(self.parameters, self.model.losses, parts)
         sums, noised, heard = {}, {}, iter(self.noise.heard)
