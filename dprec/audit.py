@@ -23,7 +23,7 @@ def audit(line: CommandLine, console: Console) -> None:
     from dprec.benchmarks.common.figure import pyplot
 
     if not line.recipes:
-        raise UserError("no recipe given: python -m dprec.audit recipes/quickstart.yaml")
+        raise UserError("no recipe given: python -m dprec.audit quickstart")
     canaries = asked_canaries(line)
     minutes = line.take_number("minutes") or 8
     default = Path("runs") / ("audit-" + "+".join(Path(path).stem for path in line.recipes))

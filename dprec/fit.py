@@ -25,7 +25,7 @@ def fit(line: CommandLine, console: Console) -> None:
         return
     run, only_print = folder_to_resume(line), "print_config" in line.switches
     if run is None and not line.recipes:
-        raise UserError("no recipe given: python -m dprec.fit recipes/quickstart.yaml")
+        raise UserError("no recipe given: python -m dprec.fit quickstart")
     if only_print:
         print((parse(line) if run is None else stored_settings(line, run)[0]).to_yaml(), end="")
     elif run is None:

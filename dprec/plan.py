@@ -24,7 +24,7 @@ def plan(line: CommandLine, console: Console) -> None:
             "--items needs --users: without --users both are counted in the data; add it, or leave --items out"
         )
     if not line.recipes:
-        raise UserError("no recipe given: python -m dprec.plan recipes/quickstart.yaml")
+        raise UserError("no recipe given: python -m dprec.plan quickstart")
     planned = RunPlan.of(parse(line), users, items)
     if "json" in line.switches:
         print_json(planned.as_dict())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dprec.cli.shipped import hint, shipped
 from dprec.errors import UserError
 
 SHORT = {"-h": "--help", "-c": "--config", "-k": "--k"}
@@ -96,8 +97,15 @@ class CommandLine:
 
 
 def _recipe(word: str) -> str:
+    """The path of a recipe: a file, or one that comes with dprec, by its name. A file in your folder wins."""
     if Path(word).is_file():
         return word
+    recipes = shipped()
+    if word in recipes:
+        return str(recipes[word])
     if word.endswith(RECIPE_ENDINGS):
-        raise UserError(f"no recipe at {word!r}: give the path of a .yaml file, such as recipes/quickstart.yaml")
-    raise UserError(f"{word!r} is neither a recipe (a .yaml file) nor an option: options are --key value")
+        name = Path(word).stem
+        known = name in recipes
+        instead = f"{name} alone is the one that comes with dprec" if known else "give the path of a .yaml file"
+        raise UserError(f"no recipe at {word!r}: {instead}")
+    raise UserError(f"{word!r} is neither a recipe nor an option; {hint(word)}; options are --key value")

@@ -56,6 +56,7 @@ class Command:
     switches: Sequence[str] = ()
     positionals: str | None = None  # what a word that is not an option means, if not a recipe
     own_process: Callable[[], None] = _nothing  # called first in a process that runs only this command
+    without_words: bool = False  # whether it does something where others show their usage
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """0, 2 after a mistake of the user, 130 after Ctrl-C, 141 if the output's reader has gone."""
@@ -83,7 +84,7 @@ class Command:
 
     def _run(self, words: list[str]) -> None:
         line = CommandLine.read(words, ("help", *self.switches), self.positionals)
-        if "help" in line.switches or not words:
+        if "help" in line.switches or not (words or self.without_words):
             print(self.usage)
             return
         from rich.console import Console  # imported here, so that help does not wait

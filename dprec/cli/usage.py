@@ -10,8 +10,9 @@ usage: dprec COMMAND ...
   recommend RUN       recommend items for a history
   audit RECIPE        test whether training keeps its guarantee
   bench NAME          measure dprec's claims on this machine
+  recipes             list the recipes that come with dprec, or copy one
 
-Each has --help. A first run: dprec fit recipes/quickstart.yaml
+Each has --help. A first run: dprec fit quickstart
 If `dprec` is not on the path, use `python -m dprec.fit ...` and the like.
 """
 
@@ -21,6 +22,7 @@ usage: dprec fit RECIPE [RECIPE ...] [--key value ...]
 
 Trains a recommender or a model of clicks. If the recipe has a privacy block, training is
 differentially private per user, or per record of a click log.
+RECIPE is a .yaml file, or the name of a recipe that comes with dprec (`dprec recipes` lists them).
 Later recipes replace settings of earlier ones; overrides replace both.
 
 run
@@ -211,4 +213,18 @@ The folder holds people's histories and is as private as the log.
 
 example:
   dprec prepare events/ --data.where "rating >= 4"
+"""
+
+RECIPES = """\
+usage: dprec recipes [--json]
+       dprec recipes copy NAME [--out FOLDER]
+
+Lists the recipes that come with dprec, each with its first sentence. `dprec fit NAME` finds one by its name.
+
+  copy NAME            put the recipe beside you, to change it; never over a file
+  --out FOLDER         put it there
+  --json               one JSON object instead of lines
+
+example:
+  dprec recipes copy quickstart
 """

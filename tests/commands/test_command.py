@@ -41,7 +41,7 @@ def test_a_command_is_the_same_by_either_name(name: str, capsys: pytest.CaptureF
 
 
 def test_every_command_is_listed() -> None:
-    assert tuple(re.findall(r"^  (\w+) [A-Z]", usage.COMMANDS, re.M)) == NAMES
+    assert tuple(re.findall(r"^  (\w+) [ A-Z]", usage.COMMANDS, re.M)) == NAMES
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""List the recipes that come with dprec, or copy one: ``python -m dprec.recipes [copy NAME]``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
+from dprec.cli.shipped import first_sentence, recipe_named, shipped
+from dprec.cli.usage import RECIPES
+from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def recipes(line: CommandLine, console: Console) -> None:
+    out = line.take("out")
+    line.refuse_overrides()
+    match line.others:
+        case []:
+            _list(console, as_json="json" in line.switches)
+        case ["copy", name]:
+            copied = _copy(name, Path(out or "."))
+            console.print(f"{copied}: change it, then dprec fit {copied}", soft_wrap=True, highlight=False)
+        case ["copy", *names]:
+            raise UserError(f"copy takes one name, got {len(names)}: dprec recipes copy quickstart")
+        case [word, *_]:
+            raise UserError(f"unknown word {word!r}: give none to list the recipes, or copy NAME")
+
+
+def _list(console: Console, as_json: bool) -> None:
+    described = {name: first_sentence(path) for name, path in shipped().items()}
+    if as_json:
+        print_json(described)
+        return
+    width = max(map(len, described))
+    for name, sentence in described.items():
+        console.print(f"{name:{width}}  {sentence}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _copy(name: str, folder: Path) -> Path:
+    source = recipe_named(name)
+    target = folder / source.name
+    if target.exists():
+        raise UserError(f"{target} exists: rename it, or copy into another folder with --out FOLDER")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}") from None
+    return target
+
+
+main = Command(recipes, RECIPES, switches=("json",), positionals="copy NAME", without_words=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""`dprec recipes` lists and copies the recipes that come with dprec; every command finds them by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.shipped import first_sentence, shipped
+from dprec.fit import main as fit
+from dprec.recipes import main as recipes
+from tests.commands.support import ROOT
+
+
+def test_each_recipe_has_a_line_that_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+    assert all(line.endswith(".") for line in lines)
+    assert recipes(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {name: first_sentence(path) for name, path in shipped().items()}
+
+
+def test_a_sentence_may_run_over_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("# At ε = 0.5 of\n# a log. More.\nseed: 1\n")
+    assert first_sentence(tmp_path / "a.yaml") == "At ε = 0.5 of a log."
+
+
+def test_a_copy_lies_beside_you_and_never_replaces_a_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes(["copy", "quickstart"]) == 0
+    assert Path("quickstart.yaml").read_bytes() == (ROOT / "recipes/quickstart.yaml").read_bytes()
+    Path("quickstart.yaml").write_text("seed: 3")
+    assert recipes(["copy", "quickstart"]) == 2
+    assert Path("quickstart.yaml").read_text() == "seed: 3"
+    assert recipes(["copy", "quickstart", "--out", "new/folder"]) == 0
+    assert Path("new/folder/quickstart.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["copy", "quickstrat"], "did you mean quickstart?"),
+        (["copy", "nothing_like_it"], "`dprec recipes` lists"),
+        (["copy"], "copy takes one name, got 0"),
+        (["copy", "quickstart", "games_gru"], "copy takes one name, got 2"),
+        (["show", "quickstart"], "unknown word 'show'"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert recipes(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert says in told
+    assert told.count("\n") == 1
+
+
+def test_a_name_finds_the_recipe_and_a_file_of_yours_comes_first(here: Path) -> None:
+    assert CommandLine.read(["quickstart"]).recipes == [str(shipped()["quickstart"])]
+    Path("quickstart").write_text("seed: 3")
+    assert CommandLine.read(["quickstart"]).recipes == ["quickstart"]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("quickstrat", "did you mean quickstart?"),
+        ("recipes/quickstart.yaml", "quickstart alone is the one that comes with dprec"),
+        ("mine.yaml", "give the path of a .yaml file"),
+    ],
+)
+def test_a_recipe_that_is_not_there(word: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit([word]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""A wheel, built from the source distribution, does in an empty folder what the checkout does, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.commands.support import ROOT
+
+SOURCES = ("dprec", "kernels", "recipes", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+# Python reads this file when it starts.
+NO_NETWORK = """
+import socket
+
+def refuse(*_):
+    raise RuntimeError("this test has no network")
+
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+"""
+SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build from a copy, since setuptools writes beside the sources."""
+    work = tmp_path_factory.mktemp("built")
+    for name in SOURCES:
+        source, target = ROOT / name, work / "checkout" / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, target)
+    build("build_sdist", work / "checkout", work)
+    with tarfile.open(next(work.glob("*.tar.gz"))) as packed:
+        packed.extractall(work / "unpacked")
+    build("build_wheel", next((work / "unpacked").iterdir()), work)
+    return next(work.glob("*.whl"))
+
+
+def build(what: str, checkout: Path, out: Path) -> None:
+    run = f"from setuptools import build_meta; build_meta.{what}({str(out)!r})"
+    subprocess.run([sys.executable, "-c", run], cwd=checkout, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but the wheel."""
+    target = tmp_path_factory.mktemp("installed")
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
+    subprocess.run(words, check=True, capture_output=True)
+    (target / "sitecustomize.py").write_text(NO_NETWORK)
+    return target
+
+
+def run(installed: Path, here: Path, *words: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dprec", *words], cwd=here, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_wheel_holds_every_recipe_and_the_checkout_keeps_its_folder(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        held = {Path(name).name: packed.read(name).decode() for name in packed.namelist() if name.endswith(".yaml")}
+    assert held == {path.name: path.read_text() for path in (ROOT / "recipes").glob("*.yaml")}
+
+
+def test_the_wheel_is_what_runs(installed: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    for name in ("dprec", "dprec_kernels"):
+        words = [sys.executable, "-c", f"import {name}; print({name}.__file__)"]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert Path(done.stdout).is_relative_to(installed)
+
+
+def test_an_empty_folder_lists_copies_plans_and_trains_the_quickstart(installed: Path, tmp_path: Path) -> None:
+    names = [line.split()[0] for line in run(installed, tmp_path, "recipes").splitlines()]
+    assert names == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+    run(installed, tmp_path, "recipes", "copy", "quickstart")
+    assert (tmp_path / "quickstart.yaml").read_text() == (ROOT / "recipes/quickstart.yaml").read_text()
+    (tmp_path / "quickstart.yaml").unlink()
+    assert json.loads(run(installed, tmp_path, "plan", "quickstart", "--users", "20000", "--json"))["steps"] == 200
+    run(installed, tmp_path, "fit", "quickstart", *SHORT)
+    assert json.loads((tmp_path / "runs/quickstart/1/metrics.json").read_text())["epsilon"] <= 8
