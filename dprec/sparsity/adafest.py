@@ -36,10 +36,6 @@ class AdaFEST(RowChoice):
                 self.refuse(name, value, "give a finite number above 0")
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
 
-    @property
-    def relative_noise(self) -> float:
-        return self.noise_ratio
-
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         sizes = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
         return contribution_map(

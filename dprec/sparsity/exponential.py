@@ -36,10 +36,6 @@ class ExponentialSelection(RowChoice):
                 self.refuse(name, value, "give a finite number above 0")
         self.keep, self.noise_ratio, self.max_norm = keep, noise_ratio, max_norm
 
-    @property
-    def relative_noise(self) -> float:
-        return self.noise_ratio
-
     def epsilon_of_a_draw(self, sigma: float) -> float:
         """The pure ε of each draw that, `keep` times, counts as this noise multiplier."""
         return pure_epsilon(1 / (sigma * math.sqrt(self.keep))) if sigma else math.inf

@@ -85,7 +85,7 @@ def test_a_choice_that_has_not_paid_sees_nothing_of_the_batch() -> None:
         def choose(self, batch: Any, among: Any) -> Any:
             return batch.row.unique()
 
-    with pytest.raises(UserError, match="Curious looks at batches, so its relative_noise must be finite"):
+    with pytest.raises(UserError, match="Curious looks at batches, so its noise_ratio must be finite"):
         Run([Curious()]).step(users(2, seed=0))
 
 

@@ -20,12 +20,12 @@ from dprec_kernels.ordering import distinct, is_among
 
 def looks(strategy: Strategy) -> bool:
     """Whether it chooses by what the batch looks up, which it then pays for in every step."""
-    return relative_noise(strategy) < math.inf
+    return noise_ratio(strategy) < math.inf
 
 
-def relative_noise(strategy: Strategy) -> float:
+def noise_ratio(strategy: Strategy) -> float:
     """Return the noise multiplier of its choices, per noise multiplier of the gradients; ∞ where there is no choice."""
-    return strategy.relative_noise if isinstance(strategy, RowChoice) else math.inf
+    return strategy.noise_ratio if isinstance(strategy, RowChoice) else math.inf
 
 
 def refuse_unfit(strategy: Strategy) -> None:
@@ -35,17 +35,17 @@ def refuse_unfit(strategy: Strategy) -> None:
             f"privacy.sparsity: {type(strategy).__name__} neither chooses rows nor schedules noise: "
             "subclass dprec.sparsity.RowChoice or NoiseSchedule"
         )
-    if not relative_noise(strategy) > 0:
+    if not noise_ratio(strategy) > 0:
         raise _unpaid(cast(RowChoice, strategy))
 
 
 def refuse_repriced(strategies: Sequence[Strategy], paid: Sequence[float]) -> None:
     """Refuse a choice whose noise is no longer what it was when σ was split between choices and gradients."""
     for strategy, ratio in zip(strategies, paid, strict=True):
-        if relative_noise(strategy) != ratio:
+        if noise_ratio(strategy) != ratio:
             raise UserError(
-                f"privacy.sparsity: {type(strategy).__name__}.relative_noise went from {ratio:g} to "
-                f"{relative_noise(strategy):g} while training: fix it in __init__"
+                f"privacy.sparsity: {type(strategy).__name__}.noise_ratio went from {ratio:g} to "
+                f"{noise_ratio(strategy):g} while training: fix it in __init__"
             )
 
 
@@ -81,7 +81,7 @@ class _Unpaid:
 
 def _unpaid(choice: RowChoice) -> UserError:
     name = type(choice).__name__
-    return UserError(f"privacy.sparsity: {name} looks at batches, so its relative_noise must be finite and above 0")
+    return UserError(f"privacy.sparsity: {name} looks at batches, so its noise_ratio must be finite and above 0")
 
 
 def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:

@@ -45,20 +45,18 @@ class RowChoice(Strategy, ABC):
     Where several name a table, each chooses among what the ones before it left.
     """
 
-    @property
-    def relative_noise(self) -> float:
-        """The noise multiplier of the choice in each step, per noise multiplier of the gradients.
+    noise_ratio: float = math.inf
+    """The noise multiplier of the choice in each step, per noise multiplier of the gradients.
 
-        ∞, the default, costs nothing: `choose` then may not look at the batch.
-        """
-        return math.inf
+    ∞ costs nothing: `choose` then may not look at the batch.
+    """
 
     @abstractmethod
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | Touched | None:
         """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.
 
         Padding rows may be among the rows: they stay as they are. That one user moves what is drawn from by no more
-        than `relative_noise` covers is the subclass's to show.
+        than `noise_ratio` covers is the subclass's to show.
         """
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:

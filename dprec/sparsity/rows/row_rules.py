@@ -18,7 +18,7 @@ from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
-from dprec.sparsity.rows.choosing import chosen_rows, looks, refuse_repriced, refuse_unfit, relative_noise
+from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
 from dprec.sparsity.rows.counts import Losses, Users, counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
@@ -81,7 +81,7 @@ class RowRules:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        paid = map(relative_noise, self.strategies) if self._paid is None else self._paid
+        paid = map(noise_ratio, self.strategies) if self._paid is None else self._paid
         return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
@@ -95,7 +95,7 @@ class RowRules:
         if not self.strategies:
             return ""
         own = sigma * self.gradient_noise
-        told = "; ".join(strategy.phrase(own * relative_noise(strategy)) for strategy in self.strategies)
+        told = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.strategies)
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
     def begin(
@@ -104,7 +104,7 @@ class RowRules:
         """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
         tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
-        self._paid = [relative_noise(strategy) for strategy in self.strategies]
+        self._paid = [noise_ratio(strategy) for strategy in self.strategies]
         for strategy in self.strategies:
             refuse_unfit(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
@@ -117,7 +117,7 @@ class RowRules:
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
             own = self.gradient_noise
-            choice = step_noise.multiplier * own * relative_noise(strategy) if looks(strategy) else 0.0
+            choice = step_noise.multiplier * own * noise_ratio(strategy) if looks(strategy) else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
         for name, over in self._over.items():
