@@ -31,10 +31,10 @@ NOTHING = 1e12  # the noise multiplier of an event that costs δ and no ε
 
 
 @dataclass(frozen=True)
-class Partition:
-    """A choice of ids, planned.
+class PrivateCatalogue:
+    """What choosing the ids that a run may name costs, and the choice itself.
 
-    >>> choice = Partition.of(PrivacyBudget(8, 1 / 6040), share=0.1)
+    >>> choice = PrivateCatalogue.of(PrivacyBudget(8, 1 / 6040), share=0.1)
     >>> round(choice.noise_multiplier, 2), round(choice.threshold, 1), len(choice.events)
     (1.68, 9.1, 2)
     """
@@ -47,7 +47,7 @@ class Partition:
             raise ValueError(f"a choice needs noise and a δ, not {self.noise_multiplier} and {self.hidden}")
 
     @classmethod
-    def of(cls, budget: PrivacyBudget, share: float) -> Partition:
+    def of(cls, budget: PrivacyBudget, share: float) -> PrivateCatalogue:
         """Return the choice that a share of a budget pays for."""
         rest = PrivacyBudget(budget.epsilon, budget.delta * (1 - HIDDEN))
         (event,) = release_events(rest, [Release(WHAT, share)]).values()

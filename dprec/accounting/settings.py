@@ -1,4 +1,4 @@
-"""The terms of a private run: everything that its guarantee depends on. A resumed run must not change them."""
+"""The settings of a private run on which its guarantee depends. A resumed run must not change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dprec.accounting.sampling import Sampling
 from dprec.errors import UserError
 
 
-def terms(given: Mapping[str, Any], plan: Plan, noise_seeded: bool) -> dict[str, Any]:
+def run_settings(given: Mapping[str, Any], plan: Plan, noise_seeded: bool) -> dict[str, Any]:
     """Return the given settings and the plan, JSON-able."""
     asked = {f"given_{name}": value for name, value in given.items()}
     own = {"delta": plan.delta, "sigma": plan.sigma, "noise_seeded": noise_seeded}
@@ -19,7 +19,7 @@ def terms(given: Mapping[str, Any], plan: Plan, noise_seeded: bool) -> dict[str,
 
 
 def refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to continue if a term has changed.
+    """Refuse to continue if a setting has changed.
 
     >>> refuse_change({"given_epsilon": 8.0, "users": 6040}, {"epsilon": 8.0, "users": 6039})
     Traceback (most recent call last):

@@ -1,4 +1,6 @@
-"""What is refused before and while a model trains: users who touch each other, ways round the private gradient.
+"""Refusals, before the first step and at each: users who touch each other, ways round the private gradient.
+
+`checks` looks at the model, the data and the training; `verify` computes a step again while the run goes on.
 
 What a model, its data or its training may not do, and which file refuses it:
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
-from dprec.accounting.partition import Partition
 from dprec.accounting.plan import Plan
+from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
-from dprec.accounting.terms import refuse_change, refuse_part, refuse_unrecorded, terms
+from dprec.accounting.settings import refuse_change, refuse_part, refuse_unrecorded, run_settings
 from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
@@ -118,12 +118,12 @@ class PrivateRun(OfTheRun):
         """Whether somebody who knows a seed can redraw the noise or the batches, so that nothing is private."""
         return self.noise.seeded or self.sampling.seeded
 
-    def partition(self, users: int, share: float) -> Partition:
+    def private_catalogue(self, users: int, share: float) -> PrivateCatalogue:
         """Return the choice of ids, among those of so many users, that a share of the budget pays for."""
         if self.epsilon is None:
             raise UserError("a private catalogue is paid for with a share of privacy.epsilon, so give privacy.epsilon")
         delta = self._given["delta"]
-        return Partition.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
+        return PrivateCatalogue.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
 
     def begin_with(self, events: Sequence[Event], on_record: bool = False) -> None:
         """Enter what comes before the plan is made: it is recorded now, unless a checkpoint's ledger has it."""
@@ -160,7 +160,7 @@ class PrivateRun(OfTheRun):
             "ledger": self.ledger.state_dict(),
             "steps": self.steps,
             "coarse": self.coarse,
-            "settings": terms(self._given, self.planned, self.noise.seeded),
+            "settings": run_settings(self._given, self.planned, self.noise.seeded),
             "sparsity": self.rules.state_dict(),
         }
 

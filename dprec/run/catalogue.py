@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
-from dprec.accounting.partition import Partition
+from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.data.histories import visits
 from dprec.errors import UserError
 from dprec.training.callback import Privacy
@@ -23,13 +23,13 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
         if privacy is not None:
             ledger = Ledger()
             ledger.load_state_dict(checkpoint["dprec"]["guarantee"])
-            privacy.begin_with(Partition.recorded(ledger.events), on_record=True)
+            privacy.begin_with(PrivateCatalogue.recorded(ledger.events), on_record=True)
         return
     if privacy is None:
         raise UserError("data.catalogue is private, but no privacy block pays for it: leave it out, or add one")
     found = data.found
     users = len(found.offsets) - 1
-    partition = privacy.partition(int(np.count_nonzero(np.diff(found.offsets))), data.catalogue_share)
-    privacy.begin_with(partition.events)
-    chosen = partition.choose(visits(found), users, len(found.item_ids), privacy.noise)
+    choice = privacy.private_catalogue(int(np.count_nonzero(np.diff(found.offsets))), data.catalogue_share)
+    privacy.begin_with(choice.events)
+    chosen = choice.choose(visits(found), users, len(found.item_ids), privacy.noise)
     data.choose([found.item_ids[place] for place in chosen])

@@ -67,7 +67,7 @@ class RunPlan:
             batches = _batches(settings, users)
             given = tree["data"]["init_args"]
             if given.get("catalogue") == PRIVATE:
-                privacy.begin_with(privacy.partition(users, given["catalogue_share"]).events)
+                privacy.begin_with(privacy.private_catalogue(users, given["catalogue_share"]).events)
         steps = total_steps(settings, batches)
         privacy.plan(batches, steps, _releases(settings, model, data))
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.accounting.ledger import Ledger
-from dprec.accounting.terms import refuse_change
+from dprec.accounting.settings import refuse_change
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.same_draws import SameDraws

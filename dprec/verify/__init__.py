@@ -1,4 +1,6 @@
-"""A run that checks itself while it trains: at random steps, before anything is released.
+"""Re-computation: at random steps a run computes again what it is about to release, and stops if it differs.
+
+What can be told without computing a step again is refused by `checks`.
 
 self_check    what is compared, and when the run stops; called as a `step_check`
 one_share     one drawn user's share: by the engine, among others, and by in_double, which is the truth

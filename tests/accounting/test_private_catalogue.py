@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.ledger import Ledger
-from dprec.accounting.partition import MOST, Partition, _spread
+from dprec.accounting.private_catalogue import MOST, PrivateCatalogue, _spread
 from dprec.accounting.release import unit_sum
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
@@ -45,7 +45,7 @@ def test_of_a_user_with_many_items_the_first_count():
 @pytest.mark.parametrize(("sigma", "hidden"), [(0.6, 1e-3), (1.7, 8e-6), (9.0, 1e-9), (2.0, 0.3)])
 def test_ids_of_one_user_alone_pass_with_the_probability_that_is_paid_for(sigma, hidden):
     """Whatever number of them there are, by the normal law written down anew; and no threshold below would do."""
-    choice = Partition(sigma, hidden)
+    choice = PrivateCatalogue(sigma, hidden)
     passes = [1 - norm.cdf((choice.threshold - 1 / math.sqrt(t)) / choice.std) ** t for t in range(1, MOST + 1)]
     assert max(passes) == pytest.approx(hidden, rel=1e-5, abs=1e-14)
     assert all(choice.leak(t) <= hidden * (1 + 1e-9) for t in range(1, MOST + 1))
@@ -54,7 +54,7 @@ def test_ids_of_one_user_alone_pass_with_the_probability_that_is_paid_for(sigma,
 @pytest.mark.parametrize("alone", [1, 5, MOST, 50 * MOST])
 def test_the_law_of_the_choice_itself(alone):
     """A user with items of their own beside two that everybody has; δ' is large, so that it can be measured."""
-    choice, draws = Partition(2.0, 0.2), 3000
+    choice, draws = PrivateCatalogue(2.0, 0.2), 3000
     users = [[0, 1]] * 100 + [list(range(2, 2 + alone))]
     user, item = rows(users)
     named = 0
@@ -69,7 +69,7 @@ def test_the_law_of_the_choice_itself(alone):
 
 def test_what_it_costs():
     budget = PrivacyBudget(4, 1e-5)
-    whole, tenth = Partition.of(budget, 1.0), Partition.of(budget, 0.1)
+    whole, tenth = PrivateCatalogue.of(budget, 1.0), PrivateCatalogue.of(budget, 0.1)
     assert tenth.noise_multiplier == pytest.approx(whole.noise_multiplier * math.sqrt(10))
     for choice in (whole, tenth):
         assert choice.hidden == pytest.approx(0.05e-5)
@@ -77,7 +77,7 @@ def test_what_it_costs():
         assert (counts.kind, counts.noise_multiplier, alone.kind, alone.delta) == (
             "gaussian", choice.noise_multiplier, "bounded", choice.hidden,
         )  # fmt: skip
-        assert Partition.recorded(choice.events) == choice.events
+        assert PrivateCatalogue.recorded(choice.events) == choice.events
         ledger = Ledger(dict.fromkeys(choice.events, 1))
         assert ledger.epsilon(1e-5) <= 4
         # The δ of both adds up: at less than δ' nothing holds.
@@ -88,5 +88,5 @@ def test_what_it_costs():
 
 def test_nobody_with_enough_in_common_is_one_line():
     with pytest.raises(UserError, match="a private catalogue finds 0 items") as error:
-        Partition(2.0, 1e-9).choose([rows([[0], [1], [2]])], 3, 3, GaussianNoise(0))
+        PrivateCatalogue(2.0, 1e-9).choose([rows([[0], [1], [2]])], 3, 3, GaussianNoise(0))
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from dprec.accounting.partition import Partition
+from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.data import Sequences
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
@@ -62,7 +62,7 @@ def test_it_is_paid_for_said_and_has_what_many_users_met(log: Path, here: Path, 
 def test_a_resumed_run_does_not_ask_again(log: Path, here: Path) -> None:
     fit_and_die(3, [str(log), "--checkpoint_every", "2", "--out", "run"])
     assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
-    with mock.patch.object(Partition, "choose", side_effect=AssertionError):
+    with mock.patch.object(PrivateCatalogue, "choose", side_effect=AssertionError):
         assert fit(["--resume", "run"]) == 0
     events = strict(here / "run/privacy.json")["events"]
     assert [event["count"] for event in events] == [1, 1, 4]
@@ -76,7 +76,7 @@ def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
 
     recorded: list[int] = []
 
-    def look(self: Partition, *_: object) -> None:
+    def look(self: PrivateCatalogue, *_: object) -> None:
         recorded.append(len(seen[0].ledger.events))
         raise Stopped
 
@@ -86,7 +86,7 @@ def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
     begin = Privacy.begin_with
     with (
         mock.patch.object(Privacy, "begin_with", lambda self, *a: (seen.append(self), begin(self, *a))[1]),
-        mock.patch.object(Partition, "choose", look),
+        mock.patch.object(PrivateCatalogue, "choose", look),
         pytest.raises(Stopped),
     ):
         fit([str(log)])
@@ -124,7 +124,7 @@ def test_what_cannot_be_paid_for_is_one_line(
 
 
 def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixture) -> None:
-    with mock.patch.object(Partition, "choose", side_effect=AssertionError):
+    with mock.patch.object(PrivateCatalogue, "choose", side_effect=AssertionError):
         assert plan([str(log)]) == 2
         assert "with --users N" in capsys.readouterr().err
         assert plan([str(log), "--users", "200", "--json"]) == 0
