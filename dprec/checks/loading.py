@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from dprec.checks.entropy import FreshWorkers, Streams
 from dprec.errors import UserError
-from dprec.gradients.tape import batch_tensors
+from dprec.gradients.tape import batch_tensors, select_alone, selects
 
 
 class Loading:
@@ -79,6 +79,26 @@ class Loading:
         self.check(batch, users)
         return [part for part in batch if len(part)]
 
+    def alone(self, part: Any, place: int, users: Sequence[int]) -> Any:
+        """Return the batch that one user of a micro-batch is alone; these users are in the step.
+
+        A row of a batch that has no `select` may be as long as others' histories ask for. So it is taken only if the
+        data makes the same of one of the users alone.
+        """
+        own = select_alone(part, place)
+        if selects(part):
+            return own
+        for user in users:
+            made = self.of([user])
+            if alike(made, [own]):
+                return made[0]
+        raise UserError(
+            f"a {self.unit}'s gradient is not finite in a {type(getattr(part, 'content', part)).__name__}, and the row "
+            f"alone is not what collate_fn makes of any {self.unit} of the step alone, so others could decide whether "
+            "it counts: let losses(batch) be finite for padding, or make the batch a dataclass with a "
+            "select(users) that leaves others' padding out"
+        )
+
     def check(self, batch: Any, users: Sequence[int]) -> None:
         """Refuse a batch that does not have one row for each of these users."""
         if not isinstance(batch, list):
@@ -111,6 +131,18 @@ class Loading:
         if self._held is not None:
             self._held[0].clear()
             self._held = None
+
+
+def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of micro-batches hold the same numbers; what is no number is the same as itself."""
+    own, others = ([t for part in parts for t in batch_tensors(part)] for parts in (one, other))
+    return len(own) == len(others) and all(_equal(a, b) for a, b in zip(own, others, strict=True))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _rows(part: Any) -> int:

@@ -14,7 +14,7 @@ from dprec.gradients import norms
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Read, Tape, select_users
+from dprec.gradients.tape import Alone, Read, Tape, select_alone
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -134,19 +134,21 @@ def add_clipped(
     return add_rest_alone(add(batch), batch, add)
 
 
-def add_rest_alone(users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers]) -> ClippedUsers:
+def add_rest_alone(
+    users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers], alone: Alone = select_alone
+) -> ClippedUsers:
     """Add those users of a micro-batch one by one who were left out of it, since a gradient was not finite.
 
     Padding is as long as the longest history asks for, and 0 · ∞ there is nobody's own. Whether a user is left out must
-    not depend on others: it is decided where nobody else is.
+    not depend on others: it is decided where nobody else is, in the batch that `alone` gives of a place.
     """
     left_out = (users.scales == 0).nonzero().flatten().tolist()
     if not left_out or len(batch) == 1:
         return users
     norms, scales = users.norms.clone(), users.scales.clone()
     for user in left_out:
-        alone = add(select_users(batch, [user]))
-        norms[user], scales[user] = alone.norms[0], alone.scales[0]
+        own = add(alone(batch, user))
+        norms[user], scales[user] = own.norms[0], own.scales[0]
     return ClippedUsers(users.losses, norms, scales)
 
 

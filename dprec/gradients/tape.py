@@ -38,6 +38,7 @@ CHECKPOINT = (
     "not seen: leave it out and make micro-batches smaller"
 )
 Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
+Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
 
 class Tape(TorchFunctionMode):
@@ -303,11 +304,21 @@ def batch_tensors(batch: Any) -> list[Tensor]:
 
 def select_users(batch: Any, users: Sequence[int]) -> Any:
     """Return the batch that these users alone would be, in this order."""
-    if hasattr(batch, "select") and not isinstance(batch, Tensor):  # a tensor's `select` is another thing
+    if selects(batch):
         return batch.select(users)
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
     return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+
+
+def select_alone(batch: Any, user: int) -> Any:
+    """Return the batch that this user alone would be."""
+    return select_users(batch, [user])
+
+
+def selects(batch: Any) -> bool:
+    """Return whether a batch says itself what it is of some users alone, without anybody's padding."""
+    return hasattr(batch, "select") and not isinstance(batch, Tensor)  # a tensor's `select` is another thing
 
 
 def _blame(known: Layout | None) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
@@ -22,6 +23,10 @@ class Gate:
 
     def admit(self, batch: Sequence[Any]) -> None:
         """Refuse a batch that is not the one that was drawn."""
+
+    def alone(self, part: Any, place: int) -> Any:
+        """Return the batch that a user of a micro-batch is alone."""
+        return select_alone(part, place)
 
     def record(self) -> None:
         """Put on record what is about to be released: noise is drawn afterwards."""
@@ -81,18 +86,20 @@ class PrivateGradient:
         recorded: Iterable[Recorded] = (
             record(parameters, losses, part, read, kept=together and len(parts) > 1) for part in parts
         )
+
+        def again(one: Any) -> ClippedUsers:
+            return self._add(sums, record(parameters, losses, one, read))
+
         with self.rules.step():
             if together:
-                again = partial(record, parameters, losses, read=read, kept=True)
-                parts, recorded = self.rules.broken_alone(parts, list(recorded), again)
+                taken = partial(record, parameters, losses, read=read, kept=True)
+                parts, recorded = self.rules.broken_alone(parts, list(recorded), taken, self.gate.alone)
             self.rules.choose(recorded if isinstance(recorded, list) else ())
             seen = []
             for part, own in zip(parts, recorded, strict=True):
                 clipped = self._add(sums, own)
-                seen.append(
-                    add_rest_alone(clipped, part, lambda one: self._add(sums, record(parameters, losses, one, read)))
-                )
-            self.check.sums(Summed(parameters, losses, drawn, sums))
+                seen.append(add_rest_alone(clipped, part, again, self.gate.alone))
+            self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         for name, total in sums.items():

@@ -87,6 +87,9 @@ class PrivateSteps(OfTheRun, Gate):
     def admit(self, batch: Any) -> None:
         self._loading.refuse_other(batch)
 
+    def alone(self, part: Any, place: int) -> Any:
+        return self._loading.alone(part, place, self._drawn.users)
+
     def record(self) -> None:
         self.run.record()
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from dprec.data.packing import pack
 from dprec.errors import UserError
-from dprec.gradients.tape import batch_tensors, select_users
+from dprec.gradients.tape import batch_tensors
 from dprec.gradients.uses.layout import tensors_in
 
 
@@ -22,17 +22,14 @@ class Rows:
     """A micro-batch that has no length of its own: a tuple, list or mapping of tensors with a row for each user.
 
     >>> part = Rows((torch.zeros(3, 2), torch.ones(3)))
-    >>> len(part), len(part.select([2]))
-    (3, 1)
+    >>> len(part)
+    3
     """
 
     content: Any
 
     def __len__(self) -> int:
         return next((len(tensor) for tensor in tensors_in([self.content]) if tensor.dim()), 0)
-
-    def select(self, users: Sequence[int]) -> Rows:
-        return Rows(select_users(self.content, users))
 
 
 class OfContent:

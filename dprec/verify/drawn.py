@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves
-
 from dprec.checks.entropy import Streams
-from dprec.gradients.tape import batch_tensors
+from dprec.checks.loading import alike
 from dprec.verify.generators import kept
 
 
@@ -38,9 +35,3 @@ class Drawn:
     def differs(self, users: Sequence[int], made: list[Any], readings: int = 1) -> bool:
         """Whether the data of these users is other than this when it is asked for again. No generator is moved."""
         return any(not alike(made, self.parts(users)) for _ in range(readings))
-
-
-def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists of micro-batches hold the same numbers."""
-    own, others = ([t for part in parts for t in tree_leaves(batch_tensors(part))] for parts in (one, other))
-    return len(own) == len(others) and all(torch.equal(a, b) for a, b in zip(own, others, strict=True))

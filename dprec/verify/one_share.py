@@ -15,7 +15,7 @@ from dprec.checks.one_user import SparseLookUps
 from dprec.checks.same_draws import SameDraws
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
-from dprec.gradients.tape import Read
+from dprec.gradients.tape import Alone, Read, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
 from dprec.verify.recount import Counted, Recount, Vector, less, norm, plus, recount, squares
@@ -44,9 +44,10 @@ class Judge:
         clipping: Clipping,
         rules: RowRules,
         streams: Streams,
+        alone: Alone = select_alone,
     ) -> None:
         self._parameters, self._tables, self._losses = parameters, tables, losses
-        self._clipping, self._rules, self._streams = clipping, rules, streams
+        self._clipping, self._rules, self._streams, self._alone = clipping, rules, streams, alone
         self._device = next(iter(parameters.values())).device.type
         self._coarse = any(p.dtype in LOW[1:] for p in parameters.values())
         self.low = self._coarse or torch.is_autocast_enabled(self._device)
@@ -86,7 +87,15 @@ class Judge:
 
     def _recount(self, parts: Sequence[Any], read: Read | None) -> Recount:
         return recount(
-            self._parameters, self._tables, self._losses, parts, self._clipping, self._rules, self._streams, read
+            self._parameters,
+            self._tables,
+            self._losses,
+            parts,
+            self._clipping,
+            self._rules,
+            self._streams,
+            read,
+            alone=self._alone,
         )
 
     def _problem_alone(self, alone: Sequence[Any], own: Recount) -> str | None:

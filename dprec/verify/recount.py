@@ -14,7 +14,7 @@ from dprec.checks.same_draws import SameDraws
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Read
+from dprec.gradients.tape import Alone, Read, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 
@@ -49,6 +49,7 @@ def recount(
     streams: Streams,
     read: Read | None = None,
     same_draws: bool = True,
+    alone: Alone = select_alone,
 ) -> Recount:
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie.
 
@@ -86,12 +87,15 @@ def recount(
             _add(found.total, name, _sparse(rows, values, parameters[name].shape))
         return users
 
+    def again(one: Any) -> ClippedUsers:
+        return add(take(one))
+
     for part in parts:
         taken = [take(part)]
-        pieces = rules.broken_alone([part], taken, take) if rules.look else ([part], taken)
+        pieces = rules.broken_alone([part], taken, take, alone) if rules.look else ([part], taken)
         for one, recorded in zip(*pieces, strict=True):
             _count(found, rules.counted(recorded))
-            found.clipped.append(add_rest_alone(add(recorded), one, lambda alone: add(take(alone))))
+            found.clipped.append(add_rest_alone(add(recorded), one, again, alone))
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()

@@ -109,7 +109,15 @@ class SelfCheck(StepCheck):
             self.checked += 1
             whole = first or secrets.randbelow(WHOLE) == 0
             before = fingerprints(self._module)
-            judge = Judge(step.parameters, self._tables, step.losses, self._clipping, self._rules, self._drawn.streams)
+            judge = Judge(
+                step.parameters,
+                self._tables,
+                step.losses,
+                self._clipping,
+                self._rules,
+                self._drawn.streams,
+                step.alone,
+            )
             left, tries = FIRST if first else 1, 0
             while left and tries < TRIES:
                 case = self._case(step.parts, whole and not tries and not judge.low)
@@ -229,6 +237,7 @@ class SelfCheck(StepCheck):
             self._rules,
             self._drawn.streams,
             same_draws=False,
+            alone=step.alone,
         ).total
         off: dict[str, float] = {}
         for name, total in step.sums.items():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import Alone, select_alone
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Summed:
     losses: Callable[[Any], Tensor]
     parts: Sequence[Any]  # micro-batches
     sums: Mapping[str, Tensor | RowSum]
+    alone: Alone = select_alone
 
     @property
     def users(self) -> int:

@@ -12,7 +12,7 @@ from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import select_users
+from dprec.gradients.tape import Alone, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
@@ -61,7 +61,11 @@ def batch_rows(
 
 
 def broken_alone(
-    tables: Iterable[str], parts: Sequence[Any], recorded: Sequence[Recorded], again: Callable[[Any], Recorded]
+    tables: Iterable[str],
+    parts: Sequence[Any],
+    recorded: Sequence[Recorded],
+    again: Callable[[Any], Recorded],
+    alone: Alone = select_alone,
 ) -> tuple[list[Any], list[Recorded]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
@@ -75,8 +79,8 @@ def broken_alone(
         if len(part) > 1 and bool(broken.any()):
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(broken)
-            all_parts += [select_users(part, [user]) for user in broken.nonzero().flatten().tolist()]
-    all_recorded += [again(alone) for alone in all_parts[len(parts) :]]
+            all_parts += [alone(part, user) for user in broken.nonzero().flatten().tolist()]
+    all_recorded += [again(one) for one in all_parts[len(parts) :]]
     return all_parts, all_recorded
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.errors import MixedUsers
-from dprec.gradients.tape import Tape, select_users
+from dprec.gradients.tape import Tape, batch_tensors, select_users, selects
 from dprec.gradients.uses.layout import layout_of
 from dprec.sparsity.rows.batch_rows import real_pairs
 from dprec.sparsity.rows.row_choice import Counts
@@ -53,7 +53,7 @@ def look_ups(
     """
     before = 0
     for start in range(0, len(users), AT_ONCE):
-        for part in users.of(range(start, min(start + AT_ONCE, len(users)))):
+        for part in _unpadded(users, range(start, min(start + AT_ONCE, len(users)))):
             user, row = _looked_up(space, losses, parameters, part)
             for one in sorted({0, len(part) // 2, len(part) - 1}):  # the longest and the shortest
                 if not torch.equal(
@@ -65,6 +65,20 @@ def look_ups(
                     )
             yield Portion((before + user).cpu().numpy(), row.cpu().numpy(), np.ones(len(row)))
             before += len(part)
+
+
+def _unpadded(users: Users, group: Sequence[int]) -> list[Any]:
+    """Return the micro-batches of a group; of one user each where batches cannot tell a user from others' padding."""
+    parts = users.of(group)
+    if all(map(selects, parts)):
+        return parts
+    alone = [part for user in group for part in users.of([user])]
+    together = {shape for part in parts for shape in _shapes(part)}
+    return parts if all(set(_shapes(part)) == together for part in alone) else alone
+
+
+def _shapes(part: Any) -> Iterator[tuple[int, torch.Size]]:
+    return ((place, tensor.shape[1:]) for place, tensor in enumerate(batch_tensors(part)))
 
 
 def _looked_up(

@@ -16,6 +16,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
+from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
 from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
@@ -197,12 +198,16 @@ class RowRules:
             self._stepping = False
 
     def broken_alone(
-        self, parts: Sequence[Any], recorded: Sequence[Recorded], again: Callable[[Any], Recorded]
+        self,
+        parts: Sequence[Any],
+        recorded: Sequence[Recorded],
+        again: Callable[[Any], Recorded],
+        alone: Alone = select_alone,
     ) -> tuple[list[Any], list[Recorded]]:
         """Have those users recorded alone who have no finite gradient among others, before rows are chosen."""
         for part in recorded:
             self._refuse_whole(part)
-        return broken_alone(self._over, parts, recorded, again)
+        return broken_alone(self._over, parts, recorded, again, alone)
 
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step."""
