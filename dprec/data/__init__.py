@@ -4,7 +4,7 @@ There are two kinds of data. Both pass these stages, with a file for each stage:
 
     stage                     histories                             click records
     a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
-    a log → its rows          parts, tables                         click_cache
+    a log → its rows          parts, formats                        click_cache
     rows → events             events, ids, times, grouping
     events kept in files      logs, prepared
     the arrays                histories, catalogue                  click_log
@@ -12,7 +12,7 @@ There are two kinds of data. Both pass these stages, with a file for each stage:
     all of it for training    sequences                             clicks
 
 `module` is the common base of `sequences` and `clicks`. `poisson` and `stream` draw who takes part in a step, `batch`
-is the model's input, `tested` chooses which users to rank, `stand_in` replaces datasets that are not found.
+is the model's input, `ranked_users` chooses which users to rank, `stand_in` replaces datasets that are not found.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,4 @@
-"""Readers of interaction logs: MovieLens and Amazon files, `user item` lines, CSV, TSV, JSON, Parquet and Feather, in
-one file or in many parts.
+"""Readers of interaction logs: a file of any of `dprec.data.formats`, many parts, or a data frame.
 
 All of them return `Interactions`: events grouped by user, each user's in time order. Events of one user at the same
 time keep the order of the log. Ids are text, so `007` and `7` are two ids; `ids` has the rules.
@@ -8,33 +7,26 @@ time keep the order of the log. Ids are text, so `007` and `7` are two ids; `ids
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 from dprec.data.events import Reading
+from dprec.data.formats import AUTO, format_of, refuse_unknown
+from dprec.data.formats.compression import readable
+from dprec.data.formats.format import Wanted
+from dprec.data.formats.frame import FRAME, frame_table
+from dprec.data.formats.table import Table
 from dprec.data.histories import Interactions
-from dprec.data.parts import parts_of, readable, unpacked_name
-from dprec.data.tables import (
-    NAMED,
-    Format,
-    Table,
-    choose_columns,
-    format_of,
-    header,
-    named_table,
-    pairs_table,
-    ratings_table,
-)
+from dprec.data.parts import parts_of
 from dprec.data.times import ReadAgain
-from dprec.errors import UserError
 
 
 def read_interactions(
     path: str | Path,
-    format: Format = "auto",
+    format: str = AUTO,
     user_column: str | None = None,
     item_column: str | None = None,
     time_column: str | None = None,
@@ -56,11 +48,24 @@ def read_interactions(
     Without that folder they are in memory. `advance` is called with the number of rows read, then sorted, then placed.
     """
     path = Path(path)
-    if format not in get_args(Format):
-        raise UserError(f"data.format is '{format}': give one of {', '.join(get_args(Format))}")
+    refuse_unknown(format)
     log = Log(path, format, {"user": user_column, "item": item_column, "time": time_column}, where)
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
         return log.read(scratch or Path(own), advance).held(in_memory=scratch is None)
+
+
+def read_frame(
+    frame: Any,
+    user_column: str | None = None,
+    item_column: str | None = None,
+    time_column: str | None = None,
+    where: str | None = None,
+) -> Interactions:
+    """The same from a data frame of polars or pandas."""
+    wanted = Wanted({"user": user_column, "item": item_column, "time": time_column}, where)
+    with tempfile.TemporaryDirectory(prefix="dprec-") as own:
+        found = _read(lambda: [frame_table(frame, wanted)], FRAME, Path(own), lambda _: None)
+        return found.held(in_memory=True)
 
 
 @dataclass(frozen=True)
@@ -68,36 +73,31 @@ class Log:
     """Where a log is, the names of its columns, and which rows to use."""
 
     path: Path
-    format: Format
+    format: str
     columns: dict[str, str | None]
     where: str | None = None
 
     def read(self, scratch: Path, advance: Callable[[int], object]) -> Interactions:
-        reading = Reading(self.path, scratch, advance)
-        while True:
-            reading.start_again()
-            with suppress(ReadAgain):
-                for table in self._tables(scratch):
-                    for batch in table.batches():
-                        reading.add(batch, table.part)
-                    reading.leave_out(table.left_out)
-                return reading.finish()
+        return _read(lambda: self._tables(scratch), self.path, scratch, advance)
 
     def _tables(self, scratch: Path) -> Iterator[Table]:
-        columns: dict[str, str] = {}
+        wanted = Wanted(self.columns, self.where)
         for part in parts_of(self.path):
             file = readable(part, scratch)
-            kind = format_of(file, unpacked_name(part)) if self.format == "auto" else self.format
-            if kind in NAMED:
-                columns = columns or choose_columns(part, header(file, part, kind)[0], self.columns)
-                yield named_table(file, part, kind, columns, self.where)
-            elif any(self.columns.values()):
-                raise UserError(f"{part} ({kind}) has no named columns: leave data.user_column and the others out")
-            elif kind != "pairs":
-                yield ratings_table(file, part, kind, self.where)
-            elif self.where is not None:
-                raise UserError(f"{part} has no other column than user, item and time: leave data.where out")
-            else:
-                yield pairs_table(file, part)
+            yield format_of(file, part, self.format).table(file, part, wanted)
             if file != part:
                 file.unlink()
+
+
+def _read(
+    tables: Callable[[], Iterable[Table]], path: Path, scratch: Path, advance: Callable[[int], object]
+) -> Interactions:
+    reading = Reading(path, scratch, advance)
+    while True:
+        reading.start_again()
+        with suppress(ReadAgain):
+            for table in tables():
+                for batch in table.batches():
+                    reading.add(batch, table.part)
+                reading.leave_out(table.left_out)
+            return reading.finish()

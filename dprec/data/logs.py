@@ -12,22 +12,21 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from dprec.data.formats import AUTO, rows_about
 from dprec.data.histories import Interactions
 from dprec.data.interactions import read_interactions
-from dprec.data.parts import parts_of, unpacked_name
+from dprec.data.parts import parts_of
 from dprec.data.prepared import home_of, is_prepared, open_prepared, prepare, size_of
-from dprec.data.tables import Format
 from dprec.errors import UserError
 
 LARGE = 2**28  # bytes: a log of this size is always prepared
-_GLANCE = 2**18  # bytes from which to guess the number of rows of a text
 
 
 @dataclass(frozen=True)
 class HowToRead:
     """The roles of a log's columns, and which rows to use."""
 
-    format: Format = "auto"
+    format: str = AUTO
     user_column: str | None = None
     item_column: str | None = None
     time_column: str | None = None
@@ -72,17 +71,7 @@ def _shown(log: Path) -> Iterator[Callable[[int], object]]:
 
 
 def _rows(part: Path) -> int:
-    """About how many rows a part has: for text, a guess from its first lines."""
-    name = unpacked_name(part)
     try:
-        if name.endswith((".parquet", ".pq")):
-            return int(pl.scan_parquet(part).select(pl.len()).collect().item())
-        with open(part, "rb") as file:
-            start = file.read(_GLANCE)
-        if start.startswith(b"\x1f\x8b"):
-            lines = zlib.decompressobj(wbits=31).decompress(start).count(b"\n")
-        else:
-            lines = start.count(b"\n")
-        return part.stat().st_size * lines // max(1, len(start))
+        return rows_about(part)
     except (OSError, zlib.error, pl.exceptions.PolarsError):
         return 0  # reading it will report what is wrong

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.histories import Histories, LeaveOneOut, Split
-from dprec.data.tested import sampled
+from dprec.data.ranked_users import sampled
 from dprec.errors import UserError
 
 _WORTH_A_PASS = 1024  # tokens, padding included

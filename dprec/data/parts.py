@@ -1,33 +1,15 @@
-"""The files of a log: one file, a folder's parts, or those of a pattern with `*`; unpacked if polars cannot."""
+"""The files of a log: one file, a folder's parts, or those of a pattern with `*`."""
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import re
-import shutil
-import zipfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
 
+from dprec.data.formats import ENDINGS
+from dprec.data.formats.compression import unpacked_name
 from dprec.errors import UserError
 
-ENDINGS = (
-    *(".parquet", ".pq", ".feather", ".arrow", ".ipc", ".csv", ".tsv", ".inter", ".jsonl", ".ndjson", ".json"),
-    *(".txt", ".dat", ".data"),
-)
 ENDING = ".dprec"  # of folders that hold a prepared log
-PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
-_OPENERS: dict[bytes, Callable[[Path], IO[Any]]] = {b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-_WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-
-
-def unpacked_name(path: Path) -> str:
-    """A file's name in lower case, without the ending of its compression."""
-    name = path.name.lower()
-    return next((name.removesuffix(ending) for ending in PACKED if name.endswith(ending)), name)
 
 
 def holds_parts(path: Path) -> bool:
@@ -77,40 +59,3 @@ def _matching(path: Path) -> list[Path]:
 def _pattern(path: Path) -> int | None:
     """The first part of a path that is a pattern."""
     return next((number for number, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
-
-
-def readable(part: Path, scratch: Path) -> Path:
-    """The part itself, or its text in a file in `scratch` if polars cannot read its compression or encoding."""
-    try:
-        with open(part, "rb") as file:
-            start = file.read(6)
-        for magic, opener in _OPENERS.items():
-            if start.startswith(magic):
-                with opener(part) as packed:
-                    return _copied(packed, part, scratch)
-        if start.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(part) as archive:
-                names = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX" not in name]
-                if len(names) != 1:
-                    raise UserError(f"{part} holds {len(names)} files: unpack it and set data.path to the log")
-                with archive.open(names[0]) as packed:
-                    return _copied(packed, part, scratch, names[0])
-        encoding = next((name for mark, name in _WIDE.items() if start.startswith(mark)), None)
-        if encoding is not None:
-            target = scratch / part.name
-            with (
-                open(part, encoding=encoding, newline="") as file,
-                open(target, "w", encoding="utf-8", newline="") as new,
-            ):
-                shutil.copyfileobj(file, new)
-            return target
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error, UnicodeError) as error:
-        raise UserError(f"cannot read {part}: {error}") from error
-    return part
-
-
-def _copied(packed: IO[Any], part: Path, scratch: Path, name: str | None = None) -> Path:
-    target = scratch / Path(name or unpacked_name(part)).name
-    with open(target, "wb") as file:
-        shutil.copyfileobj(packed, file, 2**20)
-    return target

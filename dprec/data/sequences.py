@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from torch.utils.data import DataLoader
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
+from dprec.data.formats import AUTO
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
+from dprec.data.interactions import read_frame
 from dprec.data.logs import HowToRead, open_log
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.packing import RankingUsers, TrainingUsers
 from dprec.data.source import Dataset, open_source
 from dprec.data.stand_in import OnMissing, Source
 from dprec.data.synthetic import synthetic_interactions
-from dprec.data.tables import Format
 from dprec.errors import UserError
 
 FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file
@@ -48,7 +49,7 @@ class Sequences(SampledData):
         dataset: what to train on; a missing MovieLens release is downloaded, amazon-games is not.
         path: the log: a file, a folder of parts or a pattern such as `log/*.csv`; or the folder of a dataset,
             `data/<dataset>` by default.
-        format: of the log; "auto" finds it from the name and the first line.
+        format: of the log, a name in `dprec.data.formats`; "auto" finds it from the file's name and first line.
         user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates.
@@ -84,7 +85,7 @@ class Sequences(SampledData):
         self,
         dataset: Dataset = "movielens-1m",
         path: str | None = None,
-        format: Format = "auto",
+        format: str = AUTO,
         user_column: str | None = None,
         item_column: str | None = None,
         time_column: str | None = None,
@@ -119,9 +120,26 @@ class Sequences(SampledData):
         self.metrics_users = metrics_users
         self.synthetic_users = synthetic_users
         self.synthetic_items = synthetic_items
+        self._frame: Any = None
         self._source: Source[Interactions] | None = None
         self._chosen: Catalogue | None = None
         self._loaded: Loaded | None = None
+
+    @classmethod
+    def of(cls, frame: Any, **settings: Any) -> Sequences:
+        """The histories of a data frame of polars or pandas; `settings` are arguments as for a file.
+
+        >>> import polars as pl
+        >>> frame = pl.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": list("abcabc"), "time": range(6)})
+        >>> Sequences.of(frame, min_events=0, batch_size=1).users
+        2
+        """
+        for name in ("dataset", "path", "format", "cache"):
+            if name in settings:
+                raise UserError(f"a data frame takes no data.{name}: leave it out")
+        data = cls("file", **settings)
+        data._frame = frame
+        return data
 
     def load(self) -> Loaded:
         if self._loaded is None:
@@ -142,6 +160,10 @@ class Sequences(SampledData):
         return self._loaded
 
     def _opened(self) -> Source[Interactions]:
+        if self._source is None and self._frame is not None:
+            how = asdict(self.how)
+            del how["format"]
+            self._source, self._frame = Source(read_frame(self._frame, **how), "frame"), None
         if self._source is None:
             self._source = open_source(
                 self.dataset,
@@ -160,7 +182,7 @@ class Sequences(SampledData):
         if self._chosen is None:
             raise UserError(
                 "data.catalogue is private, but no release has chosen it: use dprec.fit, or in Python call "
-                "dprec.run.catalogue.settle_catalogue(data, privacy) before the trainer's fit"
+                "dprec.run.chosen_catalogue.settle_catalogue(data, privacy) before the trainer's fit"
             )
         return self._chosen
 

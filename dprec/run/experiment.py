@@ -17,8 +17,8 @@ from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.catalogue import settle_catalogue
 from dprec.run.checkpoints import SaveRun
+from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.folder import RunFolder, write_json
 from dprec.run.lock import training_alone

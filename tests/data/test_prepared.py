@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dprec.data import Sequences, event_store, logs, tables
+from dprec.data import Sequences, event_store, logs
+from dprec.data.formats import table
 from dprec.data.interactions import read_interactions
 from dprec.data.logs import HowToRead, open_log, prepare_log
 from dprec.data.prepared import home_of
@@ -37,7 +38,7 @@ def log(tmp_path):
 @pytest.fixture
 def spilling(monkeypatch):
     monkeypatch.setattr(event_store, "BUFFER", 700)
-    monkeypatch.setattr(tables, "ROWS", 512)
+    monkeypatch.setattr(table, "ROWS", 512)
 
 
 def same(one, other):
@@ -153,9 +154,10 @@ def test_no_room_is_one_line(log, tmp_path):
 PREPARE = """
 import sys
 from pathlib import Path
-from dprec.data import event_store, tables
+from dprec.data import event_store
+from dprec.data.formats import table
 from dprec.data.logs import HowToRead, prepare_log
-event_store.BUFFER, tables.ROWS = 700, 512
+event_store.BUFFER, table.ROWS = 700, 512
 print("ready", flush=True)
 sys.stdin.readline()
 prepare_log(Path(sys.argv[1]), HowToRead(), Path(sys.argv[2]))

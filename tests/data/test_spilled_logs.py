@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprec.data import event_store, tables
+from dprec.data import event_store
+from dprec.data.formats import table
 from dprec.data.interactions import read_interactions
 
 IDS = st.one_of(
@@ -42,7 +43,7 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
     for buffer in (event_store.BUFFER, 10):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(event_store, "BUFFER", buffer)
-            patch.setattr(tables, "ROWS", 7)
+            patch.setattr(table, "ROWS", 7)
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
 
@@ -60,7 +61,7 @@ def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
     frame.write_parquet(tmp_path / "log.parquet")
     whole = read_interactions(tmp_path / "log.parquet")
     monkeypatch.setattr(event_store, "BUFFER", 5000)
-    monkeypatch.setattr(tables, "ROWS", 1024)
+    monkeypatch.setattr(table, "ROWS", 1024)
     (tmp_path / "parts").mkdir()
     for number, part in enumerate(frame.iter_slices(7001)):
         part.write_parquet(tmp_path / f"parts/part-{number:05d}.parquet")

@@ -1,0 +1,44 @@
+"""Parquet, and Arrow's files, which pandas calls Feather."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from dprec.data.formats.named import NamedFormat, Types
+
+
+class Parquet(NamedFormat):
+    name = "parquet"
+    endings = (".parquet", ".pq")
+
+    def names(self, path: Path, part: Path) -> list[str]:
+        return list(self.types(path))
+
+    def types(self, path: Path) -> Types:
+        return pl.read_parquet_schema(path)
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_parquet(path)
+
+    def rows(self, path: Path) -> int:
+        return int(pl.scan_parquet(path).select(pl.len()).collect().item())
+
+
+class Feather(NamedFormat):
+    name = "feather"
+    endings = (".feather", ".arrow", ".ipc")
+
+    def names(self, path: Path, part: Path) -> list[str]:
+        return list(self.types(path))
+
+    def types(self, path: Path) -> Types:
+        return pl.read_ipc_schema(path)
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_ipc(path)
+
+    def rows(self, path: Path) -> int:
+        return int(pl.scan_ipc(path).select(pl.len()).collect().item())

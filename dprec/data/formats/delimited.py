@@ -1,0 +1,80 @@
+"""Text with a header line and a mark between columns: CSV, TSV, and RecBole's `.inter`, whose header has types."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import polars as pl
+
+from dprec.data.formats.format import Start, first_line
+from dprec.data.formats.named import NamedFormat, Types
+from dprec.data.formats.table import not_utf8
+from dprec.errors import UserError
+
+
+class CSV(NamedFormat):
+    name = "csv"
+    endings = (".csv",)
+    marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
+
+    def names(self, path: Path, part: Path) -> list[str]:
+        line = first_line(path)
+        if not line:
+            raise UserError(f"{part} is empty: give a header line and at least one event")
+        if "\ufffd" in line:
+            raise not_utf8(part)
+        return self._header(line)[1]
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False)
+
+    def types(self, path: Path) -> Types:
+        mark = self._header(first_line(path))[0]
+        return pl.scan_csv(path, separator=mark, infer_schema_length=10_000).collect_schema()
+
+    def _header(self, line: str) -> tuple[str, list[str]]:
+        cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
+        return max(cells.items(), key=lambda pair: len(pair[1]))
+
+
+class TSV(CSV):
+    name = "tsv"
+    endings = (".tsv",)
+    marks = "\t"
+
+
+class Inter(TSV):
+    """RecBole's atomic files: `user_id:token item_id:token timestamp:float`. Columns go by their names alone."""
+
+    name = "inter"
+    endings = (".inter",)
+    _TYPES: ClassVar[dict[str, pl.DataType]] = {
+        "token": pl.String(),
+        "float": pl.Float64(),
+        "token_seq": pl.String(),
+        "float_seq": pl.String(),
+    }
+
+    def recognises(self, start: Start) -> bool:
+        names = start.line.split("\t")
+        return super().recognises(start) or (len(names) > 1 and all(map(self._type, names)))
+
+    def names(self, path: Path, part: Path) -> list[str]:
+        return [self._plain(name) for name in super().names(path, part)]
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return super().scan(path, wanted).rename(self._plain)
+
+    def types(self, path: Path) -> Types:
+        guessed = super().types(path)
+        return {self._plain(name): self._TYPES.get(self._type(name), kind) for name, kind in guessed.items()}
+
+    def _type(self, name: str) -> str:
+        kind = name.rpartition(":")[2]
+        return kind if ":" in name and kind in self._TYPES else ""
+
+    def _plain(self, name: str) -> str:
+        return name.rpartition(":")[0] if self._type(name) else name

@@ -1,0 +1,52 @@
+"""A data frame of polars or pandas as a table; also whatever hands over Arrow memory, such as a table of pyarrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dprec.data.formats.condition import Condition
+from dprec.data.formats.format import Wanted
+from dprec.data.formats.named import table_of
+from dprec.data.formats.table import Table
+from dprec.errors import UserError
+
+FRAME = Path("the data frame")  # its name in messages
+
+
+def frame_table(frame: Any, wanted: Wanted) -> Table:
+    """The rows of a frame, each an event or a user's whole history, as in a file."""
+    lazy = as_polars(frame)
+    types = lazy.collect_schema()
+    columns = wanted.choose(FRAME, types.names())
+    where = None
+    if wanted.where is not None:
+        where = Condition.read(wanted.where, FRAME, types.names(), lambda: types)
+    needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
+    return table_of(lazy.select(needed), FRAME, columns, where)
+
+
+def as_polars(frame: Any) -> pl.LazyFrame:
+    if isinstance(frame, pl.LazyFrame):
+        return frame
+    if isinstance(frame, pl.DataFrame):
+        return frame.lazy()
+    if type(frame).__module__.split(".")[0] == "pandas" and hasattr(frame, "columns"):
+        names = [str(name) for name in frame.columns]
+        if len(set(names)) < len(names):
+            raise UserError(f"{FRAME} has two columns of one name: rename one")
+        return pl.DataFrame([_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]).lazy()
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pl.DataFrame(frame).lazy()
+    raise UserError(f"a log is a {type(frame).__name__}: give a data frame of polars or pandas, or a path")
+
+
+def _series(name: str, column: Any) -> pl.Series:
+    """A column of pandas without pyarrow, which polars' own conversion needs."""
+    if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
+        return pl.Series(name, column.to_numpy())
+    values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
+    kinds = {type(value) for value in values if value is not None}
+    return pl.Series(name, values if len(kinds) <= 1 else [None if value is None else str(value) for value in values])

@@ -1,0 +1,70 @@
+"""The base of formats whose columns have names."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from dprec.data.formats.condition import Condition
+from dprec.data.formats.format import Format, Wanted
+from dprec.data.formats.table import Table, one_line
+from dprec.errors import UserError
+
+Types = Mapping[str, pl.DataType]
+
+
+class NamedFormat(Format):
+    """Text is read as text: ids keep their zeros, and `dprec.data.times` parses all times."""
+
+    @abstractmethod
+    def names(self, path: Path, part: Path) -> list[str]:
+        """The names of the columns."""
+
+    @abstractmethod
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        """The rows, lazily, with at least the wanted columns."""
+
+    @abstractmethod
+    def types(self, path: Path) -> Types:
+        """The types of columns; for text, guessed from its first rows."""
+
+    def table(self, path: Path, part: Path, wanted: Wanted) -> Table:
+        with one_line(part):
+            names = self.names(path, part)
+        columns = wanted.choose(part, names)
+        where = None
+        if wanted.where is not None:
+            where = Condition.read(wanted.where, part, names, lambda: self.types(path))
+        needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
+        with one_line(part):
+            return table_of(self.scan(path, needed).select(needed), part, columns, where)
+
+
+def table_of(frame: pl.LazyFrame, part: Path, columns: Mapping[str, str], where: Condition | None) -> Table:
+    """A table from a frame and the columns of its roles."""
+    lists = _lists(frame.collect_schema(), columns, part)
+
+    def events(batch: pl.DataFrame) -> pl.DataFrame:
+        chosen = batch.select("row", *(pl.col(name).alias(role) for role, name in columns.items()))
+        return chosen.explode(lists) if lists else chosen
+
+    return Table(part, frame, events, where)
+
+
+def _lists(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:
+    """The roles of columns that hold a user's whole history in one row."""
+    lists = [role for role, name in columns.items() if isinstance(types[name], pl.List)]
+    for role, name in columns.items():
+        held = types[name]
+        inner = held.inner if isinstance(held, pl.List) else held
+        if inner.is_nested() or (role == "user" and role in lists) or inner == pl.Time:
+            raise UserError(
+                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set data.{role}_column, "
+                "or write one event a row"
+            )
+    if "time" in lists and "item" not in lists:
+        raise UserError(f"{part}: '{columns['time']}' holds lists and '{columns['item']}' does not: give both as lists")
+    return lists

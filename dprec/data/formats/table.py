@@ -1,0 +1,64 @@
+"""A part of a log as a table: its rows in order, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from dprec.data.formats.condition import Condition
+from dprec.errors import UserError
+
+ROWS = 2**20  # in a batch
+
+
+@dataclass
+class Table:
+    """A part; its rows are read when they are asked for."""
+
+    part: Path  # the path that the user gave
+    frame: pl.LazyFrame
+    events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
+    where: Condition | None = None
+    left_out: int = 0  # rows so far for which `where` does not hold
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Rows in order, each with its number in the part, from 0."""
+        with one_line(self.part):
+            first = 0
+            for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
+                rows = batch.with_row_index("row", offset=first)
+                first += len(batch)
+                if self.where is not None:
+                    rows = rows.filter(self.where.holds(batch))
+                    self.left_out += len(batch) - len(rows)
+                if len(rows):
+                    yield self.events(rows)
+
+
+@contextmanager
+def one_line(path: Path) -> Iterator[None]:
+    """Turn polars' errors about a broken file into one line."""
+    try:
+        yield
+    except pl.exceptions.NoDataError as error:
+        raise UserError(f"{path} is empty: an interaction log has at least one event") from error
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        if "utf-8" in str(error).lower():
+            raise not_utf8(path) from error
+        if "more fields" in str(error):
+            raise UserError(f"{path} has lines with more fields than the first: mend or quote them") from error
+        raise UserError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from error
+
+
+def not_utf8(path: Path) -> UserError:
+    return UserError(f"{path} is not UTF-8 text: convert it, such as with iconv -f latin1 -t utf-8")
+
+
+def lines_of(path: Path) -> pl.LazyFrame:
+    """A text file's lines as column `line`."""
+    lines = pl.scan_csv(path, has_header=False, separator="\n", quote_char=None, infer_schema=False)
+    return lines.select(pl.first().alias("line"))
