@@ -24,7 +24,7 @@ def recommend(line: CommandLine, console: Console) -> None:
         raise UserError('no history given: add --history "id id id", or --file histories.txt')
     recommendations = Recommendations.of_run(line.only("RUN"), count, "allow-seen" not in line.switches, trusted)
     if file is not None:
-        for number, raw in read_histories(file):
+        for number, raw in read_histories(file, recommendations.knows):
             print_json(recommendations.answer(raw, f"{file}, line {number}"))
         return
     answer = recommendations.answer(split_ids(history or ""), "--history")

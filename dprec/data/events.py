@@ -48,6 +48,7 @@ class Reading:
         self.filtered = 0  # rows that the log's condition left out
         self.without = {"user": 0, "item": 0}
         self.timed = True
+        self.time_from = ""  # in words
 
     def add(self, batch: pl.DataFrame, part: Path) -> None:
         """Add rows with the columns row, user, item and, unless rows are in time order, time."""
@@ -84,6 +85,8 @@ class Reading:
             self.times.finish(self.path)
         grouping = Grouping(self.store, self.users, self.items, self.advance)
         found = grouping.run()
+        if self.timed and len(found) > len(found.offsets) - 1:
+            self.times.refuse_equal(self.path)
         return replace(found, facts=self._facts(found, grouping))
 
     def _facts(self, found: Interactions, grouping: Grouping) -> dict[str, Any]:
@@ -105,7 +108,8 @@ class Reading:
             "items_met_again": grouping.repeats.met_again,
             "events_at_the_time_of_another": grouping.repeats.equal_times,
             "duplicate_events": grouping.repeats.duplicates,
-            "times": self.times.said if self.timed else "none: the order of rows",
+            "time_from": self.time_from,
+            "times": self.times.said if self.timed else "none",
         }
 
     def _say_what_is_left_out(self) -> None:

@@ -97,6 +97,7 @@ def _read(
         reading.start_again()
         with suppress(ReadAgain):
             for table in tables():
+                reading.time_from = table.time
                 for batch in table.batches():
                     reading.add(batch, table.part)
                 reading.leave_out(table.left_out)

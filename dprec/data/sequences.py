@@ -52,7 +52,7 @@ class Sequences(SampledData):
         format: of the log, a name in `dprec.data.formats`; "auto" finds it from the file's name and first line.
         user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
-        time_column: column of the times, numbers or ISO dates.
+        time_column: column of the times, numbers or ISO dates; "rows" if the rows are in time order.
         where: which rows of the log to use, a condition in SQL on its columns, such as "rating >= 4".
         cache: folder for prepared large logs, 4 bytes an event; beside the log by default.
         on_missing: what to do if a named dataset can be neither found nor downloaded.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ Kind = Literal["whole", "fraction", "instant", "nanosecond"]
 _FINER: dict[Kind, Kind] = {"whole": "fraction", "instant": "nanosecond"}
 # Numbers of seconds, milliseconds and so on since 1970, for 1976 to 2286.
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
 _EARLY, _LATE = 2 * 10**8, 10**10
 _ZONE = r"([+-])(\d\d):?(\d\d)?$"
 
@@ -142,17 +142,22 @@ class Times:
         self._other += left
 
     def finish(self, path: Path) -> None:
-        """After the last row, refuse or report values that cannot be times."""
+        """After the last row, refuse values that cannot be times."""
         mixed = [unit for unit, count in self._units.items() if count]
-        if len(mixed) > 1 and not self._other:
+        # A counter that passes through two units passes through what lies between them, too.
+        if len(mixed) > 1 and self._other * _FEW <= sum(self._units.values()):
             one, other = ((self._example[unit], self._units[unit], unit) for unit in mixed[:2])
             raise UserError(
                 f"{path} has times in {one[2]} ({one[0]}, {one[1]:,} rows) and in {other[2]} ({other[0]}, {other[1]:,} "
                 "rows): give all of them in one unit"
             )
+
+    def refuse_equal(self, path: Path) -> None:
+        """Refuse times that put no event before another."""
         if self.least is not None and self.least == self.most:
-            print(
-                f"{path}: all times are equal, so the order of the rows counts as their order in time", file=sys.stderr
+            raise UserError(
+                f"{path}: all times are equal ({self._said(self.least)}), so they give no order: set data.time_column "
+                "to another column, or to rows if the rows are in time order"
             )
 
     @property

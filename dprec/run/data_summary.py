@@ -33,5 +33,6 @@ def log_table(facts: Mapping[str, Any], title: str) -> Table:
             table.add_row(said, f"{facts[key]:,}", style="dim")
     lengths = (facts[f"{which}_history"] for which in ("shortest", "median", "longest"))
     table.add_row("events of a user: least, median, most", ", ".join(f"{length:,}" for length in lengths))
+    table.add_row("order in time from", facts["time_from"])
     table.add_row("times", facts["times"])
     return table

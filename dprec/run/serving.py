@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import torch
 
 from dprec.data.batch import RankingBatch
 from dprec.data.catalogue import Catalogue
+from dprec.data.formats.columns import looks_like
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.checkpoints import load_run
+
+_TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer units since 1970, or an ISO date
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class Recommendations:
                 f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender"
             )
         return cls(model, Catalogue(checkpoint["dprec"]["catalogue"]), count, exclude_seen)
+
+    def knows(self, raw: str) -> bool:
+        return bool(self.catalogue.encode_history([raw])[0])
 
     def answer(self, raw: Sequence[str], where: str) -> dict[str, Any]:
         """``history``, ``items`` and ``scores``, or ``error`` if no item of the history is known."""
@@ -75,11 +82,12 @@ def split_ids(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
+def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[tuple[int, list[str]]]:
     """One history a line, with its line number: ids as in ``--history``, or in a .jsonl file a list of ids.
 
     A JSON line may also be an object with a ``history``, so the command can read its own output. `-` is standard
-    input, whose first line shows whether it is JSON.
+    input, whose first line shows whether it is JSON. A log, which has an event a line, is refused: its users and times
+    would be taken for items. ``known`` says whether an id is an item.
     """
     path = Path(file)
     try:
@@ -91,9 +99,25 @@ def read_histories(file: str) -> Iterator[tuple[int, list[str]]]:
     is_json = path.suffix in (".jsonl", ".json", ".ndjson")
     if file == "-":  # it has no name
         is_json = next(line for line in lines if line.strip()).lstrip().startswith(("[", "{"))
+    if not is_json:
+        _refuse_log([line for line in lines if line.strip()], file, known)
     read = _json_ids if is_json else lambda line, where: split_ids(line)
     # All lines are read before the first answer, so that a mistake in the last line shows at once.
     return iter([(n, read(line, f"{file}, line {n}")) for n, line in enumerate(lines, 1) if line.strip()])
+
+
+def _refuse_log(lines: Sequence[str], file: str, known: Callable[[str], bool]) -> None:
+    """Refuse a header, and lines of equal length in which the same place always holds a time that is no item."""
+    wanted = "it is a log, not histories: give the items of one user a line, oldest first"
+    names = [name.strip('" ') for name in re.split(r"[,;|\t ]", lines[0])]
+    if any(looks_like("user", name) for name in names) and any(looks_like("item", name) for name in names):
+        raise UserError(f"{file} starts with the header '{lines[0].strip()[:80]}': {wanted}")
+    rows = [re.split(r"::|[,;|\s]+", line.strip()) for line in lines]
+    if len(rows[0]) < 3 or any(len(row) != len(rows[0]) for row in rows):
+        return
+    for column in zip(*rows, strict=True):
+        if all(_TIME.fullmatch(each) and not known(each) for each in column):
+            raise UserError(f"{file} has a time in every line, such as {column[0]}: {wanted}")
 
 
 def _json_ids(line: str, where: str) -> list[str]:

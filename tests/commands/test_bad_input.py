@@ -137,6 +137,12 @@ TABLE = [
     ("recommend RUN --file missing.txt", "missing.txt"),
     ("recommend RUN --file empty.txt", "is empty"),
     ("recommend RUN --file bad.jsonl", "bad.jsonl, line 2"),
+    ("recommend RUN --file good.csv", "good.csv starts with the header 'user,item,time': it is a log, not histories"),
+    ("recommend RUN --file headless.csv", "headless.csv has a time in every line, such as 881250949: it is a log"),
+    ("recommend RUN --file spaces.txt", "spaces.txt has a time in every line, such as 2020-01-01: it is a log"),
+    ("recommend RUN --file ratings.dat", "ratings.dat has a time in every line"),
+    ("fit RECIPE --data.path clock.csv", "clock.csv has 'date' and 'time': set data.time_column to the right one"),
+    ("fit RECIPE --data.path equal.csv", "all times are equal (802), so they give no order"),
 ]
 
 
@@ -155,6 +161,10 @@ def files(here: Path, trained: Path) -> Path:
     (here / "headless.csv").write_text("u1,film1,881250949\nu1,film2,881250950\n")
     (here / "empty.txt").write_text("")
     (here / "singles.txt").write_text("".join(f"u{n} film{n}\n" for n in range(20)))
+    (here / "spaces.txt").write_text("u1 film1 2020-01-01\nu1 film2 2020-01-02\n")
+    (here / "ratings.dat").write_text("1::film1::5::978300760\n1::film2::3::978302109\n")
+    (here / "clock.csv").write_text("user,item,date,time\nu,a,2020-01-02,0802\nu,b,2020-01-01,0930\n")
+    (here / "equal.csv").write_text("user,item,time\nu,a,0802\nu,b,0802\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))
     (here / "good.csv").write_text("user,item,time\n" + rows)
     (here / "bad.jsonl").write_text('["film1"]\n["film2"\n')

@@ -78,8 +78,8 @@ def test_ties_keep_the_order_of_the_file(tmp_path):
     """With 60 events at one time a sort that is not stable would move some of them."""
     items = [str((17 * place) % 61) for place in range(60)]
     rows = "".join(f"a,{item},7\nb,{item},7\n" for item in items)
-    events = read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))
-    assert histories(events) == {"0": items, "1": items}
+    events = read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows + "c,0,8\n"))
+    assert histories(events) == {"0": items, "1": items, "2": ["0"]}
 
 
 def test_large_whole_times_are_exact(tmp_path):

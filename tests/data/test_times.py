@@ -77,9 +77,28 @@ def test_numbers_that_only_look_like_two_units_are_left_alone(tmp_path):
     assert order(tmp_path, [300_000_000_000, 50_000_000_000, 300_000_000, 5]) == [3, 2, 1, 0]
 
 
-def test_equal_times_are_said(tmp_path, capsys):
-    assert order(tmp_path, [7, 7, 7]) == [0, 1, 2]
-    assert "all times are equal, so the order of the rows counts" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["log.csv", "log.txt"])
+def test_equal_times_give_no_order(tmp_path, name):
+    mark = "," if name == "log.csv" else " "
+    rows = [["user", "item", "time"]] * (name == "log.csv") + [["u", str(n), "1577836800"] for n in (2, 0, 1)]
+    (tmp_path / name).write_text("".join(mark.join(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"all times are equal \(2020-01-01\), so they give no order: set data.time"):
+        read_interactions(tmp_path / name)
+    events = read_interactions(tmp_path / name, time_column="rows")
+    assert [events.item_ids[item] for item in events.item] == ["2", "0", "1"]
+
+
+def test_equal_times_of_different_users_are_fine(tmp_path):
+    (tmp_path / "log.csv").write_text("user,item,time\na,x,7\nb,y,7\n")
+    assert len(read_interactions(tmp_path / "log.csv")) == 2
+
+
+def test_a_few_times_of_no_unit_do_not_hide_two_units(tmp_path):
+    """As 1 for an unknown time."""
+    seconds = [1_577_836_800 + n for n in range(30)]
+    milliseconds = [1000 * (1_577_836_800 + n) for n in range(30)]
+    with pytest.raises(UserError, match="has times in seconds .* and in milliseconds"):
+        order(tmp_path, [*seconds, *milliseconds, 1, 2])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 1000])

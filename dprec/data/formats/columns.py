@@ -15,6 +15,7 @@ GUESSES = {
     "item": ("itemid", "item", "iid", "movieid", "productid", "parentasin", "asin", "bookid", "trackid"),
     "time": ("timestamp", "time", "ts", "unixreviewtime", "datetime", "date", "eventtime"),
 }
+BY_ROW = "rows"  # the time column of a log whose rows are in time order
 _OF_DAY = ("time", "eventtime")  # may be a time of day without the day
 _DAYS = ("date", "day", "eventdate")
 
@@ -40,6 +41,8 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
     if wanted is not None:
         if wanted in names:
             return wanted
+        if role == "time" and wanted == BY_ROW:
+            return None
         problem = f"{part} has no column '{wanted}' (data.{role}_column)"
     else:
         for guess in GUESSES[role]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from dprec.data.formats.columns import choose_columns
+from dprec.data.formats.columns import BY_ROW, choose_columns
 from dprec.data.formats.table import Table, lines_of
 from dprec.errors import UserError
 
@@ -51,9 +51,14 @@ class Wanted:
                 )
         return self.columns
 
+    @property
+    def by_row(self) -> bool:
+        """Whether the rows are in time order, whatever times they have."""
+        return self.given["time"] == BY_ROW
+
     def refuse_columns(self, part: Path, kind: str) -> None:
         """For formats whose columns have no names."""
-        if any(self.given.values()):
+        if any(name for role, name in self.given.items() if not (role == "time" and self.by_row)):
             raise UserError(f"{part} ({kind}) has no named columns: leave data.user_column and the others out")
 
 

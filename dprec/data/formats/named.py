@@ -10,7 +10,7 @@ import polars as pl
 
 from dprec.data.formats.condition import Condition
 from dprec.data.formats.format import Format, Wanted
-from dprec.data.formats.table import Table, one_line
+from dprec.data.formats.table import THE_ROWS, Table, one_line
 from dprec.errors import UserError
 
 Types = Mapping[str, pl.DataType]
@@ -51,7 +51,8 @@ def table_of(frame: pl.LazyFrame, part: Path, columns: Mapping[str, str], where:
         chosen = batch.select("row", *(pl.col(name).alias(role) for role, name in columns.items()))
         return chosen.explode(lists) if lists else chosen
 
-    return Table(part, frame, events, where)
+    time = f"column '{columns['time']}'" if "time" in columns else THE_ROWS
+    return Table(part, frame, events, time, where)
 
 
 def _lists(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:

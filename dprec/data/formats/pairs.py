@@ -9,7 +9,7 @@ import polars as pl
 
 from dprec.data.formats.columns import looks_like
 from dprec.data.formats.format import Format, Start, Wanted, first_line
-from dprec.data.formats.table import Table, lines_of
+from dprec.data.formats.table import THE_ROWS, Table, lines_of
 from dprec.errors import UserError
 
 _TIME = re.compile(r"-?\d+(\.\d+)?|\d{4}-\d\d-\d\d\S*")
@@ -43,6 +43,8 @@ class Pairs(Format):
                 at = wrong.arg_max() or 0
                 kind = "pair" if words == 2 else "line"
                 raise UserError(f"{part} line {batch['row'][at] + 1} is not a `{form}` {kind}: '{text[at]}'")
-            return found.insert_column(0, batch["row"]).filter(text.is_not_null() & (text != ""))
+            found = found.insert_column(0, batch["row"]).filter(text.is_not_null() & (text != ""))
+            return found.drop("time") if wanted.by_row and words == 3 else found
 
-        return Table(part, lines_of(path), events)
+        time = THE_ROWS if words == 2 or wanted.by_row else "the third word of a line"
+        return Table(part, lines_of(path), events, time)

@@ -12,7 +12,7 @@ from dprec.data.formats import table as tables
 from dprec.data.formats.columns import GUESSES
 from dprec.data.formats.condition import Condition
 from dprec.data.formats.format import Format, Start, Wanted
-from dprec.data.formats.table import Table, one_line
+from dprec.data.formats.table import THE_ROWS, Table, one_line
 from dprec.errors import UserError
 
 _NUMBERS = dict.fromkeys(("rating", "time"), pl.Float64())
@@ -43,7 +43,9 @@ class Ratings(Format):
                 raise UserError(f"{part} is not {self.name}: each line must have user, item, rating and time")
             frame = whole.select(pl.nth(place).alias(role) for place, role in zip(self._places, columns, strict=True))
             self._check(frame, part)
-        return Table(part, frame, lambda batch: batch.drop("rating"), where)
+        other = ["rating", "time"] if wanted.by_row else ["rating"]
+        time = THE_ROWS if wanted.by_row else f"column {self._places[2] + 1}"
+        return Table(part, frame, lambda batch: batch.drop(other), time, where)
 
     def _check(self, frame: pl.LazyFrame, part: Path) -> None:
         """Refuse a file whose columns are in another order."""

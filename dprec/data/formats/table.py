@@ -13,6 +13,7 @@ from dprec.data.formats.condition import Condition
 from dprec.errors import UserError
 
 ROWS = 2**20  # in a batch
+THE_ROWS = "the order of the rows"
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Table:
     part: Path  # the path that the user gave
     frame: pl.LazyFrame
     events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
+    time: str = THE_ROWS  # what gives the order in time, in words
     where: Condition | None = None
     left_out: int = 0  # rows so far for which `where` does not hold
 
