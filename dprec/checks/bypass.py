@@ -11,14 +11,14 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
+from dprec.contract import MixesUsers, offers
 from dprec.errors import UserError
 
 
-def refuse_model(model: Any) -> None:
+def refuse_model(model: nn.Module) -> None:
     """Refuse a model that says itself that it mixes users, or that writes in every pass."""
-    mixed = getattr(model, "mixes_users", None)
-    if mixed:
-        raise UserError(f"{type(model).__name__} cannot be trained privately: {mixed}")
+    if offers(model, MixesUsers) and model.mixes_users:
+        raise UserError(f"{type(model).__name__} cannot be trained privately: {model.mixes_users}")
     for name, part in model.named_modules():
         if reason := _rewritten(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")

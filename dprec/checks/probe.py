@@ -28,6 +28,7 @@ from dprec.checks.one_user import SparseLookUps, difference, norm_of
 from dprec.checks.perturbed import Shaken
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
+from dprec.contract import Losses
 from dprec.errors import MixedUsers
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, batch_tensors, refuse_checkpoints
@@ -58,7 +59,7 @@ class Probe:
     def __call__(
         self,
         module: nn.Module,
-        losses: Callable[[Any], Tensor],
+        losses: Losses,
         made: Made,
         drawn: Sequence[int],
         owing: Collection[int] = (),
@@ -77,7 +78,7 @@ class Probe:
 def probe(
     module: nn.Module,
     parameters: Mapping[str, nn.Parameter],
-    losses: Callable[[Any], Tensor],
+    losses: Losses,
     made: Made,
     users: Sequence[int],
     streams: Streams | None = None,
@@ -152,7 +153,7 @@ def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], table
 def _compare_one(
     parameters: Mapping[str, nn.Parameter],
     tables: Collection[str],
-    losses: Callable[[Any], Tensor],
+    losses: Losses,
     read: Read,
     made: Made,
     streams: Streams | None,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dprec.accounting.release import ExactSums
+from dprec.contract import Losses
 
 
 class Gradient(Protocol):
     """Fills the parameters' `.grad` from one batch of users, given in micro-batches."""
 
-    def __call__(
-        self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
-    ) -> float | None:
+    def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         """Return the mean loss of the batch's users, None for an empty batch."""
 
 
@@ -43,9 +42,7 @@ class Descent(Protocol):
 class MeanGradient:
     """The gradient of the users' mean loss: training without privacy."""
 
-    def __call__(
-        self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
-    ) -> float | None:
+    def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         users = sum(len(part) for part in batch)
         for parameter in parameters.values():
             if parameter.grad is None:

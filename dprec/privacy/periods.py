@@ -10,8 +10,8 @@ from torch import nn
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
 from dprec.checks.state import unchanged
+from dprec.contract import Losses, Users
 from dprec.gradients.parameters import trained_parameters
-from dprec.sparsity.rows.counts import Losses, Users
 from dprec.sparsity.rows.row_rules import RowRules
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.gradients.row_sum import RowSum
@@ -64,9 +65,7 @@ class PrivateGradient:
         """That of gradients alone."""
         return self.step_noise.multiplier * self.rules.gradient_noise
 
-    def __call__(
-        self, parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], batch: Sequence[Any]
-    ) -> float | None:
+    def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.gate.admit(batch)
         users, most = sum(map(len, batch)), self.step_noise.most
@@ -138,7 +137,7 @@ class PrivateGradient:
         return torch.zeros_like(parameter, dtype=torch.float64).detach()
 
 
-def of_somebody(losses: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+def of_somebody(losses: Losses) -> Losses:
     """Return the losses, such that an empty history costs nothing whatever the model makes of it.
 
     Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.

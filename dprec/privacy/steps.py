@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
@@ -16,6 +16,7 @@ from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import Unchanged, unchanged
+from dprec.contract import Losses
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
@@ -31,7 +32,7 @@ class Trained:
     """What a run trains: a module, one loss per user of a micro-batch, and the optimizer that moves the module."""
 
     module: nn.Module
-    losses: Callable[[Any], Tensor]
+    losses: Losses
     optimizer: Optimizer
 
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
+from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
 from dprec.data.continued import draw_from
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
@@ -31,7 +32,7 @@ class Privacy(PrivateRun, pl.Callback):
     _automatic: AutomaticStep | None = None  # of a module whose training_step is its own
 
     @staticmethod
-    def loader(data: Any, expected_batch: int | None = None, **options: Any) -> DataLoader[Any]:
+    def loader(data: Drawable, expected_batch: int | None = None, **options: Any) -> DataLoader[Any]:
         """Return a loader of a data set, or of another loader's, that draws every user with the same probability.
 
         One item is all of one user. `options` are those of `dprec.training.loaders.private_loader`: max_users, tokens,
@@ -43,7 +44,7 @@ class Privacy(PrivateRun, pl.Callback):
         """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
         if stage == "fit":
             refuse_tuners(trainer)
-            if hasattr(pl_module, "descent"):
+            if offers(pl_module, ThroughDescent):
                 pl_module.descent = NoDescent()
             else:
                 self._automatic = AutomaticStep(pl_module)
@@ -60,7 +61,8 @@ class Privacy(PrivateRun, pl.Callback):
             refuse_module(trainer, pl_module)
         total: int = pl_module.total_steps if automatic is None else total_steps(trainer)
         loader = trainer.train_dataloader
-        self.plan(getattr(loader, "batch_sampler", None), total, tuple(getattr(pl_module, "releases", ())))
+        releases = tuple(pl_module.releases) if offers(pl_module, AsksOfAll) else ()
+        self.plan(getattr(loader, "batch_sampler", None), total, releases)
         self.coarse |= "bf16" in str(trainer.precision)
 
         def transfer(batch: Any) -> Any:

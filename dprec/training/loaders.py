@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from dprec.contract import Drawable, UserData, refuse_without
 from dprec.data.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.training.micro_batches import MicroBatches
 
 
 def private_loader(
-    data: Any,
+    data: Drawable,
     expected_batch: int | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
     max_users: int | None = None,
@@ -59,18 +60,18 @@ def private_loader(
             unit,
             **{name: getattr(data, name) for name in KEPT} | options,
         )
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise UserError(
-            f"{type(data).__name__} has no length, so nobody knows who is drawn with which probability: give a data "
-            "set with __len__ and one item per user"
-        )
+    advice = "give a data set with one item per user"
+    if isinstance(data, IterableDataset):
+        raise UserError(f"{type(data).__name__} is read in its own order, so no user can be drawn from it: {advice}")
+    refuse_without(data, UserData, advice)
     if expected_batch is None:
         raise UserError("how many users a step has is not said: give expected_batch")
     for name in FIXED & options.keys():
         raise UserError(f"{name} is decided by the draws: leave it out")
-    draws: UserBatches = user_batches(sampling, len(data), expected_batch, sampling_seed, unit)
+    users = cast(Any, data)
+    draws: UserBatches = user_batches(sampling, len(users), expected_batch, sampling_seed, unit)
     collate = MicroBatches(default_collate if collate_fn is None else collate_fn, max_users, tokens)
-    return DataLoader(data, batch_sampler=draws, collate_fn=collate, **options)
+    return DataLoader(users, batch_sampler=draws, collate_fn=collate, **options)
 
 
 KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers")

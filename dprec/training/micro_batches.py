@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from dprec.contract import Losses
 from dprec.data.packing import pack
 from dprec.errors import UserError
 from dprec.gradients.tape import batch_tensors
@@ -35,7 +36,7 @@ class Rows:
 class OfContent:
     """One loss per user, of micro-batches as they come from the loader."""
 
-    def __init__(self, losses: Callable[[Any], Tensor]) -> None:
+    def __init__(self, losses: Losses) -> None:
         self.__wrapped__ = losses
 
     def __call__(self, part: Any) -> Tensor:

@@ -7,13 +7,13 @@ Lightning's loop would have held together: that each batch is stepped once, and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.ledger import Ledger
@@ -22,6 +22,7 @@ from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import unchanged
+from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
@@ -37,9 +38,9 @@ Phase = Literal["idle", "drawn", "filled", "stepping"]
 def private(
     model: nn.Module,
     optimizer: Optimizer,
-    data: Any,
+    data: Drawable,
     *,
-    losses: Callable[[Any], Tensor] | None = None,
+    losses: Losses | None = None,
     epsilon: float | None = None,
     expected_batch: int | None = None,
     epochs: float | None = None,
@@ -71,19 +72,16 @@ def private(
     """
     run = PrivateRun(epsilon=epsilon, **privacy)
     made = private_loader(data, expected_batch, **(loader or {}))
-    given = losses or getattr(model, "losses", None)
-    if given is None:
-        raise UserError(
-            f"{type(model).__name__} has no losses(batch): give losses, a function that returns one loss for each user "
-            "of a batch, such as F.cross_entropy(…, reduction='none')"
-        )
+    if losses is None:
+        refuse_without(model, Model, "write it, or give losses, a function that does")
+        losses = cast(Model, model).losses
     if (epochs is None) == (steps is None):
         raise UserError("how long to train is not said, or twice: give epochs or steps")
     batches: Any = made.batch_sampler
     total = steps if steps is not None else max(1, batches.steps(epochs))
     if total < 1:
         raise UserError(f"steps is {steps}: give at least 1")
-    return Training(run, Trained(model, OfContent(given), optimizer), made, total)
+    return Training(run, Trained(model, OfContent(losses), optimizer), made, total)
 
 
 class Training(OfTheRun):

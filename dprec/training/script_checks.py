@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from torch.overrides import TorchFunctionMode
 
+from dprec.contract import AsksOfAll, Losses, offers
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -41,15 +42,15 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
-def refuse_model(model: Any) -> None:
+def refuse_model(model: nn.Module) -> None:
     """Refuse a model that asks for sums over all data, which a script's data cannot answer."""
-    if getattr(model, "releases", ()):
+    if offers(model, AsksOfAll) and model.releases:
         raise UserError(
             f"{type(model).__name__} looks at all data before training: train it with dprec.Privacy and a datamodule"
         )
 
 
-def refuse_autocast_within(losses: Callable[[Any], Tensor], part: Any, device: str) -> None:
+def refuse_autocast_within(losses: Losses, part: Any, device: str) -> None:
     """Refuse losses that switch to a low precision by themselves, where nobody knows of it."""
     with torch.no_grad(), _Watching(device) as watching:
         losses(part)

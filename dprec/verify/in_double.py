@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from dprec.checks.entropy import Streams
 from dprec.checks.fixed_draws import OF_INPUT
 from dprec.checks.same_draws import SameDraws
+from dprec.contract import Losses
 from dprec.gradients.tape import FORM
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
@@ -127,7 +128,7 @@ class InDouble(TorchFunctionMode):
 def exact_gradient(
     parameters: Mapping[str, nn.Parameter],
     tables: Collection[str],
-    losses: Callable[[Any], Tensor],
+    losses: Losses,
     alone: Any,
     streams: Streams | None = None,
 ) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dprec.checks.entropy import Streams
 from dprec.checks.one_user import SparseLookUps
 from dprec.checks.same_draws import SameDraws
+from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
 from dprec.gradients.tape import Alone, Read, select_alone
@@ -40,7 +41,7 @@ class Judge:
         self,
         parameters: Mapping[str, nn.Parameter],
         tables: Collection[str],
-        losses: Callable[[Any], Tensor],
+        losses: Losses,
         clipping: Clipping,
         rules: RowRules,
         streams: Streams,

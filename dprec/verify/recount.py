@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
+from dprec.contract import Losses
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
@@ -42,7 +43,7 @@ class Recount:
 def recount(
     parameters: Mapping[str, nn.Parameter],
     tables: Collection[str],
-    losses: Callable[[Any], Tensor],
+    losses: Losses,
     parts: Sequence[Any],
     clipping: Clipping,
     rules: RowRules,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from dprec.contract import Losses
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, select_alone
 
@@ -18,7 +19,7 @@ class Summed:
     """A step whose users' clipped gradients are added up, and have no noise yet."""
 
     parameters: Mapping[str, nn.Parameter]
-    losses: Callable[[Any], Tensor]
+    losses: Losses
     parts: Sequence[Any]  # micro-batches
     sums: Mapping[str, Tensor | RowSum]
     alone: Alone = select_alone

@@ -361,7 +361,7 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
         ({"expected_batch": None}, "give expected_batch"),
         ({"epsilon": None}, "neither epsilon nor noise_multiplier"),
         ({"optimizer": torch.optim.SGD(Sorter().parameters(), lr=1.0)}, "not the model's"),
-        ({"users": iter([1])}, "no length"),
+        ({"users": iter([1])}, "has no __len__\\(\\), which has to return how many users"),
         ({"loader": {"max_users": 0}}, "max_users is 0"),
         ({"loader": {"shuffle": True}}, "shuffle is decided by the draws"),
     ],

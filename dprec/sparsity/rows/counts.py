@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
+from dprec.contract import Losses, Users
 from dprec.errors import MixedUsers
 from dprec.gradients.tape import Tape, batch_tensors, select_users, selects
 from dprec.gradients.uses.layout import layout_of
@@ -18,18 +19,6 @@ from dprec.sparsity.rows.row_choice import Counts
 from dprec.sparsity.rows.tables import RowSpace
 
 AT_ONCE = 8192  # users whose look-ups are counted together
-
-Losses: TypeAlias = Callable[[Any], Tensor]  # one of each user of a micro-batch
-
-
-class Users(Protocol):
-    """Users whom training draws from."""
-
-    def __len__(self) -> int:
-        """Return how many there are, numbered from 0."""
-
-    def of(self, users: Sequence[int]) -> list[Any]:
-        """Return the micro-batches of these users alone, as training would get them."""
 
 
 def counts_of(

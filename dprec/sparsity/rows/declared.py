@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dprec.contract import SharesRows, offers
 from dprec.errors import UserError
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels.ordering import distinct
 
 
-def declared_rows(module: Any, tables: Mapping[str, Table]) -> dict[str, Tensor]:
+def declared_rows(module: nn.Module | None, tables: Mapping[str, Table]) -> dict[str, Tensor]:
     """Return the rows, ascending, that the module's `shared_rows` gives of each of these tables, if it has one.
 
     Asked before the step's first look at a batch, so that what it says cannot follow from one.
     """
     given: dict[str, list[Tensor]] = {}
-    for parameter, rows in getattr(module, "shared_rows", tuple)():
+    for parameter, rows in module.shared_rows() if offers(module, SharesRows) else ():
         table = next((table for table in tables.values() if table.parameter is parameter), None)
         if table is None:
             continue
@@ -33,7 +33,7 @@ def declared_rows(module: Any, tables: Mapping[str, Table]) -> dict[str, Tensor]
     return {name: distinct(torch.cat(rows)) for name, rows in given.items()}
 
 
-def refuse_changed(module: Any, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+def refuse_changed(module: nn.Module | None, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
     """Refuse a declaration that is another one once the batch was looked at."""
     for name in {*before, *after}:
         if name not in before or name not in after or not torch.equal(before[name], after[name]):

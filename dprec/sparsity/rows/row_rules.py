@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import ExactSums, Release
+from dprec.contract import Losses, Users
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import as_look_ups
@@ -20,7 +21,7 @@ from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
 from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
-from dprec.sparsity.rows.counts import Losses, Users, counts_of
+from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.pay_first import guard
