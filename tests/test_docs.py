@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from dprec.data import Catalogue, Sequences
 from dprec.gradients.uses.registry import RULES
 
 ROOT = Path(__file__).parent.parent
@@ -88,6 +89,13 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
         elif module == "dprec.audit":
             argv += [*SHORT, *FEW, "--noise", "1" if "--strategies" in argv else "none"]
         assert importlib.import_module(module).main(argv) == 0, argv
+
+
+def test_the_command_after_the_quickstart_asks_for_items_that_it_knows() -> None:
+    """Or its answer would be popularity."""
+    after = next(words for words in commands(ROOT / "README.md") if "runs/quickstart/1" in words)
+    data = Sequences(dataset="synthetic")
+    assert Catalogue(data.catalogue_ids).encode_history(after[-1].split())[1] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

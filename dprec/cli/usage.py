@@ -31,7 +31,8 @@ run
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
-  --metrics LIST                 ndcg@k, hit@k, precision@k, recall@k (ndcg@10,hit@10);
+  --metrics LIST                 ndcg@k, hit@k, mrr@k, precision@k, recall@k, coverage@k, novelty@k
+                                 (ndcg@10,hit@10);
                                  of clicks auc, log_loss, normalised_entropy
 
 data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;

@@ -1,4 +1,4 @@
-"""Full-ranking metrics of next-item recommendation: NDCG, HIT, precision and recall at k of one held-out item per user.
+"""Full-ranking metrics of next-item recommendation: NDCG, HIT, MRR, precision, recall at k of a user's held-out item.
 
 With one held-out item recall@k is HIT@k, and precision@k is HIT@k / k: both exist because papers report them.
 """
@@ -58,10 +58,19 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
     return hit_at(ranks, k) / k
 
 
+def mrr_at(ranks: Tensor, k: int = 10) -> Tensor:
+    """MRR@k: 1 / place of the target, counted from 1, within the first k, else 0; one value per user.
+
+    >>> mrr_at(torch.tensor([0, 3, 10]))
+    tensor([1.0000, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    return torch.where(ranks < k, 1 / (ranks.double() + 1), 0.0)
+
+
 # Recall@k is the share of a user's held-out items among the first k: 1 or 0 for one item.
 # The metrics that a recipe's `metrics` may name, at a cutoff: ndcg@10. Training logs the default kinds of
 # `RankingMetrics` alone.
-GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at}
+GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": hit_at, "mrr": mrr_at}
 
 
 def both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -126,7 +135,7 @@ class RankingMetrics(Metric):
 
     Args:
         k: how many of the first items count.
-        kinds: which of ndcg, hit, precision and recall.
+        kinds: which of ndcg, hit, precision, recall and mrr.
     """
 
     is_differentiable = False

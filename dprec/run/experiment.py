@@ -117,7 +117,8 @@ class Experiment:
         }
         write_json(run.metrics, report)
         table = self.task.table(results, f"{self.name}: {self.task.size(self.data)}")
-        show(console, table, self.task.verdict(results), report, run, self.steps)
+        said = [self.task.verdict(results), self.task.warning(results)]
+        show(console, table, said, report, run, self.steps)
         return report
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -51,10 +51,12 @@ def promise(privacy: Privacy | None, steps: int) -> str:
     )
 
 
-def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any], run: RunFolder, planned: int) -> None:
-    """The model beside its baseline, its cost in privacy, and the run folder."""
+def show(
+    console: Console, table: Table, said: Sequence[str | None], report: Mapping[str, Any], run: RunFolder, planned: int
+) -> None:
+    """The model beside its baseline, its cost in privacy, and as the last line the run folder."""
     console.print(table)
-    lines = [verdict]
+    lines = [line for line in said if line is not None]
     if (validation := report.get("validation")) is not None:
         name = next(iter(validation))
         lines.append(
@@ -69,10 +71,11 @@ def show(console: Console, table: Table, verdict: str, report: Mapping[str, Any]
             f"{saved['rows_noised']:,.0f} rows of tables noised in a step, "
             f"{_times(saved['gradient_size_reduction'])} times fewer numbers than with dense noise"
         )
-    lines += [in_lines(report["guarantee"]), f"run folder: {run.path}"]
+    lines.append(in_lines(report["guarantee"]))
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
     notice_box(console, report["notice"])
+    console.print(f"run folder: {run.path}", soft_wrap=True, highlight=False)
 
 
 def _times(factor: float) -> str:

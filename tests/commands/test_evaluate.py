@@ -10,7 +10,7 @@ from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.run.checkpoints import load_run
-from dprec.run.tasks.ranking import popularity_places
+from dprec.run.tasks.ranking import Ranking, popularity_places
 from tests.commands.support import strict
 
 
@@ -101,3 +101,41 @@ def test_a_sample_of_users_says_that_it_is_one(
     assert fit([str(recipe), "--data.metrics_users", "30", "--out", "run"]) == 0
     assert "30 of 60 users" in capsys.readouterr().out
     assert strict(here / "run/metrics.json")["evaluated_users"] == 30
+
+
+def test_lists_are_measured_beside_ranks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The popular items are the same for all but what each has seen, and no list is more popular than theirs."""
+    found = evaluated(capsys, str(trained), "--metrics", "mrr@5,coverage@1,novelty@1")
+    assert found["popularity_coverage@1/all"] == pytest.approx(1 / 12)
+    assert found["novelty@1/all"] >= found["popularity_novelty@1/all"] - 1e-9
+    assert 0 < found["mrr@5"] < 1
+    assert evaluate([str(trained), "--metrics", "coverage@1,mrr@5"]) == 0
+    said = capsys.readouterr().out
+    assert "COVERAGE@1" in said
+    assert "MRR@5" in said
+
+
+def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate([str(trained)]) == 0
+    assert "collapse" not in capsys.readouterr().out
+    few = {"first": 10, "users": 22_363, "found": 164, "of": 12_101}
+    warning = Ranking().warning({"distinct_items": few})
+    assert warning is not None
+    assert "the first 10 places of 22,363 users hold only 164 of 12,101 items" in warning
+    assert Ranking().warning({"distinct_items": few | {"users": 100}}) is None
+
+
+def test_the_command_warns_of_a_model_that_knows_one_item(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With one dimension there are two orders of items, so all users see one end of it or the other."""
+    rows = [f"u{user} item{(user * 7 + step) % 1000}" for user in range(1000) for step in range(8)]
+    (here / "log.txt").write_text("\n".join(rows))
+    settings = "data: {dataset: file, path: log.txt, batch_size: 100}\nmodel: {dim: 1}\ntrainer: {max_steps: 1}\n"
+    (here / "r.yaml").write_text(settings)
+    assert fit(["r.yaml", "--out", "run"]) == 0
+    told = capsys.readouterr().out
+    report = strict(here / "run/metrics.json")["distinct_items"]
+    assert report["found"] < 100
+    assert f"hold only {report['found']} of {report['of']:,} items, so recommendations collapse on few" in told
+    assert told.splitlines()[-1] == "run folder: run"
+    assert evaluate(["run"]) == 0
+    assert "recommendations collapse on few" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.retrieval import (
     RetrievalHitRate,
+    RetrievalMRR,
     RetrievalNormalizedDCG,
     RetrievalPrecision,
     RetrievalRecall,
@@ -63,7 +64,7 @@ def example(users: int, items: int = 120, seed: int = 0) -> tuple[Tensor, Tensor
 
 @pytest.mark.parametrize("k", [1, 5, 10])
 @pytest.mark.parametrize("masked", [True, False])
-def test_ndcg_and_hit_are_torchmetrics(k: int, masked: bool) -> None:
+def test_ndcg_hit_and_mrr_are_torchmetrics(k: int, masked: bool) -> None:
     scores, target, seen = example(200)
     competing = scores.clone()
     if masked:
@@ -71,10 +72,15 @@ def test_ndcg_and_hit_are_torchmetrics(k: int, masked: bool) -> None:
         competing.scatter_(1, target[:, None], scores.gather(1, target[:, None]))
     relevant = torch.zeros_like(scores, dtype=torch.int64).scatter_(1, target[:, None], 1)
     index = torch.arange(len(scores))[:, None].expand_as(scores)[:, 1:]
-    metrics = RankingMetrics(k)
+    metrics = RankingMetrics(k, ("ndcg", "hit", "mrr"))
     metrics.update(scores, target, seen)
     found = metrics.compute()
-    for name, theirs in (("ndcg", RetrievalNormalizedDCG(top_k=k)), ("hit", RetrievalHitRate(top_k=k))):
+    theirs_of = {
+        "ndcg": RetrievalNormalizedDCG(top_k=k),
+        "hit": RetrievalHitRate(top_k=k),
+        "mrr": RetrievalMRR(top_k=k),
+    }
+    for name, theirs in theirs_of.items():
         want = theirs(competing[:, 1:].flatten(), relevant[:, 1:].flatten(), indexes=index.flatten())
         assert float(found[f"{name}@{k}" if masked else f"{name}@{k}/all"]) == pytest.approx(float(want), abs=1e-6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,47 @@ from dprec.cli.classes import build
 from dprec.cli.keys import normal
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
+from dprec.metrics.lists import KINDS, ListMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics, both_ranks, ranks_in_one_order
 from dprec.models import Recommender
 from dprec.run.tasks.task import Task
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
+SHOWN = 10  # items of a list that should not be the same for everybody
+FEW = 0.1  # of the items that these lists could hold
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The metrics of one way to rank: the model's, or popularity's."""
+
+    ranks: Sequence[RankingMetrics]
+    lists: Mapping[int, ListMetrics]  # by cutoff
+
+    @classmethod
+    def of(cls, metrics: Sequence[str], always: set[int], popularity: Tensor, device: str | torch.device) -> Collected:
+        """What `metrics` ask for, and lists of the lengths that are `always` looked at."""
+        cutoffs = sorted({_cutoff(metric) for metric in metrics})
+        listed = {_cutoff(metric) for metric in metrics if metric.partition("@")[0] in KINDS}
+        return cls(
+            [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs],
+            {k: ListMetrics(k, popularity).to(device) for k in sorted(listed | always)},
+        )
+
+    def add(self, ranks: tuple[Tensor, Tensor], scores: Tensor, seen: Tensor) -> None:
+        for metric in self.ranks:
+            metric.enter(*ranks)
+        for one in self.lists.values():
+            one.update(scores, seen)
+
+    def values(self) -> dict[str, float]:
+        found = [metric.compute() for metric in (*self.ranks, *self.lists.values())]
+        return {name: float(value) for each in found for name, value in each.items()}
+
+    def standard_errors(self, population: int) -> dict[str, float]:
+        """Of means over users; coverage and novelty are none."""
+        found = [metric.standard_errors(population) for metric in self.ranks]
+        return {name: float(value) for each in found for name, value in each.items()}
 
 
 class Ranking(Task):
@@ -69,29 +106,36 @@ class Ranking(Task):
 
         If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
-        cutoffs = sorted({_cutoff(metric) for metric in metrics})
         places = popularity_places(data.popularity).to(device)  # (items,)
-        ours = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
-        theirs = [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs]
+        ours = Collected.of(metrics, {SHOWN}, data.popularity, device)
+        theirs = Collected.of(metrics, set(), data.popularity, device)
         for batch in loader:
             batch = batch.to(device)
-            ranks = both_ranks(model.scores(batch), batch.target, batch.seen)
+            scores = model.scores(batch)
+            ours.add(both_ranks(scores, batch.target, batch.seen), scores, batch.seen)
             popular = ranks_in_one_order(places, batch.target, batch.seen)
-            for metric in ours:
-                metric.enter(*ranks)
-            for metric in theirs:
-                metric.enter(*popular)
-        results: dict[str, Any] = {}
-        for prefix, collected in (("", ours), ("popularity_", theirs)):
-            results |= _asked([metric.compute() for metric in collected], metrics, prefix)
-        users = int(ours[0].users)
+            theirs.add(popular, -places.float().expand(len(scores), -1), batch.seen)
+        results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
+        users = int(ours.ranks[0].users)
+        found = ours.lists[SHOWN].distinct
+        results["distinct_items"] = {"first": SHOWN, "users": users, "found": found, "of": len(places) - 1}
         population = getattr(loader.dataset, "population", users)
         if population > users:
             errors: dict[str, float] = {}
             for prefix, collected in (("", ours), ("popularity_", theirs)):
-                errors |= _asked([metric.standard_errors(population) for metric in collected], metrics, prefix)
+                errors |= _asked(collected.standard_errors(population), metrics, prefix)
             results |= {"evaluated_users": users, "held_out_users": population, "standard_errors": errors}
         return results
+
+    def warning(self, results: Mapping[str, Any]) -> str | None:
+        """Where everybody would be shown the same few items, which the metrics of a held-out item may not tell."""
+        first, users, found, of = (results["distinct_items"][key] for key in ("first", "users", "found", "of"))
+        if found >= FEW * min(of, first * users):
+            return None
+        return (
+            f"warning: the first {first} places of {users:,} users hold only {found:,} of {of:,} items, so "
+            f"recommendations collapse on few: see --metrics coverage@{first},novelty@{first}, and try another recipe"
+        )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
         """One metric a line, so that many metrics fit; with standard errors if users were sampled."""
@@ -143,13 +187,14 @@ def _written(value: float, error: float | None) -> str:
     return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
 
 
-def _asked(found: Sequence[Mapping[str, Tensor]], metrics: Sequence[str], prefix: str) -> dict[str, float]:
-    values = {name: float(value) for each in found for name, value in each.items()}
-    return {f"{prefix}{name}{which}": values[f"{name}{which}"] for which in PROTOCOLS for name in metrics}
+def _asked(values: Mapping[str, float], metrics: Sequence[str], prefix: str) -> dict[str, float]:
+    names = [f"{name}{which}" for which in PROTOCOLS for name in metrics]
+    return {f"{prefix}{name}": values[name] for name in names if name in values}
 
 
 def _cutoff(metric: str) -> int:
-    found = re.fullmatch(rf"({'|'.join(GAINS)})@([1-9]\d*)", metric)
+    kinds = (*GAINS, *KINDS)
+    found = re.fullmatch(rf"({'|'.join(kinds)})@([1-9]\d*)", metric)
     if found is None:
-        raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in GAINS)}, such as ndcg@10")
+        raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in kinds)}, such as ndcg@10")
     return int(found[2])

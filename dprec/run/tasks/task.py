@@ -85,6 +85,10 @@ class Task(ABC):
     def table(self, results: Mapping[str, Any], title: str) -> Table:
         """The model beside its baseline: a private model that is no better is not worth its ε."""
 
+    def warning(self, results: Mapping[str, Any]) -> str | None:
+        """What the metrics asked for may not tell, and the user should know."""
+        return None
+
     @abstractmethod
     def verdict(self, results: Mapping[str, Any]) -> str:
         """The comparison in a few words."""
