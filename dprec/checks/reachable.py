@@ -1,9 +1,14 @@
-"""Everything that an object holds: through attributes, containers, closures and the classes it is of."""
+"""Everything that an object holds: through attributes, containers, and code with what it keeps.
+
+A function keeps its default arguments, its attributes, what it closes over, and the global variables that it names,
+with which it also reaches other functions. Of installed packages nothing is looked at: they are public.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import random
 import sys
 import types
@@ -21,24 +26,24 @@ from dprec.sparsity.rows.pay_first import PayFirst
 Generator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 LARGE = 10_000  # entries of a list or mapping beyond which it is one thing, not the things in it
-_ATOMS = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bytearray,
-    type(None),
-    type,
-    types.ModuleType,
-    np.generic,
-    Tensor,
-    np.ndarray,
-)
-_LIBRARIES = {
+_PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_CONTAINERS = (list, tuple, deque, Mapping)
+_WHOLE = (int, float, complex, str, bytes, bytearray, set, frozenset, np.generic, np.ndarray, Tensor, *GENERATORS)
+_NOTES = ("_dprec_layout", "_dprec_expression")  # what the tape writes on tensors
+_LOADERS = frozenset(vars(DataLoader([0]))) | {"_iterator"}  # type: ignore[arg-type]
+_INSTALLED = {
     "torch", "pytorch_lightning", "lightning", "lightning_utilities", "lightning_fabric", "torchmetrics", "numpy",
     "dprec", "dprec_kernels", *sys.stdlib_module_names,
+} - {"__main__"}  # fmt: skip
+_FOLDERS = ("site-packages", "dist-packages")
+# Methods of a module that no loss is computed by, and that name whole data sets.
+_ELSEWHERE = {
+    "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "configure_optimizers", "setup",
+    "validation_step", "test_step", "predict_step",
 }  # fmt: skip
+_CACHED = type(functools.lru_cache(lambda: None))
+_CODE = (types.FunctionType, types.MethodType, types.ModuleType, type, functools.partial, staticmethod, classmethod,
+        property, _CACHED)  # fmt: skip
 
 
 class OfTheRun:
@@ -53,73 +58,137 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
     >>> [name for name, _ in reachable(vars(part)["_parameters"] | {"seen": part.seen})]
     ['weight', 'bias', "seen['users'][0]", "seen['users'][1]"]
     """
-    met, outside = {id(thing) for thing in without}, _outside()
-    waiting = [(name, value) for name, value in reversed(list(roots.items()))]
+    outside = _outside()
+    met = {id(thing): thing for thing in without}  # held, so that no other thing gets the number
+    waiting = list(roots.items())[::-1]
     while waiting:
         name, value = waiting.pop()
-        if isinstance(value, outside) or (id(value) in met and not isinstance(value, (int, float, str, type(None)))):
-            continue
-        met.add(id(value))
-        inner = _parts(name, value)
-        if inner is None:
+        if type(value) in _PLAIN:
             yield name, value
-        else:
-            waiting += reversed(inner)
-
-
-def named_globals(function: Any) -> dict[str, Any]:
-    """Return the global variables that a function names, if it is none of a library."""
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if not isinstance(function, types.FunctionType) or str(function.__module__).split(".")[0] in _LIBRARIES:
-        return {}
-    known = function.__globals__
-    return {name: known[name] for name in function.__code__.co_names if name in known}
+            continue
+        if id(value) in met or isinstance(value, outside):
+            continue
+        met[id(value)] = value
+        whole, inner = _parts(name, value)
+        if whole:
+            yield name, value
+        waiting += reversed(inner)
 
 
 def _outside() -> tuple[type, ...]:
-    """Return the kinds of things that hold the whole run."""
+    """Return the kinds of things that hold the whole run, or that only write down what happens."""
     lightning = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
-    return (DataLoader, PayFirst, OfTheRun, *([] if lightning is None else [lightning]))
+    return (PayFirst, OfTheRun, logging.Logger, logging.Handler, *([] if lightning is None else [lightning]))
 
 
-def _parts(name: str, value: Any) -> list[tuple[str, Any]] | None:
-    """Return what a thing is made of; None for one that is looked at as a whole."""
-    if isinstance(value, (*_ATOMS, *GENERATORS)) or (isinstance(value, np.ndarray) and value.dtype != object):
-        return None
-    if isinstance(value, Mapping) and not isinstance(value, types.MappingProxyType):
-        return None if len(value) > LARGE else [(f"{name}[{key!r}]", held) for key, held in value.items()]
-    if isinstance(value, (list, tuple, deque, np.ndarray)):
-        return None if len(value) > LARGE else [(f"{name}[{place}]", held) for place, held in enumerate(list(value))]
-    if isinstance(value, types.MethodType):
-        return [(f"{name}.__self__", value.__self__), (f"{name}.__func__", value.__func__)]
-    if isinstance(value, functools.partial):
-        return [(f"{name}.func", value.func), (f"{name}.args", value.args), (f"{name}.keywords", value.keywords)]
-    if isinstance(value, types.FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        return [(f"{name}:{variable}", cell.cell_contents) for variable, cell in cells if _filled(cell)]
+def _parts(name: str, value: Any) -> tuple[bool, list[tuple[str, Any]]]:
+    """Return whether a thing is looked at as a whole, and what it is made of."""
+    if isinstance(value, _CODE):
+        return False, _held_by_code(name, value)
     own = dict(getattr(value, "__dict__", {}))
-    for part in ("_parameters", "_buffers", "_modules") if isinstance(value, nn.Module) else ():
-        own |= own.pop(part, {})
+    if isinstance(value, nn.Module):
+        for part in ("_parameters", "_buffers", "_modules"):
+            own |= own.pop(part, {})
+    elif isinstance(value, Tensor):
+        own = {key: held for key, held in own.items() if key not in _NOTES}
+    elif isinstance(value, DataLoader):  # of which data set and sampler are the run's
+        own = {key: held for key, held in own.items() if key not in _LOADERS and not key.startswith("_DataLoader__")}
     slots = [slot for kind in type(value).__mro__ for slot in _listed(getattr(kind, "__slots__", ()))]
     own |= {slot: getattr(value, slot) for slot in slots if slot != "__weakref__" and hasattr(value, slot)}
-    own_class = [
-        (f"{kind.__name__}.{key}", held)
-        for kind in type(value).__mro__
-        if kind.__module__.split(".")[0] not in _LIBRARIES
-        for key, held in vars(kind).items()
-        if not key.startswith(("__", "_abc_")) and not callable(held) and not hasattr(held, "__get__")
-    ]
-    if not own and not hasattr(value, "__dict__"):
-        return None
-    return [(f"{name}.{key}".strip("."), held) for key, held in own.items()] + own_class
+    attributes = [(name if key == "__wrapped__" else f"{name}.{key}".strip("."), held) for key, held in own.items()]
+    entries = _entries(name, value)
+    whole = entries is None and (isinstance(value, _WHOLE) or (not hasattr(value, "__dict__") and not own))
+    return whole, [*(entries or ()), *attributes, *_classes_of(value)]
 
 
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # a variable without a value yet
-        return False
+def _entries(name: str, value: Any) -> list[tuple[str, Any]] | None:
+    """Return what is in a container; None for what is none, or holds so much that it is looked at as a whole."""
+    if isinstance(value, (list, tuple, deque)) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return None if len(value) > LARGE else [(f"{name}[{place}]", held) for place, held in enumerate(list(value))]
+    if isinstance(value, Mapping) and not isinstance(value, types.MappingProxyType):
+        return None if len(value) > LARGE else [(f"{name}[{key!r}]", held) for key, held in value.items()]
+    return None
 
 
 def _listed(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
+
+
+def _held_by_code(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return what a piece of `_CODE` keeps, and by which name.
+
+    >>> _held_by_code("half", functools.partial(max, 0.5))
+    [('half', <built-in function max>), ('half.args', (0.5,)), ('half.keywords', {})]
+    """
+    if isinstance(value, types.FunctionType):
+        return list(_of_function(name, value))
+    if isinstance(value, types.MethodType):
+        return [(f"{name}.__self__", value.__self__), (name, value.__func__)]
+    if isinstance(value, functools.partial):
+        return [(name, value.func), (f"{name}.args", value.args), (f"{name}.keywords", value.keywords)]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [(name, value.__func__)]
+    if isinstance(value, property):
+        return [(name, part) for part in (value.fget, value.fset) if part is not None]
+    if isinstance(value, _CACHED):  # what it has cached is not looked at
+        return [(name, value.__wrapped__)]
+    if isinstance(value, types.ModuleType):
+        return [] if _of_a_package(value.__name__) else _named(name, vars(value))
+    return [] if _of_a_package(value.__module__) else list(_of_class(value))
+
+
+def _classes_of(value: Any) -> list[tuple[str, type]]:
+    """Return the classes that a thing is of, but those of installed packages."""
+    return [(kind.__name__, kind) for kind in type(value).__mro__ if not _of_a_package(kind.__module__)]
+
+
+@functools.cache
+def _of_a_package(module: str | None) -> bool:
+    """Return whether a module, given by name, is Python's own, torch's, or of another installed package."""
+    top = str(module).split(".")[0]
+    if top in _INSTALLED or top == "None":
+        return top != "None"
+    file = getattr(sys.modules.get(top), "__file__", None) or getattr(sys.modules.get(str(module)), "__file__", None)
+    return file is not None and any(folder in file for folder in _FOLDERS)
+
+
+def _of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    own = not _of_a_package(function.__module__)
+    code = function.__code__
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            held = cell.cell_contents
+        except ValueError:  # a variable without a value yet
+            continue
+        if own or isinstance(held, _CODE):
+            yield f"{name}:{variable}", held
+    if not own:
+        return
+    positional = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    for variable, held in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
+        yield f"{name}({variable})", held
+    for variable, held in (function.__kwdefaults__ or {}).items():
+        yield f"{name}({variable})", held
+    yield from _named(name, function.__dict__)
+    known = function.__globals__
+    yield from ((variable, known[variable]) for variable in _names(code) if variable in known)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """Return the names that code mentions, in functions within it, too."""
+    inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return list(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    for key, held in vars(kind).items():
+        code = isinstance(held, _CODE)
+        if key.startswith("_abc_") or (key.startswith("__") and not code) or (code and key in _ELSEWHERE):
+            continue
+        if code or (not inspect.isroutine(held) and not inspect.isdatadescriptor(held)):
+            yield f"{kind.__name__}.{key}", held
+
+
+def _named(name: str, held: Any) -> list[tuple[str, Any]]:
+    return [(f"{name}.{key}", value) for key, value in list(held.items()) if not key.startswith("__")]

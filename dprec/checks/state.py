@@ -2,7 +2,7 @@
 
 Whatever `losses(batch)` writes is released, or moves later losses, without noise. So all that a model holds is looked
 at before and after: parameters and buffers, and tensors, arrays, numbers, text and objects in attributes, containers,
-closures and class attributes (`dprec.checks.reachable`).
+classes, and what functions close over or name (`dprec.checks.reachable`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dprec.checks.reachable import GENERATORS, named_globals, reachable
+from dprec.checks.reachable import GENERATORS, OfTheRun, reachable
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -100,13 +100,15 @@ def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
 def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0, losses: Any = None) -> State:
     """Return what tells one state of a module, and of its `losses`, from another; `without` are ids that do not."""
     descent = getattr(module, "descent", None)  # the run's own
-    roots = {"": module, **({} if losses is None else {"losses": losses, **named_globals(losses)})}
-    found = reachable(roots, without=[] if descent is None else [descent])
-    return {
-        name: _fingerprint(value, seed)
-        for name, value in found
-        if id(value) not in without and not isinstance(value, GENERATORS) and name not in _LIGHTNINGS
-    }
+    own = losses.__wrapped__ if isinstance(losses, OfTheRun) and hasattr(losses, "__wrapped__") else losses
+    found: dict[str, Any] = {}
+    for name, value in reachable({"": module, "losses": own}, without=[] if descent is None else [descent]):
+        if id(value) not in without and not isinstance(value, GENERATORS) and name not in _LIGHTNINGS:
+            place = name  # names of different modules, or of classes, may be the same
+            while place in found:
+                place += "'"
+            found[place] = _fingerprint(value, seed)
+    return found
 
 
 def quick_state(tensors: Mapping[str, Tensor]) -> State:
