@@ -114,8 +114,9 @@ def test_a_script_and_a_module_are_private_in_five_lines() -> None:
 
 
 def test_the_readme_gives_two_commands_that_end_in_a_run_and_in_the_tests() -> None:
-    train, test, *_ = blocks(ROOT / "README.md", "console")
+    train, after, test, *_ = blocks(ROOT / "README.md", "console")
     assert train.strip().endswith("python -m dprec.fit recipes/quickstart.yaml")
+    assert after.startswith("python -m dprec.recommend runs/quickstart/1 ")  # where the first command has put its run
     assert test.strip().endswith("python -m pytest")
     assert "python -m pytest" in (ROOT / ".ci" / "run").read_text()
 
