@@ -7,6 +7,7 @@ There are two kinds of data. Both pass these stages, with a file for each stage:
     a log → its rows          parts, formats                        click_cache
     rows → events             events, ids, times, grouping
     events kept in files      logs, prepared
+    which of them count       filtering
     the arrays                histories, catalogue                  click_log
     some of them → a batch    packing                               click_records
     all of it for training    sequences                             clicks

@@ -1,4 +1,4 @@
-"""Every user's items in time order, in flat arrays; the filter by minimum events, and leave-one-out."""
+"""Every user's items in time order, in flat arrays, and leave-one-out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from dprec.data.catalogue import Catalogue
 from dprec.errors import UserError
 
 Split = Literal["validation", "test"]
@@ -62,6 +61,15 @@ class Histories:
         return self.items[self.offsets[user] : self.offsets[user + 1]]
 
 
+def blocks(offsets: np.ndarray, rows: int = 2**22) -> Iterator[tuple[int, int]]:
+    """Users first to end, as many as fit in so many rows, but at least one."""
+    first, users = 0, len(offsets) - 1
+    while first < users:
+        end = max(first + 1, int(np.searchsorted(offsets, offsets[first] + rows, side="right")) - 1)
+        yield first, end
+        first = end
+
+
 def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Every pair of a user and an item they saw, once, latest first: yields (n,), (n,) for a few users at a time.
 
@@ -69,10 +77,7 @@ def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray
     >>> [(user.tolist(), item.tolist()) for user, item in visits(events)]
     [([0, 0, 1], [4, 2, 2])]
     """
-    first, users = 0, len(events.offsets) - 1
-    while first < users:
-        # As many users as fit in so many rows, but at least one.
-        end = max(first + 1, int(np.searchsorted(events.offsets, events.offsets[first] + rows, side="right")) - 1)
+    for first, end in blocks(events.offsets, rows):
         lengths = np.diff(events.offsets[first : end + 1])
         item = np.asarray(events.item[events.offsets[first] : events.offsets[end]])[::-1].astype(np.int64)
         user = np.repeat(np.arange(end - first)[::-1], lengths[::-1])  # descending, as the reversed events are
@@ -80,51 +85,6 @@ def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray
         kept.sort()
         kept = kept[np.argsort(user[kept], kind="stable")]
         yield first + user[kept], item[kept]
-        first = end
-
-
-def build_histories(
-    events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None
-) -> tuple[Histories, Catalogue]:
-    """Filter events and number items 1..V.
-
-    Without a catalogue, an event stays if its user has at least `min_events` events and its item at least as many
-    users, both counted before the filter. There is one pass, as in SASRec's preprocessing, so a user may keep fewer
-    events. The filter counts an item's users, not its events, so no user can keep an item in alone. With a catalogue,
-    events with other items are dropped first, and then only users are filtered, each by their own events. Users with
-    fewer than two events left have no transition and are dropped. `min_events` 0 or 1 switches the filter off.
-    """
-    if min_events < 0:
-        raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
-    user, item = events.user, events.item
-    if catalogue is None:
-        met = np.zeros(len(events.item_ids), dtype=np.int64)
-        for _, items in visits(events):
-            met += np.bincount(items, minlength=len(met))
-        keep = met[item] >= min_events
-    else:
-        number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-        listed = number[item] > 0
-        user, item = user[listed], number[item[listed]]
-        keep = np.ones(len(item), dtype=bool)
-    keep &= np.bincount(user)[user] >= min_events
-    user, item = user[keep], item[keep]
-    lengths = np.bincount(user)
-    stays = lengths >= 2
-    if not stays.any():
-        raise UserError(
-            f"no user of {len(events)} events has {max(min_events, 2)} events whose items pass the filter: "
-            "lower data.min_events or check data.catalogue"
-        )
-    item = item[stays[user]]
-    offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
-    if catalogue is None:
-        found = np.unique(item)
-        catalogue = Catalogue([events.item_ids[position] for position in found])
-        number = np.zeros(len(events.item_ids), dtype=np.int32)
-        number[found] = np.arange(1, len(found) + 1)
-        item = number[item]
-    return Histories(offsets, item.astype(np.int32)), catalogue
 
 
 class LeaveOneOut:

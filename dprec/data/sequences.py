@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
+from dprec.data.filtering import build_histories
 from dprec.data.formats import AUTO
-from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split, build_histories
+from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split
 from dprec.data.interactions import read_frame
 from dprec.data.logs import HowToRead, open_log
 from dprec.data.module import Law, SampledData, as_is
@@ -40,6 +41,7 @@ class Loaded:
     items_filtered: bool  # by the number of users with them
     name: str
     notice: str | None
+    summary: dict[str, Any]
 
 
 class Sequences(SampledData):
@@ -147,7 +149,7 @@ class Sequences(SampledData):
             source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
-            histories, catalogue = build_histories(source.found, self.min_events, given)
+            histories, catalogue, dropped = build_histories(source.found, self.min_events, given)
             if len(catalogue) < 2:
                 raise UserError(
                     f"the catalogue has {len(catalogue)} item, so there is nothing to rank: "
@@ -155,7 +157,17 @@ class Sequences(SampledData):
                 )
             split = LeaveOneOut(histories, self.validation)
             filtered = given is None and self.min_events > 1
-            self._loaded = Loaded(histories, catalogue, split, split.training(), filtered, source.name, source.notice)
+            summary = {
+                **source.found.facts,
+                **dropped,
+                "users_kept": histories.users,
+                "items_kept": len(catalogue),
+                "events_kept": len(histories.items),
+                "users_tested": int(split.tested.sum()),
+            }
+            self._loaded = Loaded(
+                histories, catalogue, split, split.training(), filtered, source.name, source.notice, summary
+            )
             self._source = None  # the raw events are not needed any more
         return self._loaded
 
@@ -217,6 +229,11 @@ class Sequences(SampledData):
     def sizes(self) -> dict[str, Any]:
         """What a model needs to know about the data: the number of item ids, and the length of histories."""
         return {"items": self.items, "max_length": self.max_length}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What was read and what each filter dropped, counted without noise. Private data."""
+        return self.load().summary
 
     @property
     def catalogue(self) -> Catalogue:

@@ -1,4 +1,4 @@
-"""A small table of facts about the data: counts without noise, only for the owner of the data."""
+"""A small table of what was done to the data: counts without noise, only for the owner of the data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-# fact -> its text; those in the second group are shown only if they are not 0
-_ALWAYS = {"rows": "rows read", "events": "events", "users": "users", "items": "items"}
-_IF_ANY = {
+# fact -> its text; those in the second group of each table are shown only if they are not 0
+_READ = {"rows": "rows read", "events": "events", "users": "users", "items": "items"}
+_READ_IF_ANY = {
     "not_as_where_says": "rows left out by data.where",
     "without_user_id": "rows left out, without a user id",
     "without_item_id": "rows left out, without an item id",
@@ -19,20 +19,47 @@ _IF_ANY = {
     "duplicate_events": "events that the log holds twice",
     "events_at_the_time_of_another": "events at the time of the user's event before",
 }
+_DROPPED_IF_ANY = {
+    "items_left_out": "items left out, by data.min_events or data.catalogue",
+    "events_with_items_left_out": "events with these items",
+    "users_with_few_events": "users left out, with fewer events than data.min_events",
+    "users_without_transition": "users left out, with fewer than 2 events left",
+    "events_of_users_left_out": "events of these users",
+    "items_of_users_left_out": "items that only these users saw",
+}
+_KEPT = {"events_kept": "events used", "users_kept": "users", "items_kept": "items", "users_tested": "users tested"}
 
 
 def log_table(facts: Mapping[str, Any], title: str) -> Table:
     """A table about a log."""
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for key, said in _ALWAYS.items():
+    table = _table(title)
+    for key, said in _READ.items():
         table.add_row(said, f"{facts[key]:,}")
-    for key, said in _IF_ANY.items():
-        if facts[key]:
-            table.add_row(said, f"{facts[key]:,}", style="dim")
+    _add_if_any(table, facts, _READ_IF_ANY)
     lengths = (facts[f"{which}_history"] for which in ("shortest", "median", "longest"))
     table.add_row("events of a user: least, median, most", ", ".join(f"{length:,}" for length in lengths))
     table.add_row("order in time from", facts["time_from"])
     table.add_row("times", facts["times"])
     return table
+
+
+def data_table(summary: Mapping[str, Any], title: str) -> Table:
+    """A table about a log and what the filters of a run left of it; invented data has no log."""
+    table = log_table(summary, title) if "rows" in summary else _table(title)
+    _add_if_any(table, summary, _DROPPED_IF_ANY)
+    for key, said in _KEPT.items():
+        table.add_row(said, f"{summary[key]:,}", style="bold")
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    return table
+
+
+def _add_if_any(table: Table, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    for key, said in texts.items():
+        if facts.get(key):
+            table.add_row(said, f"{facts[key]:,}", style="dim")

@@ -20,7 +20,8 @@ from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.checkpoints import SaveRun
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
-from dprec.run.folder import RunFolder, write_json
+from dprec.run.data_summary import data_table
+from dprec.run.folder import RunFolder, write_json, write_private_json
 from dprec.run.lock import training_alone
 from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
@@ -87,6 +88,9 @@ class Experiment:
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
         notice_box(console, self.data.notice)
         console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
+        if summary := getattr(self.data, "summary", None):
+            console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
+            write_private_json(run.data, summary)
         every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
         save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))

@@ -43,6 +43,11 @@ class RunFolder:
         return self.path / "logs" / "seconds.json"
 
     @property
+    def data(self) -> Path:
+        """What was read and dropped: exact counts, private data."""
+        return self.path / "logs" / "data.json"
+
+    @property
     def seconds(self) -> float:
         """The training time up to the checkpoint, as far as it was recorded."""
         try:
@@ -101,7 +106,7 @@ class RunFolder:
         """Release the folder if nothing was trained, so that a mistake at the first step costs nothing."""
         if self.checkpoint.exists():
             return
-        for path in (self.config, self.privacy):
+        for path in (self.config, self.privacy, self.data):
             path.unlink(missing_ok=True)
         logs = self.path / "logs"
         emptied = [*sorted(logs.rglob("*"), reverse=True), logs, self.checkpoint.parent, self.path]
@@ -114,6 +119,17 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write strict JSON, completely or not at all; a number that is not finite becomes null."""
     text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
+
+
+def write_private_json(path: Path, values: Mapping[str, Any]) -> None:
+    """The same, readable by the owner alone."""
+    text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def write(temporary: Path) -> None:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    replace_file(path, write)
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:

@@ -41,6 +41,7 @@ def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.C
         "events with an item that the user saw before │ 1",
         "events that the log holds twice │ 1",
         "least, median, most │ 2, 2, 2",
+        "order in time from │ column 'time'",
         "2020-01-02 to 2020-01-06",
         "prepared in home",
         "python -m dprec.fit RECIPE --data.path home",
@@ -63,6 +64,48 @@ def test_training_finds_what_was_prepared(
     assert fit([*args, "--data.path", "home", "--out", "two"]) == 0
     one, two = (strict(here / name / "metrics.json") for name in ("one", "two"))
     assert {key: two[key] for key in one if "@" in key} == {key: one[key] for key in one if "@" in key}
+
+
+def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """30 users with 6 of 8 items, one of them once more; one user has a single event, one an item of its own."""
+    rows = [f"u{user},i{(user + n) % 8},{n}\n" for user in range(30) for n in range(6)]
+    rows += ["u0,i0,9\n", "lone,i1,3\n", "odd,own,1\n", "odd,i1,1\n", "NULL,i1,1\n"]
+    (here / "log.csv").write_text("user,item,time\n" + "".join(rows))
+    args = [str(recipe), "--data.path", "log.csv", "--trainer.max_steps", "1", "--data.batch_size", "10"]
+    assert fit([*args, "--data.min_events", "2", "--out", "run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for line in (
+        "rows read │ 185",
+        "events │ 184",
+        "users │ 32",
+        "items │ 9",
+        "events used │ 181",
+        "users tested │ 30",
+    ):
+        assert line in said, line
+    facts = json.loads((here / "run/logs/data.json").read_text())
+    expected = {
+        "rows": 185,
+        "without_user_id": 1,
+        "items_met_again": 1,
+        "items_left_out": 1,
+        "events_with_items_left_out": 1,
+        "users_with_few_events": 1,
+        "users_without_transition": 1,
+        "events_of_users_left_out": 2,
+        "items_of_users_left_out": 0,
+        "events_kept": 181,
+        "users_kept": 30,
+        "items_kept": 8,
+        "users_tested": 30,
+        "events_at_the_time_of_another": 1,
+        "time_from": "column 'time'",
+    }
+    assert {name: facts[name] for name in expected} == expected
+    assert (here / "run/logs/data.json").stat().st_mode & 0o777 == 0o600
+    assert "rows" not in strict(here / "run/metrics.json")
+    assert fit([*args, "--data.min_events", "2", "--model.learning_rate", "-1", "--out", "bad"]) == 2
+    assert not (here / "bad").exists()
 
 
 @pytest.mark.parametrize(
