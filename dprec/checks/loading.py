@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -35,6 +36,7 @@ class Loading:
         self._loader, self.transfer = loader, transfer
         self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
+        self._alone: dict[Any, Any] | None = None  # the batches of the step's users alone, by their numbers
 
     def __len__(self) -> int:
         users: int = self._sampler.users
@@ -88,15 +90,16 @@ class Loading:
         own = select_alone(part, place)
         if selects(part):
             return own
-        for user in users:
-            made = self.of([user])
-            if alike(made, [own]):
-                return made[0]
+        if self._alone is None:
+            self._alone = {_numbers(made[0]): made[0] for made in (self.of([user]) for user in users) if made}
+        if (there := self._alone.get(_numbers(own))) is not None:
+            return there
+        kind = type(getattr(part, "content", part)).__name__
         raise UserError(
-            f"a {self.unit}'s gradient is not finite in a {type(getattr(part, 'content', part)).__name__}, and the row "
+            f"a {self.unit}'s gradient is zero or not finite in a {kind}, and the row "
             f"alone is not what collate_fn makes of any {self.unit} of the step alone, so others could decide whether "
-            "it counts: let losses(batch) be finite for padding, or make the batch a dataclass with a "
-            "select(users) that leaves others' padding out"
+            "it counts: let losses(batch) be finite for padding, declare padding_idx, or make the batch a dataclass "
+            "with a select(users) that leaves others' padding out"
         )
 
     def check(self, batch: Any, users: Sequence[int]) -> None:
@@ -116,7 +119,7 @@ class Loading:
 
     def hold(self, batch: list[Any]) -> None:
         """Remember this batch, which was checked: nobody may change it before its gradient is taken."""
-        self._held = batch, _versions(batch)
+        self._held, self._alone = (batch, _versions(batch)), None
 
     def refuse_other(self, batch: Any) -> None:
         """Refuse a batch that is not the one held, or was changed since."""
@@ -137,6 +140,12 @@ def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists of micro-batches hold the same numbers; what is no number is the same as itself."""
     own, others = ([t for part in parts for t in batch_tensors(part)] for parts in (one, other))
     return len(own) == len(others) and all(_equal(a, b) for a, b in zip(own, others, strict=True))
+
+
+def _numbers(part: Any) -> Any:
+    """Return what tells the numbers of a micro-batch from others."""
+    held = [tensor.detach().cpu().contiguous() for tensor in batch_tensors(part)]
+    return tuple((t.shape, t.dtype, t.reshape(-1).view(torch.uint8).numpy().tobytes()) for t in held)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

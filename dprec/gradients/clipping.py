@@ -84,6 +84,7 @@ class Recorded:
 
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
+    unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
 
     @property
     def users(self) -> int:

@@ -46,6 +46,10 @@ class LookUp(Contribution):
         """
 
     @abstractmethod
+    def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all that these users read, ascending, as `moved` does, whether it has a gradient or not."""
+
+    @abstractmethod
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids (n,) and values (n, *rest) that add up to Σ_u weight[u] · gradient_u; ids may repeat."""
 
@@ -115,6 +119,9 @@ class Rows(LookUp):
         moved = ((largest > 0) & (largest < torch.inf)).expand(self.ids.shape)
         return moved.nonzero()[:, 0], self.ids[moved]
 
+    def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:
+        return users.repeat_interleave(self.ids.shape[1]), self.ids[users].flatten()
+
 
 @dataclass
 class SharedRows(OfProducts, LookUp):
@@ -162,6 +169,10 @@ class SharedRows(OfProducts, LookUp):
         largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
         user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
         return user, use.ids[read]
+
+    def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:
+        ids = self.ids[~is_among(self.ids, besides)].unique()
+        return users.repeat_interleave(len(ids)), ids.repeat(len(users))
 
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         left = self.left * weight[:, None, None]

@@ -12,7 +12,7 @@ from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, select_alone
+from dprec.gradients.tape import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
@@ -34,9 +34,11 @@ def batch_rows(
 ) -> BatchRows:
     """Return what the users of these micro-batches look up; None stands for all rows of the space.
 
-    A row counts for a user whose gradient is not zero there. What is read for padding, or for positions that only a
-    longer history has, depends on who else is in the micro-batch; its gradient, which is zero, does not. The rows of
-    tables that are `declared` change whoever is drawn, and count for nobody.
+    A row counts for a user who reads it, with a gradient or without one: whether terms cancel to 0 may be decided by
+    rounding, and so by others. What is read for padding, or for positions that only a longer history has, is no read of
+    the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and whoever else
+    has one is recorded alone before (`broken_alone`). The rows of tables that are `declared` change whoever is drawn,
+    and count for nobody.
     """
     shared = [space.flat(name, rows) for name, rows in (declared or {}).items() if name in space.tables]
     alike = distinct(torch.cat(shared)) if shared else space.no_rows
@@ -46,6 +48,9 @@ def batch_rows(
             for use in _look_ups(part.contributions.get(name, ())):
                 user, ids = use.moved(alike - space.start(name))
                 pairs.append((user + users) * space.size + space.flat(name, ids))
+                if part.unpadded is not None:
+                    user, ids = use.read(part.unpadded.nonzero().flatten(), alike - space.start(name))
+                    pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
     user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
@@ -66,22 +71,51 @@ def broken_alone(
     recorded: Sequence[Recorded],
     again: Callable[[Any], Recorded],
     alone: Alone = select_alone,
+    unmoved: Callable[[Recorded], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.users) != 0,
 ) -> tuple[list[Any], list[Recorded]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
     As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
-    depend on others.
+    depend on others. The same for users who read rows `unmoved`, if others' padding is in what they read.
     """
     all_parts, all_recorded = list(parts), list(recorded)
     for part, own in zip(parts, recorded, strict=True):
         uses = [use for name in tables for use in own.contributions.get(name, ())]
-        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0) if uses else torch.zeros(0)
-        if len(part) > 1 and bool(broken.any()):
+        if not uses or len(part) == 1:
+            own.unpadded = torch.ones(own.users, dtype=torch.bool, device=own.losses.device)
+            continue
+        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0)
+        own.unpadded = unmoved(own) & ~broken
+        for user in own.unpadded.nonzero().flatten().tolist():
+            if _shapes(alone(part, user)) != _shapes(part):
+                own.unpadded[user], broken[user] = False, True
+        if bool(broken.any()):
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(broken)
             all_parts += [alone(part, user) for user in broken.nonzero().flatten().tolist()]
-    all_recorded += [again(one) for one in all_parts[len(parts) :]]
+    for one in all_parts[len(parts) :]:
+        all_recorded.append(again(one))
+        all_recorded[-1].unpadded = torch.ones(1, dtype=torch.bool, device=all_recorded[-1].losses.device)
     return all_parts, all_recorded
+
+
+def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
+    everybody, found = torch.arange(recorded.users, device=space.device), recorded.losses.new_zeros(recorded.users) != 0
+    for name in space.tables:
+        besides = (declared or {}).get(name, space.no_rows)
+        pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
+        for use in _look_ups(recorded.contributions.get(name, ())):
+            for place, (user, ids) in enumerate((use.read(everybody, besides), use.moved(besides))):
+                there = ~is_among(ids, besides)
+                pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
+        read, moved = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
+        found[read[~is_among(read, moved)] // space.size] = True
+    return found
+
+
+def _shapes(part: Any) -> list[torch.Size]:
+    return [tensor.shape[1:] for tensor in batch_tensors(part)]
 
 
 def _look_ups(uses: Iterable[Contribution]) -> list[LookUp]:

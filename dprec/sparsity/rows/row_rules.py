@@ -19,7 +19,7 @@ from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
-from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only
+from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmoved
 from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
@@ -205,10 +205,15 @@ class RowRules:
         again: Callable[[Any], Recorded],
         alone: Alone = select_alone,
     ) -> tuple[list[Any], list[Recorded]]:
-        """Have those users recorded alone who have no finite gradient among others, before rows are chosen."""
+        """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
         for part in recorded:
             self._refuse_whole(part)
-        return broken_alone(self._over, parts, recorded, again, alone)
+        return broken_alone(self._over, parts, recorded, again, alone, self._unmoved)
+
+    def _unmoved(self, recorded: Recorded) -> Tensor:
+        """Return who reads a row, of which users are counted, without a gradient there."""
+        each = [unmoved(s.space, recorded, self._declared) for s in self.choices if looks(s)]
+        return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step."""
