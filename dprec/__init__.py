@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SpectralFormer,
         Transformer,
     )
+    from dprec.serving.served import load
     from dprec.training.callback import Privacy
     from dprec.training.script import private
 
@@ -42,6 +43,7 @@ __all__ = [
     "Spectral",
     "SpectralFormer",
     "Transformer",
+    "load",
     "private",
 ]
 
@@ -49,6 +51,7 @@ _HOMES = {
     "Clicks": "dprec.data",
     "Sequences": "dprec.data",
     "Privacy": "dprec.training.callback",
+    "load": "dprec.serving.served",
     "private": "dprec.training.script",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
@@ -13,29 +13,66 @@ from dprec.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dprec.serving.served import Recommended, Served
+
 
 def recommend(line: CommandLine, console: Console) -> None:
-    from dprec.run.serving import Recommendations, read_histories, split_ids
+    # Imported here, so that help does not wait for torch.
+    from dprec.serving.served import load
 
-    history, file = line.take("history"), line.take("file")
+    history, file, users = line.take("history"), line.take("file"), line.take("users")
+    out, columns = line.take("out"), {role: line.take(f"{role}_column") for role in ("user", "item", "time")}
     count, trusted = line.take_number("k") or 10, line.take_list("trust")
     line.refuse_overrides()
-    if (history is None) == (file is None):
-        raise UserError('no history given: add --history "id id id", or --file histories.txt')
-    recommendations = Recommendations.of_run(line.only("RUN"), count, "allow-seen" not in line.switches, trusted)
-    if file is not None:
-        for number, raw in read_histories(file, recommendations.knows):
-            print_json(recommendations.answer(raw, f"{file}, line {number}"))
-        return
-    answer = recommendations.answer(split_ids(history or ""), "--history")
-    if "error" in answer:
-        raise UserError(answer["error"])
-    if "json" in line.switches:
-        print_json(answer)
-        return
-    from dprec.run.console import recommendation_table
+    if [history, file, users].count(None) != 2:
+        raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
+    if users is None and (out is not None or any(columns.values())):
+        raise UserError("--out and the names of columns belong to --users log.csv: add it, or leave them out")
+    served, exclude_seen = load(line.only("RUN"), trusted), "allow-seen" not in line.switches
+    if users is not None:
+        from dprec.serving.everybody import recommend_to_all
 
-    recommendation_table(console, answer["items"], answer["scores"])
+        recommend_to_all(served, users, out, columns, count, exclude_seen, console)
+    elif file is not None:
+        from dprec.serving.histories import read_histories
+
+        for asked in read_histories(file, served.knows):
+            found = served.recommend([asked.history], count, exclude_seen)[0]
+            warn(found, f"{file}, line {asked.line}", served.items[0])
+            who = {} if asked.user is None else {"user": asked.user}
+            print_json(who | {"history": asked.history, **as_dict(found)})
+    else:
+        _recommend_for(served, history or "", count, exclude_seen, "json" in line.switches, console)
+
+
+def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as_json: bool, console: Console) -> None:
+    from dprec.run.console import recommendation_table
+    from dprec.serving.histories import split_ids
+
+    history = split_ids(text)
+    found = served.recommend([history], count, exclude_seen)[0]
+    warn(found, "--history", served.items[0])
+    if as_json:
+        print_json({"history": history, **as_dict(found)})
+    else:
+        recommendation_table(console, found.items, found.scores)
+
+
+def warn(found: Recommended, where: str, example: str) -> None:
+    """Say on standard error which ids were skipped, and where popularity answers."""
+    few = ", ".join(found.unknown[:5]) + (f" and {len(found.unknown) - 5} more" if len(found.unknown) > 5 else "")
+    if found.source == "history":
+        said = f"unknown items are skipped: {few}" if found.unknown else None
+    elif found.unknown:
+        said = f"none of its items is known ({few}), so what most people choose; ids of the run look like {example}"
+    else:
+        said = "the history is empty, so what most people choose"
+    if said is not None:
+        print(f"warning: {where}: {said}", file=sys.stderr)
+
+
+def as_dict(found: Recommended) -> dict[str, Any]:
+    return {"items": found.items, "scores": found.scores, "source": found.source}
 
 
 main = Command(recommend, RECOMMEND, switches=("json", "allow-seen"), positionals="RUN")

@@ -101,19 +101,24 @@ example:
 RECOMMEND = """\
 usage: dprec recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
        dprec recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
+       dprec recommend RUN --users LOG --out FILE [-k 10] [--allow-seen]
 
-Prints the best next items for a history of raw item ids, oldest first. Needs only the checkpoint.
+Recommends the best next items for histories of raw item ids, oldest first. Needs only the checkpoint.
 
   --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
-  --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"];
-                       - is standard input. Writes one JSON object a line. A line without a known
-                       item gets an "error", the other lines are answered, and the exit code is 0.
+  --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"], or
+                       {"user": "ann", "history": ["id"]}; - is standard input.
+                       Writes one JSON object a line, with the user.
+  --users LOG          all users of a log in any format of dprec fit; --user_column, --item_column and
+                       --time_column name its columns, by default as in the run
+  --out FILE           with --users: .parquet, .csv, .tsv or .jsonl, a row for each user and place
   -k N                 how many items (10)
   --allow-seen         also recommend items of the history
   --trust MODULE       import this module of yours for the run's model
   --json               one JSON object instead of a table
 
-Unknown ids are skipped with a warning; a --history of only unknown ids is an error (exit code 2).
+Unknown ids are skipped with a warning. Where none is known, and for an empty history, the answer is what
+most people choose as far as the model tells; "source" is then "popularity".
 
 example:
   dprec recommend runs/mine --history "12 7 95" -k 5

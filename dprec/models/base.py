@@ -17,6 +17,8 @@ from dprec.models.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.tables import new_table
 from dprec_kernels import catalogue_softmax
 
+FIRST_ITEMS, ROUNDS = 512, 10  # how many items stand for all, and how long somebody goes on, without a history
+
 
 class Recommender(Learner):
     """Base of all models that rank items. A subclass writes `losses` and `scores`; the base does the rest.
@@ -45,6 +47,25 @@ class Recommender(Learner):
     @abstractmethod
     def scores(self, batch: RankingBatch) -> Tensor:
         """Return a score for every item id (B, items); column 0 is ignored."""
+
+    def without_history(self) -> Tensor:
+        """Return a score for every item id (items,) for somebody of whom nothing is known.
+
+        What training counted is private and not kept, so this follows from the model alone and costs no privacy: the
+        share of each item in what somebody chooses who always chooses as the model says, given the item before. Some
+        items, evenly spread over the catalogue, stand for all. A model that holds a release of popularity returns that
+        instead.
+        """
+        several = min(self.items - 1, FIRST_ITEMS, max(16, 2**25 // self.items))
+        first = torch.linspace(1, self.items - 1, several, device=self.device).round().long()  # (n,)
+        none = torch.zeros(several, 1, dtype=torch.long, device=self.device)
+        scores = self.scores(RankingBatch(first[:, None], none[:, 0], none)).float()
+        scores[:, 0] = -torch.inf
+        next_item = scores.softmax(1)  # (n, items)
+        share = next_item.mean(0)
+        for _ in range(ROUNDS):
+            share = share[first] / share[first].sum() @ next_item
+        return share
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Return `scores`: what trainer.predict gives of each batch."""

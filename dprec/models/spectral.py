@@ -65,6 +65,10 @@ class Spectral(Recommender):
     def losses(self, batch: SequenceBatch) -> Tensor:
         return self.described.loss(self.encode(batch.history), batch.targets)
 
+    def without_history(self) -> Tensor:
+        """Return how many users have each item, as released."""
+        return self.described.popularity
+
     def scores(self, batch: RankingBatch) -> Tensor:
         last = (batch.history != 0).sum(1).clamp(min=1) - 1
         encoded = self.encode(batch.history)

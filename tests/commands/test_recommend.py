@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from dprec.data import Catalogue
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import load_run
 from dprec.run.folder import checkpoint_of
-from dprec.run.serving import Recommendations
+from dprec.serving.served import load
 from tests.commands.support import environment
 
 
@@ -52,15 +53,24 @@ def test_seen_items_come_back_only_on_request(moved: Path, capsys: pytest.Captur
 
 
 def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
-    served = Recommendations.of_run(str(moved), count=3, exclude_seen=False)
     long = [f"film{n % 12}" for n in range(50)]
-    assert served.answer(long, "")["items"] == served.answer(long[-10:], "")["items"]
+    whole, recent = load(moved).recommend([long, long[-10:]], k=3, exclude_seen=False)
+    assert whole == recent
 
 
-def test_a_history_without_a_known_item_is_told_what_ids_look_like(moved: Path) -> None:
-    assert (
-        "give ids of the run, such as film" in Recommendations.of_run(str(moved)).answer(["12"], "--history")["error"]
-    )
+@pytest.mark.parametrize(
+    ("history", "says"), [("12 13", "(12, 13), so what most people choose; ids"), ("", "is empty")]
+)
+def test_a_history_without_a_known_item_gets_popularity_and_is_told_so(
+    moved: Path, capsys: pytest.CaptureFixture[str], history: str, says: str
+) -> None:
+    assert recommend([str(moved), "--history", history, "-k", "3", "--json"]) == 0
+    said = capsys.readouterr()
+    assert says in said.err
+    assert ("ids of the run look like film" in said.err) is bool(history)
+    found = json.loads(said.out)
+    assert found["source"] == "popularity"
+    assert found["items"] == load(moved).recommend([[]], k=3)[0].items
 
 
 def test_unknown_items_are_skipped_with_a_warning(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,10 +93,44 @@ def test_a_file_of_histories(moved: Path, here: Path, capsys: pytest.CaptureFixt
     assert recommend([str(moved), "--file", name, "-k", "2"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["history"] for line in lines] == [["film1", "film2"], ["nothing", "known"], ["film3"]]
-    assert "items" not in lines[1]
-    assert "known" in lines[1]["error"]
+    assert [line["source"] for line in lines] == ["history", "popularity", "history"]
     assert lines[2]["items"] == answer(capsys, str(moved), "--history", "film3", "-k", "2")["items"]
     assert len(lines[2]["scores"]) == 2
+
+
+def test_a_line_says_whose_it_is_and_so_does_its_answer(
+    moved: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "h.jsonl").write_text('{"user": "ann", "history": ["film1"]}\n{"user": 7, "history": []}\n["film2"]\n')
+    assert recommend([str(moved), "--file", "h.jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("user") for line in lines] == ["ann", "7", None]
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.jsonl"])
+def test_all_users_of_a_log(moved: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Each user's rows are what the same history gets alone; who has only unknown items gets popularity."""
+    text = log.read_text() + "new nothing\nnew unknown\n"
+    (here / "log.txt").write_text(text)
+    assert recommend([str(moved), "--users", "log.txt", "--out", name, "-k", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "2 items of the log are unknown" in said
+    assert "1 users have no known item" in said
+    assert f"61 users, 3 items each: {name}" in said
+    read = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}[Path(name).suffix]
+    frame = read(name)
+    assert frame.columns == ["user", "place", "item", "score", "source"]
+    histories: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        histories.setdefault(line.split()[0], []).append(line.split()[1])
+    alone = load(moved).recommend(histories, k=3)
+    for user, found in alone.items():
+        rows = frame.filter(pl.col("user") == user).sort("place")
+        assert rows["item"].to_list() == found.items
+        assert rows["score"].to_list() == pytest.approx(found.scores, rel=1e-4)
+        assert set(rows["source"]) == {found.source}
+    assert recommend([str(moved), "--users", "log.txt", "--out", name]) == 2
+    assert "exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["film1 film2\nfilm3\n", '["film1", "film2"]\n["film3"]\n'])

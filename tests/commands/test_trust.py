@@ -20,7 +20,7 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import load_run
-from dprec.run.serving import Recommendations
+from dprec.serving.served import load
 
 BOOBY_TRAP = "from pathlib import Path\nPath('ran').touch()\nfrom dprec.models import GRU as Model\n"
 
@@ -104,7 +104,7 @@ def test_what_is_trusted_runs(trained: Path, here: Path, monkeypatch: pytest.Mon
     assert recommend([run, "--history", "film1", "--trust", "other,mine"]) == 0
     assert evaluate([run, "--trust", "mine"]) == 0
     assert type(load_run(run, ["mine"])[1]).__name__ == "Mine"
-    assert type(Recommendations.of_run(run, trusted=["mine"]).model).__name__ == "Mine"
+    assert type(load(run, trust=["mine"]).model).__name__ == "Mine"
 
 
 def test_data_named_by_the_person_need_no_trust(trained: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Recommending from a trained run: raw ids in, raw ids out."""

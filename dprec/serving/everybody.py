@@ -1,0 +1,71 @@
+"""Recommendations for all users of a log, into a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dprec.data.interactions import read_interactions
+from dprec.errors import UserError
+from dprec.run.folder import replace_file
+from dprec.serving.served import POPULARITY, Served
+
+WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
+    ".parquet": lambda frame, path: frame.write_parquet(path),
+    ".csv": lambda frame, path: frame.write_csv(path),
+    ".tsv": lambda frame, path: frame.write_csv(path, separator="\t"),
+    ".jsonl": lambda frame, path: frame.write_ndjson(path),
+}
+
+
+def recommend_to_all(
+    served: Served,
+    users: str,
+    out: str | None,
+    columns: Mapping[str, str | None],
+    count: int,
+    exclude_seen: bool,
+    console: Console,
+) -> None:
+    """Read a log, recommend to each of its users, and write a row for each user and place."""
+    path = _checked(out)
+    usual = served.facts["data"]["init_args"]  # the log that the run was trained on
+    user, item, time = (columns[role] or usual.get(f"{role}_column") for role in ("user", "item", "time"))
+    log = read_interactions(users, user_column=user, item_column=item, time_column=time)
+    people = len(log.offsets) - 1
+    with Progress(
+        TextColumn("recommending"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("recommending", total=people)
+        frame = served.recommend_all(log, count, exclude_seen, lambda done: bar.advance(task, done))
+    replace_file(path, lambda temporary: WRITERS[path.suffix](frame, temporary))
+    unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
+    popular = frame.filter(pl.col("source") == POPULARITY)["user"].n_unique()
+    for number, said in (
+        (unknown, "items of the log are unknown to the run and were skipped"),
+        (popular, "users have no known item and get what most people choose"),
+    ):
+        if number:
+            console.print(f"{number:,} {said}", highlight=False)
+    console.print(f"{people:,} users, {count} items each: {path}", soft_wrap=True, highlight=False)
+
+
+def _checked(out: str | None) -> Path:
+    kinds = ", ".join(WRITERS)
+    if out is None:
+        raise UserError("--users needs a file to write: add --out recommendations.parquet")
+    path = Path(out)
+    if path.suffix not in WRITERS:
+        raise UserError(f"--out {out}: the name says the format; give one that ends in {kinds}")
+    if path.exists():
+        raise UserError(f"--out {out} exists: give another name, or remove it")
+    return path

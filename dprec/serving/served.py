@@ -1,0 +1,153 @@
+"""A trained run as an object that recommends: `dprec.load(run).recommend(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dprec.data.catalogue import Catalogue
+from dprec.data.histories import Interactions
+from dprec.data.ids import normal_texts
+from dprec.data.interactions import read_frame
+from dprec.errors import UserError
+from dprec.models import Recommender
+from dprec.run.checkpoints import load_run
+from dprec.serving.ranker import Best, Ranker
+
+HISTORY, POPULARITY = "history", "popularity"
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """What one user is recommended, best first."""
+
+    items: list[str]
+    scores: list[float]  # logits, or of popularity the share of all choices: each list has one scale of its own
+    source: str  # "history", or "popularity" where no item of the history is known
+    unknown: list[str]  # ids of the history that the run does not know
+
+    @classmethod
+    def of(cls, best: Best, catalogue: Catalogue, unknown: list[str]) -> Recommended:
+        source = POPULARITY if best.by_popularity else HISTORY
+        return cls([catalogue.raw(item) for item in best.items.tolist()], best.scores.tolist(), source, unknown)
+
+
+class Served:
+    """A run that recommends. `dprec.load` makes it.
+
+    Attributes:
+        guarantee: the run's sentence.
+        items: raw ids of all items that can be recommended.
+    """
+
+    def __init__(self, model: Recommender, catalogue: Catalogue, facts: Mapping[str, Any]) -> None:
+        self.model = model
+        self.catalogue = catalogue
+        self.facts = facts
+        self._ranker = Ranker(model)
+
+    @property
+    def guarantee(self) -> str:
+        return str(self.facts["guarantee"]["guarantee"])
+
+    @property
+    def items(self) -> list[str]:
+        return list(self.catalogue.ids)
+
+    def knows(self, raw: str) -> bool:
+        return bool(self.catalogue.encode_history([raw])[0])
+
+    def recommend(self, histories: Any, k: int = 10, exclude_seen: bool = True) -> Any:
+        """The k best next items for each history of raw item ids, oldest first.
+
+        Histories are given as
+
+        - a list of histories: a list of `Recommended` comes back, in the same order;
+        - a mapping from a user's name to the history: a dict of `Recommended` by name;
+        - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
+          user, place (1 the best), item, score and source.
+
+        Unknown ids are left out. Where none is known, and for an empty history, the answer is what most people choose
+        as far as the model tells (`Recommender.without_history`); it never reads the training data.
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise UserError(f"k is {k!r}: give a whole number of at least 1")
+        if isinstance(histories, Mapping):
+            return dict(zip(histories, self._lists(list(histories.values()), k, exclude_seen), strict=True))
+        if isinstance(histories, (list, tuple)):
+            return self._lists(histories, k, exclude_seen)
+        frame = self.recommend_all(read_frame(histories), k, exclude_seen)
+        if type(histories).__module__.split(".")[0] != "pandas":
+            return frame
+        # As columns of Python's values, because polars' own conversion needs pyarrow.
+        return type(histories)(frame.to_dict(as_series=False))
+
+    def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
+        encoded, unknown = self._encoded([_texts(history, n) for n, history in enumerate(histories)])
+        found = self._ranker.best(encoded, k, exclude_seen)
+        return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
+
+    def _encoded(self, histories: Sequence[list[str]]) -> tuple[list[np.ndarray], list[list[str]]]:
+        """Known item numbers and unknown raw ids of each history."""
+        index = self.catalogue.index
+        strange = sorted({raw for history in histories for raw in history if index(raw) is None})
+        plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
+        known: list[np.ndarray] = []
+        unknown: list[list[str]] = []
+        for history in histories:
+            numbers = [index(plain.get(raw, raw) or "") for raw in history]
+            known.append(np.array([item for item in numbers if item is not None], dtype=np.int64))
+            unknown.append([raw for raw, item in zip(history, numbers, strict=True) if item is None])
+        return known, unknown
+
+    def recommend_all(
+        self,
+        log: Interactions,
+        k: int = 10,
+        exclude_seen: bool = True,
+        advance: Callable[[int], object] = lambda _: None,
+    ) -> pl.DataFrame:
+        """A row for each user of a log and each place: user, place, item, score, source."""
+        numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
+        items = numbers[log.item]
+        pairs = zip(log.offsets[:-1], log.offsets[1:], strict=True)
+        histories = [chosen[chosen > 0] for chosen in (items[start:end] for start, end in pairs)]
+        found = self._ranker.best(histories, k, exclude_seen, advance)
+        raw = np.array(["", *self.catalogue.ids], dtype=object)
+        sizes = np.array([len(best.items) for best in found])
+        users = pl.Series("user", range(len(found))).cast(pl.String) if log.user_ids is None else log.user_ids
+        sources = np.array([POPULARITY if best.by_popularity else HISTORY for best in found], dtype=object)
+        return pl.DataFrame(
+            {
+                "user": users.gather(np.repeat(np.arange(len(found)), sizes)),
+                "place": np.concatenate([np.arange(1, size + 1) for size in sizes]),
+                "item": pl.Series(_joined([raw[best.items] for best in found]), dtype=pl.String),
+                "score": np.concatenate([best.scores for best in found]),
+                "source": pl.Series(np.repeat(sources, sizes).tolist(), dtype=pl.String),
+            }
+        )
+
+
+def load(run: Any, trust: Sequence[str] = ()) -> Served:
+    """The trained run in a folder or a .ckpt file, ready to recommend; its data is not needed.
+
+    The file cannot run code: classes from outside of dprec are only imported from modules named in `trust`.
+    """
+    checkpoint, model = load_run(str(run), trust)
+    if not isinstance(model, Recommender):
+        raise UserError(f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender")
+    return Served(model, Catalogue(checkpoint["dprec"]["catalogue"]), checkpoint["dprec"])
+
+
+def _texts(history: Any, number: int) -> list[str]:
+    if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
+        raise UserError(f"history {number} is {history!r}: give a list of item ids, such as [['12', '7']]")
+    return [str(raw) for raw in history]
+
+
+def _joined(parts: Sequence[np.ndarray]) -> list[str]:
+    return [raw for part in parts for raw in part]
