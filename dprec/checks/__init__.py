@@ -17,7 +17,7 @@ What a model, its data or its training may not do, and which file refuses it:
     use a table as a whole that a strategy rules              sparsity/rows/row_rules
     take more than one optimizer or gradient a step           models/optimizers
     change what Lightning's trainer does with a step          switches, training/other_callbacks, training/callback
-    change it from a script                                   training/between, training/script_checks
+    change it from a script                                   training: step_order, between, script_checks
     keep in a checkpoint what is not private                  training/saved
 
 Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from. `one_user` and `perturbed`

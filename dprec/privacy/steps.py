@@ -15,7 +15,7 @@ from dprec.checks.bypass import refuse_model, refuse_other_gradients, refuse_own
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
-from dprec.checks.state import Unchanged, unchanged
+from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
@@ -71,8 +71,11 @@ class PrivateSteps(OfTheRun, Gate):
         self._owing = [id(table) for table in rules.owing.values()]
         self._before = run.steps
 
-    def draw(self, batch: Any) -> None:
-        """Take the batch of the coming step, if it is what the sampler drew."""
+    def draw(self, batch: Any, seen: State | None = None) -> None:
+        """Take the batch of the coming step, if it is what the sampler drew.
+
+        `seen` is the model's `quick_state` of just before, where the caller has looked at it.
+        """
         self._before = self.run.steps
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
@@ -81,7 +84,7 @@ class PrivateSteps(OfTheRun, Gate):
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._loading.hold(batch)
-        self._unchanged.begin()
+        self._unchanged.begin(seen)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
 

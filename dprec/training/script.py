@@ -6,11 +6,9 @@ Lightning's loop would have held together: that each batch is stepped once, and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,8 +29,7 @@ from dprec.training.between import Held, PrivateGradients, changed, held, identi
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_autocast_within, refuse_model, refuse_optimizer
-
-Phase = Literal["idle", "drawn", "filled", "stepping"]
+from dprec.training.step_order import StepOrder
 
 
 def private(
@@ -97,22 +94,11 @@ class Training(OfTheRun):
         self._batches: Any = loader.batch_sampler
         run.plan(self._batches, total)
         self._steps: PrivateSteps | None = None  # from the first step on
-        self._phase: Phase = "idle"
-        self._open: list[Any] | None = None  # the batch last drawn
-        self._depth = 0  # of optimizers' steps within steps
-        self._frame: FrameType | None = None  # of the outermost
-        self._gradients: PrivateGradients | None = None
+        self._order = StepOrder(trained.optimizer, self._release, self._moved)
         self._after = held(trained.module)
         self._watched = False  # whether losses were seen to keep their precision
         self._written: dict[str, None] = {}  # what was set within `public`
         self._model: str | None = None  # the identity of the model that a resumed run left
-        optimizer: Any = trained.optimizer
-        for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
-            handle.remove()
-        optimizer._dprec_hooks = self._hooks = (
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        )
 
     def __len__(self) -> int:
         """How many steps the run takes in all, the budget permitting: what a schedule has to know."""
@@ -170,20 +156,13 @@ class Training(OfTheRun):
 
     def backward(self, batch: list[Any]) -> float | None:
         """Fill `.grad` with the private gradient of this batch; the optimizer's step has to follow."""
-        if self._phase == "filled":
-            raise UserError("training.backward(batch) was called twice for a batch: let optimizer.step() follow it")
-        if self._steps is None or self._phase == "idle":
-            raise UserError(
-                "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
-            )
-        optimizer: Any = self.trained.optimizer  # look last at what it steps by, and first at where it stepped to
-        optimizer._optimizer_step_pre_hooks.move_to_end(self._hooks[0].id)
-        optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
+        self._order.filling()
+        steps = cast(PrivateSteps, self._steps)  # they have drawn the batch
         device = next(iter(self.trained.module.parameters())).device.type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
-        loss = self._steps.descent.gradient(parameters, self.trained.losses, batch)
-        self._gradients, self._phase = PrivateGradients(parameters), "filled"
+        loss = steps.descent.gradient(parameters, self.trained.losses, batch)
+        self._order.filled(PrivateGradients(parameters))
         return loss
 
     @contextmanager
@@ -193,7 +172,7 @@ class Training(OfTheRun):
         What is written to the model in here is taken to follow from nobody's data, and the sentence says so.
         """
         model = self.trained.module
-        if self._phase in ("filled", "stepping"):
+        if self._order.phase in ("filled", "stepping"):
             raise UserError("training.public() stands between a gradient and its step: let optimizer.step() come first")
         self.run.rules.settle()
         modes, before = {part: part.training for part in model.modules()}, self._look()
@@ -210,7 +189,7 @@ class Training(OfTheRun):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
-        if self._phase != "idle":
+        if self._order.phase != "idle":
             raise UserError("a checkpoint between a draw and its step would not be whole: save after the step")
         self._refuse_written()
         run = self.run.state_dict()  # pays what rows owe
@@ -248,47 +227,31 @@ class Training(OfTheRun):
         return self._steps
 
     def _pass(self, steps: PrivateSteps) -> Iterator[list[Any]]:
-        if self._phase == "drawn" and self._open is not None:  # left by a loop that ended: the same draw again
-            yield self._open
-        self._refuse_skipped()
+        if self._order.phase == "drawn" and self._order.left is not None:  # by a loop that ended: the same draw again
+            yield self._order.left
+        self._order.refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         for drawn in self.loader:
             if self.run.steps >= steps.descent.last:
                 return
-            refuse_written(self._after, self._look())
+            seen = self._look()
+            refuse_written(self._after, seen)
             batch = self._loading.transfer(drawn)
             if self._watched or not isinstance(batch, list) or not batch:
-                steps.draw(batch)
+                steps.draw(batch, seen)
             else:  # the probe comes before the comparison: it says more exactly what is wrong with a model
                 with unchanged(self.trained.module, self._owing(), self.trained.losses):
                     self._refuse_autocast(batch[0])
-                    steps.draw(batch)
-            self._phase, self._open = "drawn", batch
+                    steps.draw(batch, seen)
+            self._order.drawn(batch)
             yield batch
-            self._refuse_skipped()
+            self._order.refuse_skipped()
 
     def _refuse_autocast(self, part: Any) -> None:
         self._watched = True
         module, losses = self.trained.module, self.trained.losses
         with SameDraws(streams=self._loading.streams):
             refuse_autocast_within(losses, part, next(iter(module.parameters())).device.type)
-
-    def _refuse_skipped(self) -> None:
-        if self._phase == "drawn":
-            raise UserError(
-                "a batch was drawn and no step was taken with it: skipping one tells who is in it; call "
-                "training.step(batch) for each batch, also for an empty one"
-            )
-        if self._phase == "filled":
-            raise UserError(
-                "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
-                "raise expected_batch, and bound memory by max_users"
-            )
-        if self._phase == "stepping":
-            raise UserError(
-                "optimizer.step() was cut short by an error, so that the model may be half moved: go on from what was "
-                "saved before"
-            )
 
     def _refuse_written(self) -> None:
         if self._steps is not None:
@@ -301,39 +264,10 @@ class Training(OfTheRun):
         """Return the ids of tables that pay noise as they are read."""
         return [id(table) for table in self.run.rules.owing.values()]
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._phase == "stepping" and not _runs(self._frame):
-            self._refuse_skipped()
-        self._depth += 1
-        if self._depth > 1:  # an optimizer whose step is another's and more
-            return
-        try:
-            if next(reversed(optimizer._optimizer_step_pre_hooks)) != self._hooks[0].id:  # type: ignore[attr-defined]
-                raise UserError("a step hook came after training.backward(batch): register it before")
-            if any(callable(each) for each in (*args[1:], *kwargs.values())):
-                raise UserError("optimizer.step(closure) asks for a loss of its own: call it without")
-            if self._phase != "filled" or self._steps is None or self._gradients is None:
-                raise UserError(
-                    "optimizer.step() without a private gradient: call training.step(batch), or "
-                    "training.backward(batch) before it, once for each batch, and no loss.backward()"
-                )
-            self._gradients.refuse_changed()
-            self._steps.release(optimizer)
-            densify(optimizer, trained_parameters(self.trained.module).values())
-        except BaseException:
-            self._depth = 0
-            raise
-        self._phase, self._frame = "stepping", sys._getframe(1)
+    def _release(self) -> None:
+        optimizer = self.trained.optimizer
+        cast(PrivateSteps, self._steps).release(optimizer)
+        densify(optimizer, trained_parameters(self.trained.module).values())
 
-    def _after_step(self, *_: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._phase, self._gradients, self._after, self._frame = "idle", None, self._look(), None
-
-
-def _runs(frame: FrameType | None) -> bool:
-    """Return whether a call is still under way: a step that an error ended is not."""
-    at: FrameType | None = sys._getframe(1)
-    while at is not None and at is not frame:
-        at = at.f_back
-    return at is not None
+    def _moved(self) -> None:
+        self._after = self._look()

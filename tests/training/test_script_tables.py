@@ -115,10 +115,7 @@ def test_torchs_own_optimizers_step_tables_alike(strategy: str) -> None:
     for kind, options in (
         (torch.optim.SGD, {"weight_decay": 0.1}),
         (torch.optim.Adam, {}),
-        (torch.optim.SparseAdam, {}),
     ):
-        if kind is torch.optim.SparseAdam:
-            continue
         moved, run = by_script(strategy, users, kind, **options)
         assert run.steps == 5
         assert all(bool(p.isfinite().all()) for p in moved.parameters())

@@ -1,0 +1,199 @@
+"""Whoever goes past the order of draw, gradient and step is told so at the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+from dprec.errors import UserError
+from dprec.training.script import Training
+from tests.training.scripts import BATCH, Sorter, people, take, training
+
+
+def steps_past_it(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in run:
+        F.cross_entropy(module(torch.randn(4, 4)), torch.zeros(4, dtype=torch.long)).backward()
+        optimizer.step()
+
+
+def adds_to_the_gradient(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        F.cross_entropy(module(torch.randn(4, 4)), torch.zeros(4, dtype=torch.long)).backward()
+        optimizer.step()
+
+
+def clips_the_gradient(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        nn.utils.clip_grad_norm_(module.parameters(), 1e-3)
+        optimizer.step()
+
+
+def writes_behind_torch(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        for parameter in module.parameters():
+            parameter.grad.data.mul_(0.5)
+        optimizer.step()
+
+
+def clears_the_gradient(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+def skips_steps(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in run:
+        continue
+
+
+def accumulates(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+
+
+def steps_twice(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.step(batch)
+        optimizer.step()
+
+
+def asks_twice(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        run.backward(batch)
+
+
+def uses_another_loader(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    other = DataLoader(people(), batch_size=BATCH)
+    for _ in run:
+        run.step([next(iter(other))])
+
+
+def uses_another_loader_alone(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in DataLoader(people(), batch_size=BATCH):
+        run.step([batch])
+
+
+def changes_the_batch(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        batch[0].content[0].mul_(2)
+        run.step(batch)
+
+
+def steps_with_another_optimizer(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    other = torch.optim.Adam(module.parameters())
+    for batch in run:
+        run.step(batch)
+        F.cross_entropy(module(torch.randn(4, 4)), torch.zeros(4, dtype=torch.long)).backward()
+        other.step()
+
+
+def asks_for_a_closure(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        optimizer.step(lambda: 0.0)
+
+
+def steps_in_public(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in run:
+        with run.public():
+            optimizer.step()
+
+
+def saves_in_between(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        run.backward(batch)
+        run.state_dict()
+
+
+BREACHES: dict[Callable[..., None], str] = {
+    steps_past_it: "optimizer.step\\(\\) without a private gradient",
+    adds_to_the_gradient: "was changed after training.backward",
+    clips_the_gradient: "was changed after training.backward",
+    writes_behind_torch: "was changed after training.backward",
+    clears_the_gradient: "was changed after training.backward",
+    skips_steps: "no step was taken with it",
+    accumulates: "not followed by optimizer.step",
+    steps_twice: "optimizer.step\\(\\) without a private gradient",
+    asks_twice: "called twice",
+    uses_another_loader: "another batch than was drawn",
+    uses_another_loader_alone: "no batch is drawn",
+    changes_the_batch: "changed since",
+    steps_with_another_optimizer: "written to between two steps",
+    asks_for_a_closure: "closure",
+    steps_in_public: "without a private gradient",
+    saves_in_between: "save after the step",
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES, ids=lambda breach: breach.__name__)
+def test_a_script_that_breaks_the_rules_is_told_at_its_first_step(breach: Callable[..., None]) -> None:
+    module = Sorter()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = training(module, optimizer=optimizer)
+    with pytest.raises(UserError, match=BREACHES[breach]) as told:
+        breach(run, module, optimizer)
+    assert "\n" not in str(told.value)
+    assert run.steps <= 1
+
+
+def test_a_batch_that_a_loop_left_is_offered_again() -> None:
+    run = training()
+    first = next(iter(run))
+    with pytest.raises(UserError, match="save after the step"):
+        run.state_dict()
+    again = next(iter(run))
+    assert again is first
+    run.step(again)
+    assert next(iter(run)) is not first
+
+
+def test_a_gradient_without_its_step_is_not_left_behind() -> None:
+    run = training()
+    run.backward(next(iter(run)))
+    with pytest.raises(UserError, match="not followed by optimizer.step"):
+        next(iter(run))
+
+
+def test_after_a_step_that_an_error_ended_no_raw_step_passes() -> None:
+    module = Sorter()
+    optimizer = torch.optim.Adam(module.parameters())
+    run = training(module, optimizer=optimizer)
+    run.backward(next(iter(run)))
+    betas, optimizer.param_groups[0]["betas"] = optimizer.param_groups[0]["betas"], None
+    with pytest.raises(TypeError):
+        optimizer.step()
+    optimizer.param_groups[0]["betas"] = betas
+    with pytest.raises(UserError, match="cut short"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None:
+    module = Sorter()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def hook(*_: Any) -> None:
+        with torch.no_grad():
+            weight = module.network[0].weight
+            (weight if post else weight.grad).add_(1.0)
+
+    register = optimizer.register_step_post_hook if post else optimizer.register_step_pre_hook
+    if not late:
+        register(hook)
+    run = training(module, optimizer=optimizer)
+    if late:
+        register(hook)
+    with pytest.raises(UserError, match="written to" if post else "was changed"):
+        take(run)

@@ -1,0 +1,134 @@
+"""What a script cannot train, and what it may write to a model between steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.errors import UserError
+from dprec.sparsity import FEST
+from tests.training.scripts import Sorter, take, training
+
+
+class Normed(Sorter):
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, affine=not frozen), nn.ReLU(), nn.Linear(8, 3))
+        self.frozen = frozen
+        self.train()
+
+    def train(self, mode: bool = True) -> Normed:
+        super().train(mode)
+        self.network[1].train(mode and not self.frozen)
+        return self
+
+
+def test_batch_normalisation_is_refused_before_the_first_step() -> None:
+    run = training(Normed(frozen=False))
+    with pytest.raises(UserError, match="batch_norm"):
+        take(run)
+    assert run.steps == 0
+
+
+def test_evaluating_in_train_mode_moves_running_statistics_and_is_told() -> None:
+    module = Normed(frozen=True)
+    run = training(module)
+    steps = iter(run)
+    run.step(next(steps))
+    module.network[1].training = True
+    module(torch.randn(9, 4))
+    module.train()
+    with pytest.raises(UserError, match="running_mean' was written to between two steps"):
+        next(steps)
+
+
+def test_what_is_public_may_be_written_and_is_named() -> None:
+    module = Normed(frozen=True)
+    run = training(module)
+    for batch in run:
+        run.step(batch)
+        with run.public():
+            module.network[1].training = True
+            module(torch.randn(9, 4))
+        assert module.training
+        assert not module.network[1].training
+    assert "what the script wrote to network.1.running_mean" in run.guarantee()
+    assert "number of users (60)" in run.guarantee()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"losses": None}, "has no losses"),
+        ({"epochs": None}, "how long to train"),
+        ({"steps": 3}, "how long to train"),
+        ({"expected_batch": None}, "give expected_batch"),
+        ({"epsilon": None}, "neither epsilon nor noise_multiplier"),
+        ({"optimizer": torch.optim.SGD(Sorter().parameters(), lr=1.0)}, "not the model's"),
+        ({"users": iter([1])}, "has no __len__\\(\\), which has to return how many users"),
+        ({"loader": {"max_users": 0}}, "max_users is 0"),
+        ({"loader": {"shuffle": True}}, "shuffle is decided by the draws"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_at_once(options: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        training(**options)
+
+
+def test_optimizers_that_cannot_step_are_refused() -> None:
+    module = Sorter()
+    with pytest.raises(UserError, match="LBFGS asks for the loss several times"):
+        training(module, optimizer=torch.optim.LBFGS(module.parameters()))
+    with pytest.raises(UserError, match=r"network\.3\.weight.*does not move it"):
+        training(module, optimizer=torch.optim.SGD(module.network[0].parameters(), lr=0.1))
+
+
+def test_losses_that_are_no_row_each_or_change_precision_are_refused() -> None:
+    module = Sorter()
+
+    def mean(batch: Any) -> Tensor:
+        return F.cross_entropy(module(batch[0]), batch[1])
+
+    def low(batch: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+    def counting(batch: Any) -> Tensor:
+        seen.append(len(batch[0]))
+        return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+    seen: list[int] = []
+    for losses, said in ((mean, "one loss per user"), (low, "autocast by itself"), (counting, "seen")):
+        run = training(module, losses=losses)
+        with pytest.raises(UserError, match=said):
+            take(run)
+        assert run.steps == 0
+
+
+class Scaled(Sorter):
+    """Takes its scale from the first batch that it sees."""
+
+    def __init__(self, table: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4) if table else None
+        self.register_buffer("mean", torch.zeros(4))
+        self.ready = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.mean, self.ready = torch.from_numpy(x.numpy().mean(0)), True
+        x = x - self.mean
+        return super().forward(x if self.table is None else x + self.table(x[:, 0].abs().long() % 10))
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_scale_taken_from_the_first_batch_is_refused(table: bool) -> None:
+    """Whatever runs losses first, a look at the precision or a count of look-ups, is itself looked at."""
+    run = training(Scaled(table), sparsity=FEST(keep=5, share=0.1) if table else None)
+    with pytest.raises(UserError, match="changes with the users' data"):
+        take(run)
+    assert run.steps == 0
