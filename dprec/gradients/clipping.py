@@ -120,21 +120,6 @@ def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clippi
     return ClippedUsers(losses, norm, scale)
 
 
-def add_clipped(
-    sums: Mapping[str, Tensor | RowSum],
-    parameters: Mapping[str, nn.Parameter],
-    losses_of: Callable[[Any], Tensor],
-    batch: Any,
-    clipping: Clipping,
-) -> ClippedUsers:
-    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
-
-    def add(part: Any) -> ClippedUsers:
-        return add_recorded(sums, record(parameters, losses_of, part), clipping)
-
-    return add_rest_alone(add(batch), batch, add)
-
-
 def add_rest_alone(
     users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers], alone: Alone = select_alone
 ) -> ClippedUsers:

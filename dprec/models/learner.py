@@ -17,6 +17,7 @@ from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.continued import draw_from
+from dprec.data.length import steps_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import optimizers
@@ -140,15 +141,7 @@ class Learner(pl.LightningModule):
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        limit = self.trainer.max_steps
-        batches = getattr(getattr(self.trainer, "datamodule", None), "batches", None)
-        epochs = self.trainer.max_epochs
-        if epochs is None or epochs < 0:
-            if limit < 0:
-                raise UserError("the length of the run is not given: set trainer.max_epochs or trainer.max_steps")
-            return limit
-        steps = batches.steps(epochs) if batches is not None else int(self.trainer.estimated_stepping_batches)
-        return min(limit, steps) if limit >= 0 else steps
+        return steps_of(self.trainer)
 
     def configure_optimizers(self) -> Any:
         optimizer = optimizers.make(

@@ -60,11 +60,6 @@ class PrivateGradient:
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
-    @property
-    def noise_multiplier(self) -> float:
-        """That of gradients alone."""
-        return self.step_noise.multiplier * self.rules.gradient_noise
-
     def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.gate.admit(batch)

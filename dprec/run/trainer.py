@@ -11,6 +11,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
+from dprec.data.length import planned_steps
 from dprec.errors import UserError
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
@@ -31,15 +32,16 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
 
 
 def total_steps(settings: Settings, batches: Any) -> int:
-    """``trainer.max_steps`` if set, else the steps of ``trainer.max_epochs``; an override wins over a recipe."""
+    """Return the steps of a run. If the command line has one of max_steps and max_epochs, the recipe's other is out."""
     steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
     if steps < -1:
         raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
-    if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
+    own = {"trainer.max_steps", "trainer.max_epochs"} & set(settings.overrides)
+    if own == {"trainer.max_epochs"}:
         steps = -1
-    if steps == 0 or (steps < 0 and (epochs is None or epochs < 1)):
-        raise UserError("the length of training is not given: set trainer.max_epochs or trainer.max_steps, at least 1")
-    return steps if steps > 0 else max(batches.steps(epochs), 1)
+    elif steps == 0 or (own == {"trainer.max_steps"} and steps > 0):
+        epochs = None
+    return planned_steps(steps or -1, epochs or None, batches)
 
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:

@@ -12,11 +12,12 @@ from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
 from dprec.data.continued import draw_from
+from dprec.data.length import steps_of
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
 from dprec.training.automatic import AutomaticStep
-from dprec.training.lightning_checks import refuse_module, total_steps
+from dprec.training.lightning_checks import refuse_module
 from dprec.training.loaders import private_loader
 from dprec.training.other_callbacks import refuse_averaging, refuse_overtaking, refuse_tuners
 from dprec.training.saved import forget_evaluation
@@ -59,7 +60,7 @@ class Privacy(PrivateRun, pl.Callback):
         automatic = self._automatic
         if automatic is not None:
             refuse_module(trainer, pl_module)
-        total: int = pl_module.total_steps if automatic is None else total_steps(trainer)
+        total: int = pl_module.total_steps if automatic is None else steps_of(trainer)
         loader = trainer.train_dataloader
         releases = tuple(pl_module.releases) if offers(pl_module, AsksOfAll) else ()
         self.plan(getattr(loader, "batch_sampler", None), total, releases)

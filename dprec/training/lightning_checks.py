@@ -75,15 +75,3 @@ def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
                     f"{type(holder).__name__}.{hook} gets a step's micro-batches, not one batch: do what it does in "
                     "the data set, in collate_fn or in training_step"
                 )
-
-
-def total_steps(trainer: pl.Trainer) -> int:
-    """Return how many steps the trainer plans, of a loader whose draws are accounted for."""
-    limit, epochs = trainer.max_steps, trainer.max_epochs
-    if epochs is None or epochs < 0:
-        if limit < 0:
-            raise UserError("the length of the run is not given: set max_epochs or max_steps of the trainer")
-        return limit
-    batches: Any = trainer.train_dataloader.batch_sampler  # type: ignore[union-attr]
-    steps = max(1, batches.steps(epochs)) if hasattr(batches, "steps") else int(trainer.estimated_stepping_batches)
-    return min(limit, steps) if limit >= 0 else steps

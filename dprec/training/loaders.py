@@ -39,27 +39,16 @@ def private_loader(
         options: those of DataLoader, such as num_workers.
     """
     if isinstance(data, DataLoader):
+        cut = {"expected_batch": expected_batch, "collate_fn": collate_fn, "max_users": max_users, "tokens": tokens}
+        said = {name: value for name, value in cut.items() if value is not None}
         if hasattr(data.batch_sampler, "served"):
-            given = {
-                "expected_batch": expected_batch,
-                "collate_fn": collate_fn,
-                "max_users": max_users,
-                "tokens": tokens,
-            }
-            if said := [name for name, value in given.items() if value is not None]:
-                raise UserError(f"the loader draws and cuts batches itself, so leave out {said[0]}")
+            if said:
+                raise UserError(f"the loader draws and cuts batches itself, so leave out {next(iter(said))}")
             return data
-        return private_loader(
-            data.dataset,
-            data.batch_size if expected_batch is None else expected_batch,
-            data.collate_fn if collate_fn is None else collate_fn,
-            max_users,
-            tokens,
-            sampling,
-            sampling_seed,
-            unit,
-            **{name: getattr(data, name) for name in KEPT} | options,
-        )
+        kept: dict[str, Any] = {name: getattr(data, name) for name in KEPT}
+        kept |= {"expected_batch": data.batch_size, "collate_fn": data.collate_fn}
+        law: dict[str, Any] = {"sampling": sampling, "sampling_seed": sampling_seed, "unit": unit}
+        return private_loader(data.dataset, **kept | said | law | options)
     advice = "give a data set with one item per user"
     if isinstance(data, IterableDataset):
         raise UserError(f"{type(data).__name__} is read in its own order, so no user can be drawn from it: {advice}")

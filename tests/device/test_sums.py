@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
+from tests.adding import add_clipped
 from tests.device.pretend import DEVICE, OnPretend
 from tests.models.zoo import MODELS, batch_for
 

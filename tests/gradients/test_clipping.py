@@ -13,12 +13,13 @@ from torch import Tensor
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import norms
-from dprec.gradients.clipping import ROUNDINGS, Clipping, add_clipped, squared_norms
+from dprec.gradients.clipping import ROUNDINGS, Clipping, squared_norms
 from dprec.gradients.contributions import Rows
 from dprec.gradients.tape import Tape, select_users
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax
 from tests import truth
+from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 
 MODES = ("flat", "auto-v", "auto-s")

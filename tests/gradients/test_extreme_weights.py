@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from dprec.data import SequenceBatch
-from dprec.gradients.clipping import ClippedUsers, Clipping, add_clipped, add_recorded, record
+from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, record
 from dprec.models import GRU
 from dprec_kernels.catalogue_softmax import for_users, overlaps, pieces, reference
 from tests import truth
+from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
 
 LONG = 6

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.gradients import norms
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
+from tests.adding import add_clipped
 
 MODES = ("flat", "auto-v", "auto-s")
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
 from tests import truth
+from tests.adding import add_clipped
 from tests.models.zoo import FunctionalTying, batch_of
 
 opacus = pytest.importorskip("opacus")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import BuiltAgain
 from dprec.gradients.contributions.catalogue_rows import CatalogueRows
@@ -26,6 +26,7 @@ from dprec.sparsity import FEST, Dense, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.catalogue_softmax import for_users
+from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
 
 

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.errors import UncoveredUse, UserError
 from dprec.gradients import Contribution, Outer, by_user, rule
-from dprec.gradients.clipping import Clipping, add_clipped, squared_norms
+from dprec.gradients.clipping import Clipping, squared_norms
 from dprec.gradients.contributions.base import Places, zeroed
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
+from tests.adding import add_clipped
 from tests.models.zoo import Zoo, batch_of
 from tests.test_bring_your_model import WithEinsum, train
 from tests.test_docs import ROOT, put_files

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
 from dprec.models import SequenceRecommender
+from tests.adding import add_clipped
 from tests.models.zoo import batch_of, dual_encoder, rows_of, transformer
 from tests.privacy.support import probe_batch
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
-from dprec.gradients.clipping import Clipping, add_clipped
+from dprec.gradients.clipping import Clipping
 from dprec.gradients.contributions import Rows, SharedRows
 from dprec.gradients.tape import Tape
 from dprec.models import DualEncoder, Transformer, negatives
 from dprec.models.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
 from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
+from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, batch_of, dual_encoder
 
 DIM = 5

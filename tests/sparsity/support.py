@@ -118,3 +118,9 @@ class Run:
 def gaussian_cost(epsilon: float) -> float:
     """Return μ = -2 Φ⁻¹(1 / (1 + e^ε)): the inverse of `pure_epsilon`."""
     return -2 * float(ndtri(torch.tensor(1 / (1 + math.exp(epsilon)), dtype=torch.float64)))
+
+
+def own_multiplier(trainer: Any) -> float:
+    """Return the noise multiplier of gradients alone, beside that of choices of rows."""
+    gradient = trainer.lightning_module.descent.gradient
+    return float(gradient.step_noise.multiplier * gradient.rules.gradient_noise)

@@ -19,7 +19,7 @@ from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, St
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from dprec.training.callback import Privacy
-from tests.sparsity.support import Served, gaussian_cost
+from tests.sparsity.support import Served, gaussian_cost, own_multiplier
 
 STEPS = 5
 
@@ -71,7 +71,7 @@ def test_epsilon_is_that_of_an_independent_computation(name: str) -> None:
         "two": [AdaFEST(tables="tables.tables.2.*", noise_ratio=2.0), ExponentialSelection(tables="tables.tables.3.*")],
     }
     privacy, trainer = fit(strategies[name])
-    precision = trainer.lightning_module.descent.gradient.noise_multiplier**-2
+    precision = own_multiplier(trainer) ** -2
     for strategy in strategies[name]:
         if isinstance(strategy, AdaFEST):
             precision += strategy.sigma**-2
@@ -95,7 +95,7 @@ def test_eana_says_that_it_is_not_private() -> None:
 def test_the_sentence_names_where_the_noise_goes() -> None:
     privacy, trainer = fit([FEST(keep=20, share=0.1), AdaFEST(noise_ratio=3.0)])
     told = privacy.guarantee()
-    sigma = trainer.lightning_module.descent.gradient.noise_multiplier
+    sigma = own_multiplier(trainer)
     assert "FEST: 20 rows chosen by the release; AdaFEST: rows chosen in each step" in told
     assert f"counts with noise multiplier {3 * sigma:.6g}; the gradients' own noise multiplier is {sigma:.6g}" in told
 

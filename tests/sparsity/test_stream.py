@@ -26,6 +26,7 @@ from dprec.models import PCTR
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import FEST, AdaFEST, Strategy
 from dprec.sparsity.rows.tables import RowSpace, Table
+from tests.sparsity.support import own_multiplier
 from tests.sparsity.test_runs import fit, model
 
 PERIODS = [range(0, 400), range(400, 600)]  # of four days and of two
@@ -46,7 +47,7 @@ def test_epsilon_is_that_of_the_costliest_period_by_an_independent_computation(s
     made: list[Strategy] = [AdaFEST(noise_ratio=2.0) if s == "adafest" else FEST(20, 0.1, s) for s in strategies]  # type: ignore[arg-type]
     privacy, trainer = fit(made, data, max_steps=len(data.batches))
     assert [(part, steps) for part, steps in data.batches.periods] == [(PERIODS[0], 5), (PERIODS[1], 2)]
-    precision = trainer.lightning_module.descent.gradient.noise_multiplier**-2
+    precision = own_multiplier(trainer) ** -2
     precision += sum(ada.sigma**-2 for ada in made if isinstance(ada, AdaFEST))
     sigma, costs, grid = precision**-0.5, [], 1e-4
     for number, (part, steps) in enumerate(data.batches.periods):

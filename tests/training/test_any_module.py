@@ -339,7 +339,7 @@ def test_a_module_that_cannot_be_private_is_told_what_to_change(kind: Callable[[
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches cannot be 2"),
         ({"gradient_clip_val": 1.0}, "gradient_clip_val cannot be 1.0"),
         ({"callbacks": [GradientAccumulationScheduler({1: 2})]}, "accumulate_grad_batches cannot be 2"),
-        ({"max_epochs": -1, "max_steps": -1}, "the length of the run is not given"),
+        ({"max_epochs": -1, "max_steps": -1}, "the length of training is not given"),
     ],
 )
 def test_switches_that_one_gradient_a_step_has_no_place_for(options: Any, said: str) -> None:

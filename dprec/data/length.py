@@ -1,0 +1,50 @@
+"""How long a run is, in steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+
+from dprec.errors import UserError
+
+
+def planned_steps(max_steps: int, max_epochs: float | None, batches: Any) -> int:
+    """Return how many steps a run takes: `max_steps`, or those of `max_epochs`; the fewer of both where both are given.
+
+    Whole passes are rarely a whole number of steps: a user is drawn `max_epochs` times in expectation, and a run has at
+    least one step. Negative numbers and None are not given.
+
+    >>> from dprec.data import PoissonBatches
+    >>> draws = PoissonBatches(users=100, expected_batch=8)
+    >>> planned_steps(-1, 2, draws), planned_steps(7, 2, draws), planned_steps(7, None, draws)
+    (25, 7, 7)
+    """
+    given = [max_steps] if max_steps >= 0 else []
+    if max_epochs is not None and max_epochs >= 0:
+        given.append(max(1, batches.steps(max_epochs)))
+    if not given:
+        raise UserError("the length of training is not given: set trainer.max_epochs or trainer.max_steps, at least 1")
+    return min(given)
+
+
+def steps_of(trainer: pl.Trainer) -> int:
+    """Return how many steps a Lightning trainer plans, of data that knows its draws, or by Lightning's own count."""
+    batches: Any = getattr(getattr(trainer, "datamodule", None), "batches", None)
+    if batches is None:
+        if trainer.train_dataloader is None:  # a schedule is made before the loader
+            trainer.fit_loop.setup_data()
+        batches = getattr(trainer.train_dataloader, "batch_sampler", None)
+    if not hasattr(batches, "steps"):
+        batches = _Counted(trainer)
+    return planned_steps(trainer.max_steps, trainer.max_epochs, batches)
+
+
+class _Counted:
+    """Steps as Lightning counts them."""
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+
+    def steps(self, epochs: float) -> int:
+        return int(self._trainer.estimated_stepping_batches)

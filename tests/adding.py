@@ -1,0 +1,26 @@
+"""The engine on one micro-batch, without a step around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, add_rest_alone, record
+from dprec.gradients.row_sum import RowSum
+
+
+def add_clipped(
+    sums: Mapping[str, Tensor | RowSum],
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    clipping: Clipping,
+) -> ClippedUsers:
+    """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
+
+    def add(part: Any) -> ClippedUsers:
+        return add_recorded(sums, record(parameters, losses_of, part), clipping)
+
+    return add_rest_alone(add(batch), batch, add)
