@@ -133,17 +133,17 @@ def _held_by_code(name: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, _CACHED):  # what it has cached is not looked at
         return [(name, value.__wrapped__)]
     if isinstance(value, types.ModuleType):
-        return [] if _of_a_package(value.__name__) else _named(name, vars(value))
-    return [] if _of_a_package(value.__module__) else list(_of_class(value))
+        return [] if of_a_package(value.__name__) else _named(name, vars(value))
+    return [] if of_a_package(value.__module__) else list(_of_class(value))
 
 
 def _classes_of(value: Any) -> list[tuple[str, type]]:
     """Return the classes that a thing is of, but those of installed packages."""
-    return [(kind.__name__, kind) for kind in type(value).__mro__ if not _of_a_package(kind.__module__)]
+    return [(kind.__name__, kind) for kind in type(value).__mro__ if not of_a_package(kind.__module__)]
 
 
 @functools.cache
-def _of_a_package(module: str | None) -> bool:
+def of_a_package(module: str | None) -> bool:
     """Return whether a module, given by name, is Python's own, torch's, or of another installed package."""
     top = str(module).split(".")[0]
     if top in _INSTALLED or top == "None":
@@ -153,7 +153,7 @@ def _of_a_package(module: str | None) -> bool:
 
 
 def _of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    own = not _of_a_package(function.__module__)
+    own = not of_a_package(function.__module__)
     code = function.__code__
     for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dprec.checks.reachable import GENERATORS, OfTheRun, reachable
+from dprec.checks.reachable import GENERATORS, of_a_package, reachable
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -101,7 +101,9 @@ def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
 def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0, losses: Any = None) -> State:
     """Return what tells one state of a module, and of its `losses`, from another; `without` are ids that do not."""
     descent = getattr(module, "descent", None)  # the run's own
-    own = losses.__wrapped__ if isinstance(losses, OfTheRun) and hasattr(losses, "__wrapped__") else losses
+    own = losses
+    while hasattr(own, "__wrapped__") and of_a_package(getattr(own, "__module__", None)):  # what a run puts around it
+        own = own.__wrapped__
     found: dict[str, Any] = {}
     for name, value in reachable({"": module, "losses": own}, without=[] if descent is None else [descent]):
         if id(value) not in without and not isinstance(value, GENERATORS) and name not in _LIGHTNINGS:
@@ -130,13 +132,18 @@ def quick_state(tensors: Mapping[str, Tensor], seen: State | None = None) -> Sta
 
 def refuse_changed(before: State, after: State) -> None:
     """Refuse a model that has changed."""
-    for name in after.keys() | before.keys():
-        if name not in before or name not in after or before[name] != after[name]:
-            raise MixedUsers(
-                f"'{name}' changes with the users' data and would be used or released without noise: "
-                "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
-                "optimizer"
-            )
+    if (name := changed(before, after)) is not None:
+        raise MixedUsers(
+            f"'{name}' changes with the users' data and would be used or released without noise: "
+            "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
+            "optimizer"
+        )
+
+
+def changed(before: State, after: State) -> str | None:
+    """Return by which name something has changed between two states, if anything has."""
+    names = (n for n in after.keys() | before.keys() if n not in before or n not in after or before[n] != after[n])
+    return next(names, None)
 
 
 @contextmanager

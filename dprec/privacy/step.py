@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -138,6 +138,7 @@ def of_somebody(losses: Losses) -> Losses:
     Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.
     """
 
+    @wraps(losses, assigned=(), updated=())
     def of(batch: Any) -> Tensor:
         each, empty = losses(batch), getattr(batch, "empty", None)
         return each if empty is None or empty.shape != each.shape else each.masked_fill(empty, 0.0)
