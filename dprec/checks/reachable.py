@@ -36,10 +36,10 @@ _INSTALLED = {
     "dprec", "dprec_kernels", *sys.stdlib_module_names,
 } - {"__main__"}  # fmt: skip
 _FOLDERS = ("site-packages", "dist-packages")
-# Methods of a module that no loss is computed by, and that name whole data sets.
+# Methods of a module that no loss is computed by: they name whole data sets, or log, which is not private.
 _ELSEWHERE = {
     "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "configure_optimizers", "setup",
-    "validation_step", "test_step", "predict_step",
+    "validation_step", "test_step", "predict_step", "log", "log_dict",
 }  # fmt: skip
 _CACHED = type(functools.lru_cache(lambda: None))
 _CODE = (types.FunctionType, types.MethodType, types.ModuleType, type, functools.partial, staticmethod, classmethod,

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from time import process_time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dprec
+from dprec.checks import state
 from dprec.checks.reachable import reachable
 from dprec.checks.state import state_of
 from dprec.errors import MixedUsers
@@ -158,8 +160,18 @@ class Quiet(Bag):
         return super().losses(batch) * self.public(batch.events.shape[1]).mean()
 
 
+LOGGED: list[str] = []
+
+
+class Logs(Quiet):
+    def log(self, name: str, *args: Any, **options: Any) -> None:
+        LOGGED.append(name)
+
+
 def test_logging_and_caches_of_what_is_public_are_no_state() -> None:
-    assert train(Quiet(), one).steps == 4
+    with mock.patch.object(state, "SHARE", 1.0):
+        assert train(Quiet(), one).steps == 4
+        assert train(Logs(), one).steps == 4
     assert go(script(lambda net, loader: lambda value: LOG.debug("mean %s", value))) == 3
 
 
