@@ -49,7 +49,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.validation false        train on the item before the last, and watch the test
   --data.metrics_users N         held-out users to rank; default all, at most 50,000 on large data
   --data.max_length N            most recent items a model sees (200)
-  --data.batch_size N            expected users a step (1024)
+  --data.batch_size N            expected users a step (1024, or a quarter of few users)
   for click logs also            --data.test_days N, --data.period_days N, --data.table_scale S,
                                  --data.synthetic_records N
 

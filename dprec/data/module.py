@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import pytorch_lightning as pl
 
-from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.poisson import UserBatches, user_batches, usual_batch
 
 Law = Literal["poisson", "shuffle"]
 
@@ -31,9 +31,9 @@ class SampledData(pl.LightningDataModule):
 
     unit: ClassVar[str]  # what privacy protects and training draws as a whole: user or record
 
-    def __init__(self, batch_size: int, sampling: Law, sampling_seed: int | None) -> None:
+    def __init__(self, batch_size: int | None, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()
-        self.batch_size = batch_size
+        self.batch_size = batch_size  # None: as suits the number of units
         self.sampling = sampling
         self.sampling_seed = sampling_seed
         self._batches: UserBatches | None = None
@@ -88,7 +88,8 @@ class SampledData(pl.LightningDataModule):
         return self._batches
 
     def _draws(self) -> UserBatches:
-        return user_batches(self.sampling, self.users, self.batch_size, self.sampling_seed, self.unit)
+        size = usual_batch(self.users) if self.batch_size is None else self.batch_size
+        return user_batches(self.sampling, self.users, size, self.sampling_seed, self.unit)
 
 
 def as_is(batch: Any) -> Any:

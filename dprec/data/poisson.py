@@ -147,6 +147,15 @@ class ShuffledBatches(UserBatches):
         return np.sort(self._shuffle[1][start : start + self.expected_batch])
 
 
+def usual_batch(users: int) -> int:
+    """The batch of data for which none is given; it follows from the number of users alone, which is public.
+
+    >>> usual_batch(100_000), usual_batch(3000), usual_batch(2)
+    (1024, 750, 1)
+    """
+    return max(1, min(1024, users // 4))
+
+
 def user_batches(
     sampling: str, users: int, batch_size: int, seed: int | None = None, unit: str = "user"
 ) -> UserBatches:

@@ -66,7 +66,8 @@ class Sequences(SampledData):
         validation: hold out the event before the last for the metrics during training; the test is then run only at the
             end. False is the protocol of most papers: train on that event too, and watch the metrics of the test.
         max_length: a model sees this many of the most recent events.
-        batch_size: users in a step: expected with Poisson sampling, exact with shuffling.
+        batch_size: users in a step: expected with Poisson sampling, exact with shuffling; by default 1,024, or a
+            quarter of fewer than 4,096 users.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
@@ -99,7 +100,7 @@ class Sequences(SampledData):
         min_events: int = 5,
         validation: bool = True,
         max_length: int = 200,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
         tokens: int = 16_384,

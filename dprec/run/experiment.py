@@ -27,7 +27,7 @@ from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data, stored_settings
 from dprec.run.tasks import task_of
-from dprec.run.trainer import make_trainer, refuse_unsafe, total_steps
+from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
 from dprec.training.callback import Privacy
 
 
@@ -45,6 +45,7 @@ class Experiment:
         self.data: Any = settings.make("data")
         settle_catalogue(self.data, self.privacy, checkpoint)
         self.data.setup("fit")
+        fit_batch(settings, self.data)
         self.batches = self.data.batches
         self.steps = total_steps(settings, self.batches)
         self.sizes = sizes_for(model, self.data)

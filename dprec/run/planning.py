@@ -19,7 +19,7 @@ from dprec.models import Learner
 from dprec.run.console import notice_box
 from dprec.run.experiment import sizes_for
 from dprec.run.tasks import task_of
-from dprec.run.trainer import total_steps
+from dprec.run.trainer import batch_for, fit_batch, total_steps
 from dprec.training.callback import Privacy
 
 
@@ -61,6 +61,7 @@ class RunPlan:
             if getattr(data, "awaits_catalogue", False):
                 raise UserError("only the run chooses a private catalogue, once: plan without the data, with --users N")
             data.setup("fit")
+            fit_batch(settings, data)
             batches, items = data.batches, task_of(model).describe(data).get("items")
             notice = data.notice
         else:
@@ -133,7 +134,7 @@ def _batches(settings: Settings, users: int) -> UserBatches:
     if given.get("period_days") is not None:
         raise UserError("--users: data.period_days needs the number of records of each period; leave --users out")
     module = settings.make("data")  # this reads no data
-    return user_batches(given["sampling"], users, given["batch_size"], unit=module.unit)
+    return user_batches(given["sampling"], users, batch_for(settings, users, module.unit), unit=module.unit)
 
 
 def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Release, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
 from dprec.data.length import planned_steps
+from dprec.data.module import SampledData
+from dprec.data.poisson import usual_batch
 from dprec.errors import UserError
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
@@ -29,6 +32,28 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
     every = trainer["check_val_every_n_epoch"]
     if every is not None and every < 1:
         raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
+
+
+def batch_for(settings: Settings, users: int, unit: str) -> int:
+    """The batch size of a run. If a recipe's is larger than the data, it was for other data: the usual one is taken.
+
+    Both follow from the number of users, which is public. What the command line asks for is not changed.
+    """
+    given: int | None = settings.tree["data"]["init_args"]["batch_size"]
+    if given is None:
+        return usual_batch(users)
+    if given <= users or "data.batch_size" in settings.overrides:
+        return given
+    taken = usual_batch(users)
+    print(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}", file=sys.stderr)
+    return taken
+
+
+def fit_batch(settings: Settings, data: Any) -> None:
+    """Give data the batch size of the run, before it draws."""
+    given = settings.tree["data"]["init_args"]
+    if isinstance(data, SampledData) and "batch_size" in given and given.get("period_days") is None:
+        data.batch_size = batch_for(settings, data.users, data.unit)
 
 
 def total_steps(settings: Settings, batches: Any) -> int:

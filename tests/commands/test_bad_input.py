@@ -78,7 +78,7 @@ TABLE = [
     ("fit RECIPE --data.batch_size 61", "61"),
     ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
     ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
-    ("plan RECIPE --users 10", "10"),
+    ("plan RECIPE --users 10 --data.batch_size 20", "10"),
     ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),
     # privacy
     ("fit RECIPE --privacy.epsilon 0", "privacy.epsilon is 0"),
