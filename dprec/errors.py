@@ -11,5 +11,9 @@ class UncoveredUse(UserError):
     """A trainable parameter is used in an operation that has no rule for per-user gradients."""
 
 
+class NoRule(UncoveredUse):
+    """The tape cannot say what each user of a batch adds there; of a user alone plain autograd can."""
+
+
 class MixedUsers(UserError):
     """One user's data changed another user's gradient, so clipping per user would bound nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, add_rest_alone, record
+from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.row_sum import RowSum
 
 
@@ -21,6 +21,6 @@ def add_clipped(
     """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
 
     def add(part: Any) -> ClippedUsers:
-        return add_recorded(sums, record(parameters, losses_of, part), clipping)
+        return together([add_recorded(sums, own, clipping) for _, own in recorded(parameters, losses_of, part)])
 
     return add_rest_alone(add(batch), batch, add)

@@ -4,8 +4,8 @@
 
 What a model, its data or its training may not do, and which file refuses it:
 
-    use a parameter in an operation without a rule            gradients/tape (rules: gradients/operations)
     mix users in an operation that it can see                 gradients/tape, gradients/uses/layout
+    mix users where each is taken alone (gradients/alone)     one_user, for the probe
     let other users move a user's gradient in any other way   probe, before the first step; verify/self_check later
     use a module that mixes users or rewrites its weights     bypass
     write to anything that it holds within a step             state; reachable says what it holds

@@ -19,6 +19,12 @@ def refuse_model(model: nn.Module) -> None:
     """Refuse a model that says itself that it mixes users, or that writes in every pass."""
     if offers(model, MixesUsers) and model.mixes_users:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {model.mixes_users}")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            raise UserError(
+                f"parameter '{name}' is complex, and noise is made of real numbers: hold its real and imaginary parts "
+                "in one more dimension, and use torch.view_as_complex of it"
+            )
     for name, part in model.named_modules():
         if reason := _rewritten(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")

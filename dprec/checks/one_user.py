@@ -1,18 +1,33 @@
-"""One user's gradient, by plain autograd and out of a tape, in memory that grows with the rows the user reads."""
+"""One user's gradient, by plain autograd and out of a tape, in memory that grows with the rows the user reads.
+
+Users who are taken one by one depend on nobody else, whatever the model does. But a model in which users touch each
+other is then another one than its author wrote, so it is refused as everywhere (`each_alone`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dprec.checks.entropy import Streams
+from dprec.checks.same_draws import SameDraws
+from dprec.errors import MixedUsers, NoRule, UncoveredUse
+from dprec.gradients.alone import one_by_one
+from dprec.gradients.clipping import record_alone
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import as_look_ups
+from dprec.gradients.tape import Read
 from dprec.gradients.uses.look_up import look_up_of
+
+Taken: TypeAlias = "tuple[Mapping[str, Sequence[Contribution]], int]"  # contributions, and the user's place in them
+
+SMALLEST = 1e-4  # norm below which a gradient is rounding
+TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
 
 
 class SparseLookUps(TorchFunctionMode):
@@ -60,6 +75,55 @@ def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exac
     if exact is not None:
         found[0].index_add_(0, torch.searchsorted(rows, exact.indices()[0]), exact.values().to(dtype), alpha=-1)
     return found[0]
+
+
+def each_alone(
+    parameters: Mapping[str, nn.Parameter],
+    tables: Collection[str],
+    losses: Callable[[Any], Tensor],
+    read: Read,
+    streams: Streams | None,
+    part: Any,
+    why: NoRule,
+) -> Iterator[Taken]:
+    """Yield what each user of a micro-batch adds who is taken alone; refuse losses that differ in company."""
+    with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]):
+        together = losses(part)
+    if together.shape != (len(part),):
+        raise UncoveredUse(f"losses(batch) has shape {tuple(together.shape)}; return one loss per user, ({len(part)},)")
+    for place, user in enumerate(one_by_one(part, why)):
+        with SameDraws(user, streams):
+            alone = record_alone(parameters, losses, user, read).contributions
+        exact: Sequence[Tensor | None] = [None] * len(parameters)
+        if together.requires_grad:
+            exact = torch.autograd.grad(
+                together[place], list(parameters.values()), allow_unused=True, retain_graph=True
+            )
+        wrong = off(parameters, alone, 0, exact)
+        if wrong and not draws.by_user:  # who draws by place draws other numbers alone
+            name = max(wrong, key=wrong.__getitem__)
+            raise MixedUsers(
+                f"parameter '{name}': a user's gradient depends on who else is in the batch (it moves by "
+                f"{wrong[name]:.2g} of its norm): compute entry u of losses(batch) from user u's own items only. "
+                f"Besides, {why}"
+            )
+        yield alone, 0
+
+
+def off(
+    parameters: Mapping[str, nn.Parameter],
+    contributions: Mapping[str, Sequence[Contribution]],
+    place: int,
+    truth: Sequence[Tensor | None],
+) -> dict[str, float]:
+    """Return the parameters of which the user at this place has another gradient, and by how much of its norm."""
+    norms = [torch.zeros(()) if exact is None else norm_of(exact).float().cpu() for exact in truth]
+    size, found = max(float(torch.stack(norms).norm()), SMALLEST), {}
+    for (name, parameter), exact in zip(parameters.items(), truth, strict=True):
+        apart = float(difference(contributions.get(name, ()), place, parameter, exact).norm()) / size
+        if not apart <= max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps):  # what is no number is wrong, too
+            found[name] = apart
+    return found
 
 
 def norm_of(gradient: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ another tensor is looked at as a whole.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -24,18 +24,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dprec.checks.entropy import Streams
-from dprec.checks.one_user import SparseLookUps, difference, norm_of
+from dprec.checks.one_user import SparseLookUps, Taken, each_alone, off
 from dprec.checks.perturbed import Shaken
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
 from dprec.contract import Losses
-from dprec.errors import MixedUsers
+from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, batch_tensors, refuse_checkpoints
 from dprec.sparsity.rows.tables import tables_of
 
-SMALLEST = 1e-4  # norm below which a gradient is rounding
-TOLERANCE = 1e-3  # of the gradient's norm in float32; in units of the last place where that is more
 PERTURBATION = 0.1
 ROUNDS = 5  # of perturbed weights at most, while rows are read that were not before
 NUDGE = 1e-3  # enough to leave a kink, where rounding decides between two gradients
@@ -93,9 +91,7 @@ def probe(
     before = state_of(module, owing, seed, losses)
     with SameDraws(streams=streams):
         for part in made(users):
-            with Tape(parameters, len(part)) as tape:
-                tape.watch(part)
-                losses(part)
+            _run(parameters, losses, part)
     refuse_changed(before, state_of(module, owing, seed, losses))
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
@@ -122,6 +118,15 @@ def probe(
     finally:
         shaken.restore()
     refuse_changed(before, state_of(module, owing, seed, losses))
+
+
+def _run(parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], part: Any) -> None:
+    try:
+        with Tape(parameters, len(part)) as tape:
+            tape.watch(part)
+            losses(part)
+    except NoRule:
+        losses(part)  # to its end
 
 
 def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:
@@ -169,24 +174,24 @@ def _compare_one(
         refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
         refuse_checkpoints(own)
         truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
-    size = float(torch.stack([torch.zeros(()) if g is None else norm_of(g).float().cpu() for g in truth]).norm())
     with SameDraws(streams=streams) as draws:
         parts = made(together)
     own_draws, found = draws.by_user, []
     for part in parts:
-        with exactly, SameDraws(part, streams) as draws, Tape(parameters, len(part), read=read) as tape:
-            tape.watch(part)
-            loss = losses(part)
-        tape.backward(loss)
+        try:
+            with exactly, SameDraws(part, streams) as draws, Tape(parameters, len(part), read=read) as tape:
+                tape.watch(part)
+                loss = losses(part)
+            with exactly:
+                tape.backward(loss)
+            taken: Iterable[Taken] = ((tape.contributions, place) for place in range(len(part)))
+        except NoRule as why:
+            with exactly:
+                taken = list(each_alone(parameters, tables, losses, read, streams, part, why))
         own_draws |= draws.by_user
-        for place in range(len(part)):
-            uses = {name: tape.contributions.get(name, ()) for name in parameters}
-            off = {
-                name: float(difference(uses[name], place, parameter, exact).norm()) / max(size, SMALLEST)
-                for (name, parameter), exact in zip(parameters.items(), truth, strict=True)
-            }
-            # What is no number is wrong, too.
-            wrong = {name: off[name] for name, p in parameters.items() if not off[name] <= _tolerance(p)}
+        for contributions, place in taken:
+            with exactly:
+                wrong = off(parameters, contributions, place, truth)
             if not wrong:
                 return own_draws
             found.append(wrong)
@@ -197,10 +202,6 @@ def _compare_one(
         f"(it moves by {nearest[name]:.2g} of its norm): compute entry u of losses(batch) from user u's own items "
         "only, and let collate_fn make row u of them alone"
     )
-
-
-def _tolerance(parameter: Tensor) -> float:
-    return max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps)
 
 
 def _held(module: nn.Module) -> dict[str, Tensor]:

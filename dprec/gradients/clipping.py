@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from dprec.errors import UserError
+from dprec.errors import NoRule, UserError
 from dprec.gradients import norms
+from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.row_sum import RowSum
@@ -78,6 +80,13 @@ class ClippedUsers:
     scales: Tensor  # (B,)
 
 
+def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
+    """Return what was measured of some users as of one micro-batch."""
+    if len(users) == 1:
+        return users[0]
+    return ClippedUsers(*(torch.cat([getattr(one, field) for one in users]) for field in ("losses", "norms", "scales")))
+
+
 @dataclass
 class Recorded:
     """What the users of one micro-batch add to each gradient, before anything is clipped."""
@@ -108,6 +117,54 @@ def record(
         tape.watch(batch)
         losses = losses_of(batch)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
+        tape.backward(losses)
+    return Recorded(losses.detach(), tape.contributions)
+
+
+def recorded(
+    parameters: Mapping[str, nn.Parameter],
+    losses_of: Callable[[Any], Tensor],
+    batch: Any,
+    read: Read | None = None,
+    kept: bool = False,
+    within: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
+    alone: Alone = select_alone,
+    unpadded: bool = False,
+) -> Iterator[tuple[Any, Recorded]]:
+    """Yield a micro-batch and what its users add; where the tape cannot tell, a micro-batch of each user.
+
+    Each is recorded `within` what this gives for it. A user's row of a batch may be as long as others ask for. Where
+    that could decide whether the user counts, or what is counted, `unpadded`, it is what `alone` gives of a place.
+    """
+    try:
+        with within(batch):
+            whole = record(parameters, losses_of, batch, read, kept)
+    except NoRule as why:
+        for place, user in enumerate(one_by_one(batch, why, alone if unpadded else select_alone)):
+            with within(user):
+                own = record_alone(parameters, losses_of, user, read)
+            if not unpadded and not _finite(own):
+                user = alone(batch, place)
+                with within(user):
+                    own = record_alone(parameters, losses_of, user, read)
+            yield user, own
+    else:
+        yield batch, whole
+
+
+def _finite(recorded: Recorded) -> bool:
+    """Whether it is certain that no user is left out for a norm that is not finite, or as good as that."""
+    terms = [use.terms().double() for uses in recorded.contributions.values() for use in uses]
+    return not terms or bool((torch.stack(terms).norm(dim=0) * len(terms) ** 0.5 < LARGEST).all())
+
+
+def record_alone(
+    parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
+) -> Recorded:
+    """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
+    with OneUser(parameters, read) as tape:
+        losses = losses_of(user)
+    with torch.autocast(losses.device.type, enabled=False):
         tape.backward(losses)
     return Recorded(losses.detach(), tape.contributions)
 

@@ -22,14 +22,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
 
-from dprec.errors import UncoveredUse
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
-from dprec.gradients.uses.registry import HINTS, RULES
+from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
 # What asks for a tensor's form, not for its values.
 FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
@@ -82,13 +82,10 @@ class Tape(TorchFunctionMode):
 
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of one loss per user and close the tape."""
-        if losses.shape != (self.users,):
-            raise UncoveredUse(
-                f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
-            )
+        self._refuse_shape(losses)
         known = layout_of(losses)
         if known is None or not known.known:
-            raise UncoveredUse(
+            raise NoRule(
                 f"losses(batch) is not one loss per user in the batch's order{_blame(known)}: "
                 "compute row u from user u alone"
             )
@@ -98,20 +95,30 @@ class Tape(TorchFunctionMode):
                 "let it depend on one, and on no detached copy"
             )
         self._refuse_other_leaves(losses)
+        unseen = self._run_back(losses)
+        if unseen:
+            raise NoRule(
+                f"parameter '{next(iter(unseen))}' got a gradient from a use that the tape did not see: "
+                "use it through torch functions inside losses(batch)"
+            )
+
+    def _refuse_shape(self, losses: Tensor) -> None:
+        if losses.shape != (self.users,):
+            raise UncoveredUse(
+                f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
+            )
+
+    def _run_back(self, losses: Tensor) -> dict[str, Tensor]:
+        """Run the backward pass; return the gradients that reached parameters by another way than through rules."""
         held = {name: p.grad for name, p in self.parameters.items()}
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
         try:
             _backward(losses)
-            unseen = [name for name, p in self.parameters.items() if p.grad is not None]
+            return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         finally:
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
-        if unseen:
-            raise UncoveredUse(
-                f"parameter '{unseen[0]}' got a gradient from a use that the tape did not see: "
-                "use it through torch functions inside losses(batch)"
-            )
 
     def _refuse_other_leaves(self, losses: Tensor) -> None:
         """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
@@ -130,7 +137,7 @@ class Tape(TorchFunctionMode):
         """Return how many rows of `tensor` belong to each user, or refuse to guess."""
         known = layout_of(tensor)
         if known is None or not known.known:
-            raise UncoveredUse(
+            raise NoRule(
                 f"parameter '{self.name_of(used)}' meets in {operation} a tensor whose rows are not in the users' "
                 f"order{_blame(known)}: keep users first"
             )
@@ -186,7 +193,7 @@ class Tape(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if peek_interpreter_stack() is not None:
-            raise UncoveredUse(
+            raise NoRule(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
                 "row is whose: write it for a batch of users"
             )
@@ -210,10 +217,12 @@ class Tape(TorchFunctionMode):
                 f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
                 "gradient: use what the function returns"
             )
+        if any(value.is_complex() for value in used):
+            entry = None  # gradients are kept as real numbers
         if entry is not None:
             result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
-                self._refuse_lost(func, tensors, used[0])
+                self._refuse_lost(func, tensors, used[0], entry.exchanged)
                 self._refuse_unmarked(func, result)
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
@@ -226,18 +235,20 @@ class Tape(TorchFunctionMode):
             result = func(*args, **kwargs)
             layout.follow(func, args, kwargs, result, self.users)
             return result
+        if used[0].is_complex():
+            name += " as complex numbers"
         hint = HINTS.get(
             name, "write it with linear, embedding, layer_norm, + or *, or give it a rule with dprec.gradients.rule"
         )
-        raise UncoveredUse(
+        raise (UncoveredUse if name in MIXING else NoRule)(
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
         )
 
-    def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor) -> None:
+    def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""
         for tensor in tensors:
             known = None if self.trainable(tensor) else layout_of(tensor)
-            if known is not None and not known.known:
+            if known is not None and not known.known and not (exchanged and known.second):
                 self.rows(tensor, operation_name(func), used)
 
     def _refuse_unmarked(self, func: Callable[..., Any], result: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dprec.contract import Losses
 from dprec.errors import UserError
-from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
+from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import select_alone
 from dprec.noise.step_noise import StepNoise
@@ -75,24 +75,26 @@ class PrivateGradient:
             parameter.grad = None
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
         drawn = parts
-        together = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
-        read = self.rules.read
-        recorded: Iterable[Recorded] = (
-            record(parameters, losses, part, read, kept=together and len(parts) > 1) for part in parts
+        look = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
+        take = partial(
+            recorded,
+            parameters,
+            losses,
+            read=self.rules.read,
+            kept=look and len(parts) > 1,
+            alone=self.gate.alone,
+            unpadded=look,
         )
+        pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
 
         def again(one: Any) -> ClippedUsers:
-            return self._add(sums, record(parameters, losses, one, read))
+            return together([self._add(sums, own) for _, own in take(one)])
 
         with self.rules.step():
-            if together:
-                taken = partial(record, parameters, losses, read=read, kept=True)
-                parts, recorded = self.rules.broken_alone(parts, list(recorded), taken, self.gate.alone)
-            self.rules.choose(recorded if isinstance(recorded, list) else ())
-            seen = []
-            for part, own in zip(parts, recorded, strict=True):
-                clipped = self._add(sums, own)
-                seen.append(add_rest_alone(clipped, part, again, self.gate.alone))
+            if look:
+                pieces = self.rules.broken_alone(list(pieces), lambda one: next(take(one))[1], self.gate.alone)
+            self.rules.choose([own for _, own in pieces] if isinstance(pieces, list) else ())
+            seen = [add_rest_alone(self._add(sums, own), part, again, self.gate.alone) for part, own in pieces]
             self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch

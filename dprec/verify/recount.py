@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
-from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, record
+from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, Read, select_alone
@@ -59,16 +60,19 @@ def recount(
     found = Recount()
     sums: dict[str, Tensor | RowSum] = {}
 
-    def take(part: Any) -> Recorded:
+    @contextmanager
+    def drawn(part: Any) -> Iterator[None]:
         with SameDraws(part, streams) if same_draws else _AsTheyCome() as draws:
-            recorded = record(parameters, losses, part, read, kept=rules.look)
+            yield
         found.by_user |= draws.by_user and len(part) > 1
-        return recorded
 
-    def add(recorded: Recorded) -> ClippedUsers:
-        recorded = rules.restricted(recorded)
+    def take(part: Any) -> Iterator[tuple[Any, Recorded]]:
+        return recorded(parameters, losses, part, read, rules.look, drawn, alone, unpadded=rules.look)
+
+    def add(taken: Recorded) -> ClippedUsers:
+        taken = rules.restricted(taken)
         looked_up = {
-            name: rows for name in tables if not rules.over(name) and (rows := _places(recorded, name)) is not None
+            name: rows for name in tables if not rules.over(name) and (rows := _places(taken, name)) is not None
         }
         own = dict(sums)
         for name, parameter in parameters.items():
@@ -81,7 +85,7 @@ def recount(
                     if rules.over(name)
                     else torch.zeros_like(parameter, dtype=torch.float64).detach()
                 )
-        users = add_recorded(own, recorded, clipping)
+        users = add_recorded(own, taken, clipping)
         for name, rows in looked_up.items():
             values = own[name]
             assert isinstance(values, Tensor)
@@ -89,14 +93,15 @@ def recount(
         return users
 
     def again(one: Any) -> ClippedUsers:
-        return add(take(one))
+        return together([add(taken) for _, taken in take(one)])
 
     for part in parts:
-        taken = [take(part)]
-        pieces = rules.broken_alone([part], taken, take, alone) if rules.look else ([part], taken)
-        for one, recorded in zip(*pieces, strict=True):
-            _count(found, rules.counted(recorded))
-            found.clipped.append(add_rest_alone(add(recorded), one, again, alone))
+        pieces: Iterable[tuple[Any, Recorded]] = take(part)
+        if rules.look:
+            pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], alone)
+        for one, own in pieces:
+            _count(found, rules.counted(own))
+            found.clipped.append(add_rest_alone(add(own), one, again, alone))
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()

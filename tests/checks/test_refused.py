@@ -88,7 +88,6 @@ class CheckpointedAgain(Checkpointed):
         (lambda: With(spectral_norm(nn.Linear(4, 1))), "'out'.*spectral_norm writes its vectors in every pass"),
         (lambda: With(parametrizations.spectral_norm(nn.Linear(4, 1))), "'out.*spectral_norm writes its vectors"),
         (lambda: With(weight_norm(nn.Linear(4, 1))), "'out'.*weight_norm keeps the weight.*parametrizations"),
-        (Mapped, "inside torch.vmap.*hides whose row is whose"),
         (Checkpointed, "torch.utils.checkpoint runs a part of losses.* again"),
         (CheckpointedWhole, "reentrant checkpoint"),
         (CheckpointedAgain, "torch.utils.checkpoint runs a part of losses.* again"),
@@ -99,6 +98,10 @@ def test_modules_whose_uses_are_not_seen_are_refused_for_the_true_reason(make: A
     with pytest.raises(UserError, match=said) as caught:
         train(make(), one)
     assert "\n" not in str(caught.value)
+
+
+def test_a_map_over_users_trains_by_each_user_alone() -> None:
+    assert train(Mapped(), one).steps == 4
 
 
 def test_the_way_out_that_is_named_trains() -> None:

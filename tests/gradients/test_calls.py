@@ -30,6 +30,7 @@ class Given:
         named: dict[str, Tensor] = {
             "w": torch.randn(DIM, DIM), "b": torch.rand(DIM) + 0.5, "table": torch.randn(ITEMS, DIM),
             "gates": torch.randn(4 * DIM, DIM), "more": torch.randn(4 * DIM, DIM),
+            "block": torch.randn(2, DIM, DIM), "filter": torch.randn(DIM, DIM, 2),
         }  # fmt: skip
         self.parameters = {name: nn.Parameter(value) for name, value in named.items()}
         self.x, self.y = torch.rand(2, USERS, LENGTH, DIM) + 0.5
@@ -54,6 +55,7 @@ class Call:
     names: str  # of the arguments, in their order
     arguments: Callable[[Given], list[Any]]
     rest: dict[str, Any] = field(default_factory=dict)  # by name alone
+    time_first: bool = False
 
 
 def elementwise(function: Callable[..., Any], second: str = "other", **rest: Any) -> Call:
@@ -73,9 +75,24 @@ def recurrent(function: Callable[..., Any], gates: int, states: int) -> Call:
     return Call(function, names, arguments)
 
 
+def attention(*differ: int, **rest: Any) -> Call:
+    names = (
+        "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn "
+        "dropout_p out_proj_weight out_proj_bias"
+    )
+
+    def arguments(g: Given) -> list[Any]:
+        x = g.x.transpose(0, 1)
+        inputs = [g.y.transpose(0, 1) if place in differ else x for place in range(3)]
+        biases = g.table.flatten()[: 3 * DIM]
+        return [*inputs, DIM, DIM, g.gates[: 3 * DIM], biases, None, None, False, 0.0, g.w, g.b]
+
+    return Call(F.multi_head_attention_forward, names, arguments, rest, time_first=True)
+
+
 def cell(function: Callable[..., Any], gates: int) -> Call:
     def arguments(g: Given) -> list[Any]:
-        return [g.rows, g.rows if gates == 3 else [g.rows, g.rows], g.gates[: gates * DIM], g.more[: gates * DIM]]
+        return [g.rows, g.rows if gates != 4 else [g.rows, g.rows], g.gates[: gates * DIM], g.more[: gates * DIM]]
 
     return Call(function, "input hx w_ih w_hh", arguments)
 
@@ -104,8 +121,53 @@ CALLS = [
     Call(catalogue_softmax, "hidden table target padding", lambda g: [g.x, g.table, g.ids, 0]),
     recurrent(torch.gru, 3, 1),
     recurrent(torch.lstm, 4, 2),
+    recurrent(torch.rnn_tanh, 1, 1),
+    recurrent(torch.rnn_relu, 1, 1),
+    cell(torch.rnn_tanh_cell, 1),
+    cell(torch.rnn_relu_cell, 1),
     cell(torch.gru_cell, 3),
     cell(torch.lstm_cell, 4),
+    attention(),
+    attention(1, 2, need_weights=False),
+    attention(2, attn_mask=torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)),
+    attention(need_weights=False, attn_mask=torch.randn(LENGTH, LENGTH), average_attn_weights=False),
+    Call(
+        F.scaled_dot_product_attention,
+        "query key value attn_mask",
+        lambda g: [g.x, g.y, g.x, (g.table @ g.table.T)[:LENGTH, :LENGTH]],
+    ),
+    Call(
+        torch.conv1d, "input weight bias stride padding dilation groups", lambda g: [g.back, g.filter, g.b, 2, 3, 2, 1]
+    ),
+    Call(
+        torch.conv1d,
+        "input weight bias stride padding dilation groups",
+        lambda g: [g.back, g.filter[:, :1], g.b, (1,), "same", (2,), DIM],
+    ),
+    Call(torch.conv1d, "input weight", lambda g: [g.back, g.filter], {"padding": "valid"}),
+    Call(torch.take, "input index", lambda g: [g.table, g.ids]),
+    Call(T.take, "self index", lambda g: [g.table, g.ids]),
+    Call(F.group_norm, "input num_groups weight bias eps", lambda g: [g.back, DIM, g.b, g.b * 2, 1e-3]),
+    Call(torch.prelu, "input weight", lambda g: [g.back - 1, g.b]),
+    Call(torch.prelu, "self weight", lambda g: [g.back - 1, g.b[:1]]),
+    *(
+        Call(torch.einsum, "self", lambda g, e=e: [e, g.x], {"": lambda g, w=w: getattr(g, w)})
+        for e, w in [("bti,oi->bto", "w"), ("bti,io->bot", "w"), ("bti,i->bt", "b"), ("bti,hio->bhto", "block")]
+    ),
+    Call(torch.einsum, "self", lambda g: ["hio,bti,bto->bth", g.block, g.x], {"": lambda g: g.y}),
+    Call(torch.addmm, "input mat1 mat2", lambda g: [g.b, g.rows, g.w]),
+    Call(T.addmm, "self mat1 mat2", lambda g: [g.b, g.rows, g.w]),
+    Call(torch.matmul, "input other", lambda g: [g.x.unsqueeze(1), g.block]),
+    *(
+        Call(function, "tensors dim", lambda g: [[g.b.expand(len(g.x), 1, DIM), g.x, g.y], 1])
+        for function in (torch.cat, torch.concat, torch.concatenate)
+    ),
+    Call(torch.stack, "tensors dim", lambda g: [[g.x, g.b.expand(g.x.shape)], 2]),
+    Call(torch.masked_fill, "input mask value", lambda g: [g.x, g.x > 1, g.b[0]]),
+    Call(T.masked_fill, "self mask value", lambda g: [g.x, g.x > 1, g.b[0]]),
+    Call(T.__setitem__, "self", lambda g: [g.x, (slice(None), 0)], {"": lambda g: g.b}),
+    Call(T.__setitem__, "self", lambda g: [g.x, (..., slice(1, 3))], {"": lambda g: g.b[1:]}),
+    Call(T.__setitem__, "self", lambda g: [g.x, g.ids > 3], {"": lambda g: g.b}),
     *map(elementwise, (torch.sub, T.sub, T.sub_, T.__sub__, T.__rsub__, T.__isub__, torch.rsub)),
     *map(elementwise, (torch.mul, T.mul, T.mul_, T.__mul__, T.__rmul__, T.__imul__, torch.multiply)),
     *map(elementwise, (torch.div, T.div, T.div_, T.__truediv__, T.__rtruediv__, T.__itruediv__)),
@@ -133,14 +195,19 @@ def forms(call: Call) -> Iterator[Callable[[Given], Any]]:
             given = call.arguments(g)
             given[0] = given[0] * 1 if _in_place(call.function) else given[0]
             if by_place_alone is not None:
-                return call.function(*given, by_place_alone(g))
-            return call.function(*given[:placed], **dict(zip(names[placed:], given[placed:], strict=True)), **rest)
+                result = call.function(*given, by_place_alone(g))
+                return given[0] if call.function is T.__setitem__ else result
+            result = call.function(*given[:placed], **dict(zip(names[placed:], given[placed:], strict=True)), **rest)
+            return result[0].transpose(0, 1) if call.time_first else result
 
         yield form
 
 
+_IN_PLACE = ("add_", "sub_", "mul_", "div_")
+
+
 def _in_place(function: Callable[..., Any]) -> bool:
-    return function.__name__.startswith("__i") or function.__name__.endswith(("add_", "sub_", "mul_", "div_"))
+    return function.__name__.startswith(("__i", "__set")) or function.__name__.endswith(_IN_PLACE)
 
 
 def losses(result: Any, users: int) -> Tensor:

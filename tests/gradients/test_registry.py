@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.errors import UncoveredUse, UserError
-from dprec.gradients import Contribution, Outer, by_user, rule
+from dprec.gradients import Contribution, Outer, alone, by_user, rule
 from dprec.gradients.clipping import Clipping, squared_norms
 from dprec.gradients.contributions.base import Places, zeroed
 from dprec.gradients.tape import Tape
@@ -24,7 +25,7 @@ from dprec.gradients.uses.registry import RULES
 from tests import truth
 from tests.adding import add_clipped
 from tests.models.zoo import Zoo, batch_of
-from tests.test_bring_your_model import WithEinsum, train
+from tests.test_bring_your_model import WithTensordot, train
 from tests.test_docs import ROOT, put_files
 
 
@@ -37,14 +38,17 @@ def own_rules() -> Iterator[None]:
 def test_an_operation_of_ones_own_is_one_file_outside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match=r"einsum.*no per-user gradient rule.*dprec\.gradients\.rule"):
-        train(WithEinsum())
+    with mock.patch.object(alone, "_say") as say:
+        assert train(WithTensordot()).steps == 3
+    assert re.search(r"tensordot.*no per-user gradient rule.*dprec\.gradients\.rule", say.call_args.args[0])
     put_files(ROOT / "docs/bring_your_model.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_operation", raising=False)
     importlib.import_module("my_operation")
-    assert RULES[torch.einsum].run.__module__ == "my_operation"
-    assert train(WithEinsum()).steps == 3
+    assert RULES[torch.tensordot].run.__module__ == "my_operation"
+    with mock.patch.object(alone, "_say") as say:
+        assert train(WithTensordot()).steps == 3
+    say.assert_not_called()
 
 
 def nothing(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
@@ -55,11 +59,11 @@ def nothing(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
     ("operations", "message"),
     [
         ((torch.nn.functional.linear,), r"linear has a rule already, dprec\.gradients\.operations\.linear\.linear"),
-        ((torch.einsum, torch.mul), "mul has a rule already"),
-        ((torch.einsum, torch.einsum), "einsum has a rule already"),
+        ((torch.tensordot, torch.mul), "mul has a rule already"),
+        ((torch.tensordot, torch.tensordot), "tensordot has a rule already"),
         ((), "no operation"),
         ((nn.Linear,), "Linear.*no function"),
-        (("einsum",), "'einsum'.*no function"),
+        (("tensordot",), "'tensordot'.*no function"),
     ],
 )
 def test_an_operation_has_one_rule(operations: tuple[Any, ...], message: str) -> None:
@@ -71,24 +75,24 @@ def test_an_operation_has_one_rule(operations: tuple[Any, ...], message: str) ->
 
 
 def test_a_second_rule_is_refused_where_the_first_is_ones_own() -> None:
-    rule(torch.einsum)(nothing)
-    with pytest.raises(UserError, match="einsum has a rule already, tests.gradients.test_registry.nothing"):
-        rule(torch.einsum)(nothing)
+    rule(torch.tensordot)(nothing)
+    with pytest.raises(UserError, match="tensordot has a rule already, tests.gradients.test_registry.nothing"):
+        rule(torch.tensordot)(nothing)
 
 
 def through(result: Callable[[Any, Tensor, Tensor], Any]) -> None:
-    """Run an einsum whose rule ends with `result`, given the tape, the plain output and the weight."""
+    """Run a tensordot whose rule ends with `result`, given the tape, the plain output and the weight."""
 
-    @rule(torch.einsum)
+    @rule(torch.tensordot)
     def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        equation, x, weight = args
-        tape.rows(x, "einsum", weight)
-        return result(tape, function(equation, x, weight.detach()), weight)
+        x, weight = args
+        tape.rows(x, "tensordot", weight)
+        return result(tape, function(x, weight.detach(), **kwargs), weight)
 
     x, weight = torch.randn(4, 5, 3), nn.Parameter(torch.randn(2, 3))
     with Tape({"weight": weight}, 4) as tape:
         tape.watch([x])
-        torch.einsum("bti,oi->bto", x, weight)
+        torch.tensordot(x, weight, ([2], [1]))
 
 
 @pytest.mark.parametrize(
@@ -131,21 +135,21 @@ class Twice(Zoo):
 
     def encode(self, history: Tensor) -> Tensor:
         x = super().encode(history)
-        return x + torch.einsum("bti,oi->bto", x, self.mix.weight)
+        return x + torch.tensordot(x, self.mix.weight, ([2], [1]))
 
 
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, torch.inf])
 def test_a_form_of_ones_own_is_exact_beside_the_others(wide: torch.dtype, scale: float) -> None:
-    @rule(torch.einsum)
+    @rule(torch.tensordot)
     def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        equation, x, weight = args
-        rows, inputs = tape.rows(x, "einsum", weight), by_user(x, tape.users)
+        x, weight = args
+        rows, inputs = tape.rows(x, "tensordot", weight), by_user(x, tape.users)
 
         def for_weight(gradient: Tensor) -> Contribution:
             return Plain(by_user(gradient, tape.users).mT @ inputs)
 
-        return tape.record(function(equation, x, weight.detach()), rows, [(weight, for_weight)], kept=[inputs])
+        return tape.record(function(x, weight.detach(), **kwargs), rows, [(weight, for_weight)], kept=[inputs])
 
     torch.manual_seed(0)
     model, batch, users = Twice(), batch_of(6), 6

@@ -50,10 +50,10 @@ def run(use: Callable[[Parts, Tensor, Tensor], Tensor], users: int = USERS) -> T
 
 
 REFUSED = {
-    "no rule": (lambda m, x, ids: torch.einsum("bti,oi->bto", x, m.mix.weight).sum((1, 2)), "mix.weight.*einsum"),
-    "convolution": (lambda m, x, ids: m.convolution(x.mT).sum((1, 2)), "convolution.*conv1d"),
+    "no rule": (lambda m, x, ids: torch.tensordot(x, m.mix.weight, ([2], [1])).sum((1, 2)), "mix.weight.*tensordot"),
+    "convolution": (lambda m, x, ids: m.convolution(x.flip(0).mT).sum((1, 2)), "convolution.*conv1d.*flip"),
     "batch norm": (lambda m, x, ids: m.normal(x.mT).sum((1, 2)), "normal.*batch_norm.*LayerNorm"),
-    "simple recurrence": (lambda m, x, ids: m.simple(x)[0].sum((1, 2)), "simple.*rnn_tanh.*GRU"),
+    "simple recurrence": (lambda m, x, ids: m.simple(x.flip(0))[0].sum((1, 2)), "simple.*rnn_tanh.*flip"),
     "time first": (lambda m, x, ids: m.time_first(x)[0].sum((1, 2)), "time_first.*lstm.*batch_first"),
     "time first, transposed": (lambda m, x, ids: m.time_first(x.transpose(0, 1))[0].sum((0, 2)), "time_first.*lstm"),
     "both directions": (lambda m, x, ids: m.both_ways(x)[0].sum((1, 2)), "both_ways.*gru.*directions"),
@@ -68,22 +68,18 @@ REFUSED = {
     "last states of a frozen layer": (lambda m, x, ids: m.mix(_frozen(m, x)[1][-1]).sum(1), "mix.*gru"),
     "a cell started by place": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], m.start[0]))[0].sum(1), "start.*lstm_cell"),
     "a cell started by another": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], x[:, 1].flip(0)))[0].sum(1), "flip"),
-    "fused attention": (lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)), "attention.*multi_head"),
+    "others in attention": (lambda m, x, ids: m.attention(*[x.flip(0)] * 3)[0].sum((1, 2)), "attention.*multi_head"),
     "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
     "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
     "bags by offsets": (
         lambda m, x, ids: m.bag(ids.flatten(), torch.arange(0, USERS * LENGTH, LENGTH)).sum(1),
         r"bag.weight.*embedding_bag.*\(B, P\)",
     ),
-    "weighted bags": (
-        lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1),
-        "bag.weight.*embedding_bag.*multiply",
-    ),
-    "bags weighted by a parameter": (
+    "bags weighted by place": (
         lambda m, x, ids: F.embedding_bag(
             ids, torch.ones(9, 1), mode="sum", per_sample_weights=m.table.weight[:USERS, :1].expand(ids.shape)
         ).sum(1),
-        "table.weight.*embedding_bag.*multiply",
+        "table.weight.*place in the batch",
     ),
     "largest of a bag": (lambda m, x, ids: m.highest(ids).sum(1), "highest.weight.*embedding_bag.*sum or mean"),
     "bags scaled by frequency": (lambda m, x, ids: m.bag_by_frequency(ids).sum(1), "bag_by_frequency.*mixes users"),
@@ -142,6 +138,9 @@ ALLOWED: dict[str, Callable[[Parts, Tensor, Tensor], Tensor]] = {
     "augmented": lambda m, x, ids: _augmented(m, x).sum((1, 2)),
     "recurrent": lambda m, x, ids: m.cell(x, torch.zeros(1, USERS, DIM))[0].sum((1, 2)),
     "sessions": lambda m, x, ids: m.cell(x.repeat(1, 2, 1).view(2 * USERS, LENGTH, DIM))[0].view(USERS, -1).sum(1),
+    "weighted bags": lambda m, x, ids: m.bag(ids, per_sample_weights=x[:, :, 0]).sum(1),
+    "attention": lambda m, x, ids: m.attention(x, x, x)[0].sum((1, 2)),
+    "transposed and back": lambda m, x, ids: m.mix(x.transpose(0, 1).transpose(1, 0)).sum((1, 2)),
     "one step": lambda m, x, ids: m.cell(x[:, :1])[0].sum((1, 2)),
 }
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dprec.errors import UncoveredUse
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.uses import layout
-from dprec.gradients.uses.arguments import at_least_float32
+from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
 _FUNCTIONS: list[Operation] = [
@@ -44,18 +44,32 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
     def copied(operand: Any) -> Any:
         if not tape.trainable(operand):
             return operand
-        if operand.dim() == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand):
+        if _by_place(tape, operand, shape):
             raise UncoveredUse(
                 f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
                 f"{function.__name__}: index it by the user's own data or by position"
             )
-        copies = operand.detach().expand(shape)
-        return tape.record(copies, rows, [(operand, lambda g: _summed(g, operand, tape.users, rows))])
+        return copied_for_users(tape, operand, shape, rows)
 
     args, kwargs = tuple(map(copied, args)), {name: copied(a) for name, a in kwargs.items()}
     result = function(*args, **kwargs)
     layout.follow(function, args, kwargs, result, tape.users)
     return result
+
+
+def copied_for_users(tape: Recorder, operand: Tensor, shape: torch.Size, rows: int) -> Tensor:
+    """Return the parameter expanded to (users * rows, …), whose gradient is each user's own: all have the same."""
+    if _by_place(tape, operand, shape):
+        raise NoRule(
+            f"parameter '{tape.name_of(operand)}' may be another one for each place in the batch: expand it to the "
+            "batch, or index it by the user's own data"
+        )
+    copies = operand.detach().expand(shape)
+    return tape.record(copies, rows, [(operand, lambda g: summed(g, operand, tape.users, rows))])
+
+
+def _by_place(tape: Recorder, operand: Tensor, shape: torch.Size) -> bool:
+    return operand.dim() == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand)
 
 
 def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
@@ -66,7 +80,7 @@ def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
     return bool((own == own[:1]).all())
 
 
-def _summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
+def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
     """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied."""
     gradient = at_least_float32(gradient.detach())
     shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
@@ -76,3 +90,14 @@ def _summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contr
     if shape[0] > 1:
         return Aligned(gradient.reshape(parameter.shape), rows)
     return Dense(gradient.reshape(users, rows, *shape[1:]).sum(1).reshape(users, *parameter.shape))
+
+
+@rule(torch.prelu)
+def prelu(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """x where it is positive, scale · x elsewhere, with a scale for all features or for each."""
+    given = named(("input", "weight"), args, kwargs)
+    x, scale = given["input"], given["weight"]
+    if tape.trainable(x) or layout.layout_of(x) is None or x.dim() < 2:
+        return NotImplemented
+    with tape:
+        return torch.where(x > 0, x, x * scale.reshape(-1, *[1] * (x.dim() - 2)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.errors import UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.uses.arguments import at_least_float32
+from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.layout import layout_of, mark
 from dprec.gradients.uses.look_up import look_up_of
@@ -39,7 +39,9 @@ def embedding_bag(tape: Recorder, function: Operation, args: Any, kwargs: Any) -
     elif mode not in ("sum", "mean"):
         instead = f"pool with mode sum or mean, not {mode}"
     elif given.get("per_sample_weights") is not None:
-        instead = "multiply what torch.nn.functional.embedding reads by the weights, and sum"
+        with tape:
+            rows_read = F.embedding(ids, weight, padding) * given["per_sample_weights"].unsqueeze(-1)
+            return (rows_read if padding is None else rows_read * (ids != padding).unsqueeze(-1)).sum(1)
     else:
         return NotImplemented if layout_of(ids) is None else _pool(tape, weight, ids, mode, padding)
     raise UncoveredUse(
@@ -78,6 +80,15 @@ def index(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     call = look_up_of(function, args, kwargs, tape.trainable)
     return NotImplemented if call is None else _look_up(tape, call.table, call.ids, None)
+
+
+@rule(torch.take, Tensor.take)
+def take(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    given = named(("input", "index"), args, kwargs)
+    if not tape.trainable(given["input"]):
+        return NotImplemented
+    with tape:
+        return given["input"].reshape(-1)[given["index"]]
 
 
 def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:

@@ -29,6 +29,29 @@ def rms_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any
     return _normalise(tape, F.rms_norm, given, ("weight",))
 
 
+@rule(F.group_norm)
+def group_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    names = ("input", "num_groups", "weight", "bias", "eps")
+    given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
+    x, scale, shift = given["input"], given["weight"], given["bias"]
+    if tape.trainable(x):
+        return NotImplemented
+    rows = tape.rows(x, "group_norm", scale if tape.trainable(scale) else shift)
+    plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
+
+    def per_user(gradient: Tensor) -> Tensor:
+        return at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1).sum((1, 3))
+
+    def for_scale(gradient: Tensor) -> Contribution:
+        return Dense(per_user(gradient * F.group_norm(x.detach(), given["num_groups"], eps=given["eps"])))
+
+    def for_shift(gradient: Tensor) -> Contribution:
+        return Dense(per_user(gradient))
+
+    output = F.group_norm(x, given["num_groups"], **plain, eps=given["eps"])
+    return tape.record(output, rows, [(scale, for_scale), (shift, for_shift)], kept=[x])
+
+
 def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:
     x, shape = given["input"], tuple(given["normalized_shape"])
     used = next((given[name] for name in affine if tape.trainable(given[name])), None)

@@ -11,7 +11,8 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
-from dprec.gradients.uses.arguments import by_user, marked, named
+from dprec.gradients.operations.elementwise import summed
+from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
@@ -75,6 +76,14 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             return Dense((inputs * by_user(gradient.unsqueeze(-1), tape.users)).sum(1))
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
+    if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
+        rows = tape.rows(left, "matmul", right)
+
+        def for_each(gradient: Tensor) -> Contribution:
+            products = at_least_float32(left.detach()).mT @ at_least_float32(gradient.detach())
+            return summed(products, right, tape.users, rows)
+
+        return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers and cells: `nn.GRU`, `nn.LSTM`, `nn.GRUCell`, `nn.LSTMCell`.
+"""Recurrent layers and cells: `nn.GRU`, `nn.LSTM`, `nn.RNN`, `nn.GRUCell`, `nn.LSTMCell`, `nn.RNNCell`.
 
 A layer's weights meet one product per step. With the gradient at the gates of all steps at hand, a user's gradient is
 that of a linear map whose positions are the steps.
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dprec.errors import UncoveredUse
+from dprec.errors import NoRule
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
@@ -59,9 +59,40 @@ def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         # A copy, so that nobody changes in place what the backward pass reads.
         output = hidden.transpose(0, 1).to(dtype, copy=True, memory_format=torch.contiguous_format)
     last = [torch.stack(states).to(dtype) for states in zip(*last_states, strict=True)]  # (layers, N, h) each
-    for states in last:
-        mark(states, Layout(0, f"the last state of {name}, which has layers first; take the output's last position"))
-    return marked(output, rows), *last
+    return marked(output, rows), *(_lost(states, name) for states in last)
+
+
+def _lost(states: Tensor, name: str) -> Tensor:
+    mark(states, Layout(0, f"the last state of {name}, which has layers first; take the output's last position"))
+    return states
+
+
+@rule(torch.rnn_tanh, torch.rnn_relu)
+def plain_layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """Step by step: layers without gates are linear maps with a function between them."""
+    given = named(LAYER, args, kwargs)
+    if tape.trainable(given.get("input")):
+        return NotImplemented
+    name = operation_name(function)
+    rows = _checked(tape, name, given, args)
+    each = 4 if given["has_biases"] else 2
+    bend = torch.tanh if name == "rnn_tanh" else torch.relu
+    hidden, last = given["input"], []
+    with tape:
+        for at in range(0, len(given["params"]), each):
+            w_ih, w_hh, *biases = given["params"][at : at + each]
+            b_ih, b_hh = biases or (None, None)
+            hidden = F.dropout(hidden, given["dropout"] if at else 0.0, given["train"])
+            states: list[Tensor] = []
+            for step in F.linear(hidden, w_ih, b_ih).unbind(1):
+                if states:
+                    step = step + F.linear(states[-1], w_hh, b_hh)
+                elif b_hh is not None:
+                    step = step + b_hh
+                states.append(bend(step))
+            hidden = torch.stack(states, 1)
+            last.append(states[-1])
+    return marked(hidden, rows), _lost(torch.stack(last), name)
 
 
 class Layer:
@@ -131,7 +162,7 @@ def _checked(tape: Recorder, name: str, given: dict[str, Any], args: Any) -> int
     elif not all(_starts_at_zero(state) for state in tree_leaves(given["hx"])):
         wrong = "starts from a state that is not constant zeros: leave the state out"
     if wrong is not None:
-        raise UncoveredUse(f"parameter '{tape.name_of(used)}' is used by {name}, which {wrong}")
+        raise NoRule(f"parameter '{tape.name_of(used)}' is used by {name}, which {wrong}")
     return tape.rows(given["input"], name, used)
 
 
@@ -139,7 +170,7 @@ def _starts_at_zero(state: Tensor) -> bool:
     return layout_of(state) is None and not state.requires_grad and not bool(state.any())
 
 
-@rule(torch.gru_cell, torch.lstm_cell)
+@rule(torch.gru_cell, torch.lstm_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 def cell(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """One step: two linear maps, and the gates that follow from them by autograd."""
     given: dict[str, Any] = dict.fromkeys(CELL) | named(CELL, args, kwargs)
@@ -153,12 +184,14 @@ def cell(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         if _starts_at_zero(state):
             states[place] = marked(torch.zeros_like(state), rows)
         elif tape.trainable(state) or tape.rows(state, name, used) != rows:
-            raise UncoveredUse(
+            raise NoRule(
                 f"parameter '{tape.name_of(used)}' is used by {name} from a state that is neither constant zeros nor "
                 "each user's own: start from zeros"
             )
     outer = _linear(tape, x, given["w_ih"], given["b_ih"])
     inner = _linear(tape, states[0], given["w_hh"], given["b_hh"])
+    if name.startswith("rnn"):
+        return marked((torch.tanh if name == "rnn_tanh_cell" else torch.relu)(outer + inner), rows)
     if name == "gru_cell":
         (reset, update, candidate), (to_reset, to_update, to_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
         reset, update = torch.sigmoid(reset + to_reset), torch.sigmoid(update + to_update)

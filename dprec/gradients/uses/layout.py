@@ -25,6 +25,7 @@ _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 class Layout:
     rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
     lost_at: str = ""
+    second: int = 0  # rows of one user in dimension 1, where the first two dimensions have changed places
 
     @property
     def known(self) -> bool:
@@ -63,7 +64,8 @@ def _after(
     for tensor in inputs:
         layout = layout_of(tensor)
         if layout is not None and not layout.known:
-            return layout
+            back = layout.second and out.dim() > 1 and _exchanges(name, args, kwargs, tensor)
+            return Layout(layout.second) if back else Layout(0, layout.lost_at)
     if out.dim() == 0 or out.shape[0] == 0:
         return lost if users != 1 or out.dim() == 0 else Layout(1)
     lead = max(inputs, key=lambda t: t.dim())
@@ -71,11 +73,21 @@ def _after(
     assert layout is not None
     if name in _RESHAPES:
         return Layout(out.shape[0] // users) if out.shape[0] % users == 0 and out.shape[0] >= users else lost
+    if out.dim() > 1 and _exchanges(name, args, kwargs, lead):
+        return Layout(0, name, layout.rows)
     if out.shape[0] != lead.shape[0] or _touches_first_dimension(name, args, kwargs, lead):
         return lost
     if out.dim() > lead.dim() and name not in _GROWS:
         return lost
     return layout
+
+
+def _exchanges(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    """Whether the operation does nothing but exchange the first two dimensions."""
+    if name not in ("transpose", "swapaxes", "swapdims"):
+        return False
+    dims = _dims(name, args, kwargs)
+    return all(isinstance(d, int) for d in dims) and {d % lead.dim() for d in dims} == {0, 1}
 
 
 def tensors_in(value: Any) -> list[Tensor]:

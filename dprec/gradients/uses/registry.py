@@ -18,6 +18,11 @@ class Recorder(Protocol):
 
     users: int
 
+    def __enter__(self) -> Any:
+        """Enter again: a rule may be written with other operations, which have rules of their own."""
+
+    def __exit__(self, *error: Any) -> None: ...
+
     def trainable(self, value: Any) -> bool:
         """Whether this is a trained parameter, or is computed from trained parameters alone."""
 
@@ -57,6 +62,7 @@ class Entry:
 
     run: Rule
     announces: bool  # the rule says which rows are read; of any other operation it is all of them
+    exchanged: bool  # the rule takes tensors whose first two dimensions have changed places
 
 
 RULES: dict[Operation, Entry] = {}
@@ -64,19 +70,17 @@ RULES: dict[Operation, Entry] = {}
 # What to do instead of some operations that have no rule.
 HINTS = {
     "batch_norm": "it mixes users, so no clipping can bound one of them; use LayerNorm",
-    "multi_head_attention_forward": "use torch.nn.functional.scaled_dot_product_attention between linear layers",
-    "rnn_tanh": "use torch.nn.GRU or torch.nn.LSTM, or write the cell with linear layers",
-    "rnn_relu": "use torch.nn.GRU or torch.nn.LSTM, or write the cell with linear layers",
 }
+MIXING = {"batch_norm"}  # no user's gradient is their own there, by whatever way it is taken
 
 
-def rule(*operations: Operation, announces: bool = False) -> Callable[[SomeRule], SomeRule]:
+def rule(*operations: Operation, announces: bool = False, exchanged: bool = False) -> Callable[[SomeRule], SomeRule]:
     """Make a function the rule of these operations, wherever a parameter meets one of them.
 
     A rule runs `function(*args, **kwargs)` on detached parameters, `tape.record`s for every parameter how the gradient
     of the output becomes a `Contribution`, and returns what that gives. It returns `NotImplemented` for a call that is
     not its own: one of parameters alone is carried back by autograd, any other is refused. A rule that `announces`
-    says in `tape.announce` which rows of a table it reads.
+    says in `tape.announce` which rows of a table it reads; one for `exchanged` dimensions takes time first, too.
 
     >>> import torch
     >>> @rule(torch.nn.functional.linear)  # doctest: +ELLIPSIS
@@ -98,7 +102,7 @@ def rule(*operations: Operation, announces: bool = False) -> Callable[[SomeRule]
             )
 
     def enter(function: SomeRule) -> SomeRule:
-        RULES.update(dict.fromkeys(operations, Entry(function, announces)))
+        RULES.update(dict.fromkeys(operations, Entry(function, announces, exchanged)))
         return function
 
     return enter

@@ -67,19 +67,18 @@ def batch_rows(
 
 def broken_alone(
     tables: Iterable[str],
-    parts: Sequence[Any],
-    recorded: Sequence[Recorded],
+    pieces: Sequence[tuple[Any, Recorded]],
     again: Callable[[Any], Recorded],
     alone: Alone = select_alone,
     unmoved: Callable[[Recorded], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.users) != 0,
-) -> tuple[list[Any], list[Recorded]]:
+) -> list[tuple[Any, Recorded]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
     As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
     depend on others. The same for users who read rows `unmoved`, if others' padding is in what they read.
     """
-    all_parts, all_recorded = list(parts), list(recorded)
-    for part, own in zip(parts, recorded, strict=True):
+    retaken: list[Any] = []
+    for part, own in pieces:
         uses = [use for name in tables for use in own.contributions.get(name, ())]
         if not uses or len(part) == 1:
             own.unpadded = torch.ones(own.users, dtype=torch.bool, device=own.losses.device)
@@ -92,11 +91,12 @@ def broken_alone(
         if bool(broken.any()):
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(broken)
-            all_parts += [alone(part, user) for user in broken.nonzero().flatten().tolist()]
-    for one in all_parts[len(parts) :]:
-        all_recorded.append(again(one))
-        all_recorded[-1].unpadded = torch.ones(1, dtype=torch.bool, device=all_recorded[-1].losses.device)
-    return all_parts, all_recorded
+            retaken += [alone(part, user) for user in broken.nonzero().flatten().tolist()]
+    every = list(pieces)
+    for one in retaken:
+        every.append((one, again(one)))
+        every[-1][1].unpadded = torch.ones(1, dtype=torch.bool, device=every[-1][1].losses.device)
+    return every
 
 
 def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:

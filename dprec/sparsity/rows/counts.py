@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
-from dprec.errors import MixedUsers
+from dprec.errors import MixedUsers, NoRule
+from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.tape import Tape, batch_tensors, select_users, selects
 from dprec.gradients.uses.layout import layout_of
 from dprec.sparsity.rows.batch_rows import real_pairs
@@ -81,7 +82,25 @@ def _looked_up(
             user = torch.arange(len(part), device=ids.device).unsqueeze(1)
             pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
 
-    with torch.no_grad(), Tape(parameters, len(part), read=read) as tape:
-        tape.watch(part)
-        losses(part)
+    try:
+        with torch.no_grad(), Tape(parameters, len(part), read=read) as tape:
+            tape.watch(part)
+            losses(part)
+    except NoRule as why:
+        pairs = [space.no_rows]
+        for place, user in enumerate(one_by_one(part, why)):
+            pairs += [place * space.size + rows for rows in _read_alone(space, losses, parameters, user)]
     return real_pairs(space, torch.cat(pairs))
+
+
+def _read_alone(space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], user: Any) -> list[Tensor]:
+    """Return the rows that a user who is alone in this batch looks up."""
+    rows: list[Tensor] = []
+
+    def read(name: str, ids: Tensor | None) -> None:
+        if name in space.tables and ids is not None:
+            rows.append(space.flat(name, ids.flatten()))
+
+    with torch.no_grad(), OneUser(parameters, read):
+        losses(user)
+    return rows

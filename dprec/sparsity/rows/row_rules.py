@@ -200,15 +200,14 @@ class RowRules:
 
     def broken_alone(
         self,
-        parts: Sequence[Any],
-        recorded: Sequence[Recorded],
+        pieces: Sequence[tuple[Any, Recorded]],
         again: Callable[[Any], Recorded],
         alone: Alone = select_alone,
-    ) -> tuple[list[Any], list[Recorded]]:
+    ) -> list[tuple[Any, Recorded]]:
         """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
-        for part in recorded:
-            self._refuse_whole(part)
-        return broken_alone(self._over, parts, recorded, again, alone, self._unmoved)
+        for _, recorded in pieces:
+            self._refuse_whole(recorded)
+        return broken_alone(self._over, pieces, again, alone, self._unmoved)
 
     def _unmoved(self, recorded: Recorded) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""

@@ -1,0 +1,113 @@
+"""Users taken one by one, where the tape cannot say what each user of a batch adds.
+
+An operation without a rule, or a tensor whose rows the tape lost sight of, needs neither where nobody else is: what
+plain autograd gives is then that user's gradient, over all uses of all parameters. It is exact and slow, one forward
+and backward pass for each user, so it is the last resort. Look-ups keep their rules: tables stay as cheap as they were,
+and whoever waits to hear what is read hears it.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch.utils._pytree import tree_map
+
+from dprec.errors import NoRule
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.tape import FORM, Alone, Read, Tape, batch_tensors, select_alone
+from dprec.gradients.uses import layout
+from dprec.gradients.uses.arguments import at_least_float32, marked
+from dprec.gradients.uses.layout import operation_name
+from dprec.gradients.uses.look_up import look_up_of
+from dprec.gradients.uses.registry import MIXING, RULES
+
+
+class OneUser(Tape):
+    """Records one user's contributions: look-ups by their rules, everything else by plain autograd.
+
+    >>> import torch
+    >>> layer = nn.Bilinear(2, 2, 1)
+    >>> x = torch.ones(1, 2)
+    >>> with OneUser(dict(layer.named_parameters())) as tape:
+    ...     loss = layer(x, x).squeeze(1)
+    >>> tape.backward(loss)
+    >>> sorted(tape.contributions)
+    ['bias', 'weight']
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], read: Read | None = None) -> None:
+        super().__init__(parameters, users=1, read=read)
+
+    def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
+        """All of them are the one user's."""
+        return tensor.shape[0] if tensor.dim() else 1
+
+    def backward(self, losses: Tensor) -> None:
+        self._refuse_shape(losses)
+        if not losses.requires_grad:
+            return  # nothing that is trained has a part in this user's loss
+        self._refuse_other_leaves(losses)
+        for name, gradient in self._run_back(losses).items():
+            self.contributions.setdefault(name, []).append(_contribution(gradient))
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        used = [tensor for tensor in layout.tensors_in((args, kwargs)) if self.trainable(tensor)]
+        refused = operation_name(func) in MIXING or kwargs.get("out") is not None
+        if func is Tensor.backward or (used and refused):
+            return super().__torch_function__(func, types, args, kwargs)  # which refuses it
+        if used and peek_interpreter_stack() is None:
+            read = self._look_up(func, args, kwargs)
+            if read is not NotImplemented:
+                return read
+        if operation_name(func) not in FORM:
+            for value in used:
+                self.announce(value, None)
+        return func(*args, **kwargs)
+
+    def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Read rows by the rule for it, by whatever ids: the user's own, or those that everybody reads."""
+        call = look_up_of(func, args, kwargs, self.trainable)
+        if call is None:
+            return NotImplemented
+        ids = marked(call.ids.view_as(call.ids), 1)
+        try:
+            if call.given is None:
+                return RULES[Tensor.__getitem__].run(self, Tensor.__getitem__, (call.table, ids), {})
+            given = tree_map(lambda leaf: ids if leaf is call.ids else leaf, call.given)
+            return RULES[func].run(self, func, (), given)
+        except NoRule:
+            return NotImplemented
+
+
+def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone) -> Iterator[Any]:
+    """Yield a batch of each user alone, as `alone` gives it of a place, and say once in a process why.
+
+    A batch that does not have a row for each user is refused.
+    """
+    if any(tensor.dim() and len(tensor) != len(batch) for tensor in batch_tensors(batch)):
+        raise why
+    _say(str(why))
+    for user in range(len(batch)):
+        yield alone(batch, user)
+
+
+@functools.cache
+def _say(why: str) -> None:
+    warnings.warn(
+        f"{why}. Until then each user's gradient is taken alone: it is as exact, and slower", UserWarning, stacklevel=2
+    )
+
+
+def _contribution(gradient: Tensor) -> Contribution:
+    if gradient.is_sparse:
+        gradient = gradient.coalesce()
+        return Rows(gradient.indices(), at_least_float32(gradient.values()).unsqueeze(0))
+    return Dense(at_least_float32(gradient).unsqueeze(0))

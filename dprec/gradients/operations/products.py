@@ -1,0 +1,91 @@
+"""Products of tensors by their dimensions: einsum, addmm, and matmul with a weight of more than two dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.uses.arguments import at_least_float32, by_user, named
+from dprec.gradients.uses.layout import layout_of
+from dprec.gradients.uses.registry import Operation, Recorder, rule
+
+
+@rule(torch.einsum)
+def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """Of one parameter and tensors of the users, whose letter comes first in each of them and in the result."""
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = list(operands[0])
+    trained = [place for place, operand in enumerate(operands) if tape.trainable(operand)]
+    if not isinstance(equation, str) or "->" not in equation or "." in equation or len(trained) != 1:
+        return NotImplemented
+    left, output = equation.replace(" ", "").split("->")
+    letters, place = left.split(","), trained[0]
+    weight, own = operands[place], letters[place]
+    others = [(text, operand) for n, (text, operand) in enumerate(zip(letters, operands, strict=True)) if n != place]
+    mine = [(text, operand) for text, operand in others if layout_of(operand) is not None]
+    user, found = output[:1], {letter for text, _ in others for letter in text} | set(output)
+    apart = all(text.startswith(user) and text.count(user) == 1 for text, _ in mine)
+    alike = not any(user in text for text, operand in others if layout_of(operand) is None)
+    whole = len(set(own)) == len(own) and set(own) <= found and user not in own
+    if not (mine and user and apart and alike and whole):
+        return NotImplemented
+    rows = tape.rows(mine[0][1], "einsum", weight)
+    result = function(equation, *(weight.detach() if n == place else each for n, each in enumerate(operands)))
+
+    def for_weight(gradient: Tensor) -> Contribution:
+        linear = _linear(tape, own, output, others, gradient)
+        if linear is not None:
+            return linear
+        texts = ",".join([output, *(text for text, _ in others)])
+        tensors = [at_least_float32(each.detach()) for each in (gradient, *(other for _, other in others))]
+        each = torch.einsum(f"{texts}->{user}{own}", *tensors)
+        return Dense(each.unflatten(0, (tape.users, rows)).sum(1))
+
+    return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
+
+
+def _linear(
+    tape: Recorder, own: str, output: str, others: list[tuple[str, Tensor]], gradient: Tensor
+) -> Contribution | None:
+    """Return what an einsum that is a linear map adds, which need not be built."""
+    (text, x), *more = others
+    shared = [letter for letter in output if letter in text]
+    if more or len(own) != 2 or len(shared) + 1 != len(output) or len(shared) + 1 != len(text):
+        return None
+    (out,), (into,) = set(output) - set(shared), set(text) - set(shared)
+    if {out, into} != set(own):
+        return None
+    order = "".join(shared)
+    left = by_user(torch.einsum(f"{output}->{order}{out}", gradient.detach()), tape.users)
+    right = by_user(torch.einsum(f"{text}->{order}{into}", x.detach()), tape.users)
+    return Outer(left, right) if own == out + into else Outer(right, left)
+
+
+@rule(torch.addmm, Tensor.addmm)
+def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """A linear map with its bias, written as bias + x W."""
+    given = named(("input", "mat1", "mat2"), args, kwargs)
+    bias, x, weight = given["input"], given["mat1"], given["mat2"]
+    scaled = given.get("beta", 1) != 1 or given.get("alpha", 1) != 1
+    if scaled or tape.trainable(x) or layout_of(x) is None or layout_of(weight) is not None:
+        return NotImplemented
+    if layout_of(bias) is not None or bias.dim() != 1:
+        return NotImplemented
+    rows = tape.rows(x, "addmm", weight if tape.trainable(weight) else bias)
+    inputs = by_user(x, tape.users)
+    plain = (each.detach() if tape.trainable(each) else each for each in (bias, x, weight))
+
+    def for_weight(gradient: Tensor) -> Contribution:
+        return Outer(inputs, by_user(gradient, tape.users))
+
+    def for_bias(gradient: Tensor) -> Contribution:
+        own = by_user(gradient, tape.users).sum(1)
+        return Dense(own if bias.shape[0] > 1 else own.sum(1, keepdim=True))
+
+    return tape.record(torch.addmm(*plain), rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])

@@ -1,0 +1,288 @@
+"""Forms of models that people write, each as small as it can be: docs/forms.md has the same list."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, rnn, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+USERS, LENGTH, DIM, ITEMS = 5, 4, 4, 9
+
+Verdict = Literal["exact", "alone", "refused"]
+Use = Callable[[Any, Tensor, Tensor], Tensor]  # (parts, vectors (B, T, d), ids (B, T)) -> (B, ...)
+
+
+@dataclass(frozen=True)
+class Form:
+    use: Use
+    parts: Callable[[], dict[str, Any]] = dict  # modules and parameters by name
+    says: str = ""  # what a refusal, or the line about users taken alone, has to say
+
+
+def p(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape) / 2)
+
+
+class Model(nn.Module):
+    """A tied table around the form, so that every user's norm is over several uses of several parameters."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = nn.Embedding(ITEMS, DIM, padding_idx=0)
+        self.parts, self.form = Parts(), form
+        for name, part in form.parts().items():
+            setattr(self.parts, name, part)
+
+    def losses(self, batch: Any) -> Tensor:
+        ids: Tensor = batch[0] if isinstance(batch, (tuple, list)) else batch
+        x = self.table(ids) + self.table.weight[1]
+        out = self.form.use(self.parts, x, ids).reshape(len(ids), -1)
+        own = (out * torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype)).sin().sum(1)
+        return own + F.linear(x.sum(1), self.table.weight).logsumexp(1)
+
+
+class Parts(nn.Module):
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)
+
+
+def histories(users: int = USERS) -> Tensor:
+    ids = torch.randint(1, ITEMS, (users, LENGTH), generator=torch.Generator().manual_seed(0))
+    return ids * (torch.arange(LENGTH) < 1 + torch.arange(users).unsqueeze(1) % LENGTH)
+
+
+def causal() -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(LENGTH)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.flatten(0, 1).T @ gradient.flatten(0, 1)
+
+
+def experts(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    out[ids > 4] = m.one(x[ids > 4])
+    out[ids <= 4] = m.two(x[ids <= 4])
+    return out
+
+
+def packed(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    lengths = (ids != 0).sum(1)
+    out = m.cell(rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
+    return rnn.pad_packed_sequence(out, batch_first=True, total_length=LENGTH)[0]
+
+
+def assigned(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    x = x * 1
+    x[:, 0] = m.first
+    x[ids == 3] = m.mark
+    return x
+
+
+def steps(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    state = None
+    for each in x.unbind(1):
+        state = m.cell(each, state)
+    return state  # type: ignore[return-value]
+
+
+def layer(**options: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(DIM, 2, 6, dropout=0.0, **{"batch_first": True, **options})
+
+
+def attend(m: Any, x: Tensor, ids: Tensor, **options: Any) -> Tensor:
+    out: Tensor = m.mix(x, x, x, attn_mask=causal(), key_padding_mask=_none_empty(ids), **options)[0]
+    return out
+
+
+def _none_empty(ids: Tensor) -> Tensor:
+    return ids == 0  # the first position is never padding, so that no row of the scores is empty
+
+
+def with_cls(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    return m.mix(torch.cat([m.first.expand(len(x), -1, -1), x], 1).tanh())
+
+
+def bag(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    return F.embedding_bag(ids, m.table, per_sample_weights=x[..., 0], mode="sum", padding_idx=0)
+
+
+def linear() -> dict[str, Any]:
+    return {"mix": nn.Linear(DIM, DIM)}
+
+
+def quiet(make: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make()
+
+
+EXACT: dict[str, Form] = {
+    "`nn.MultiheadAttention`, causal and padding masks": Form(
+        lambda m, x, ids: attend(m, x, ids) + attend(m, x, ids, need_weights=False),
+        lambda: {"mix": nn.MultiheadAttention(DIM, 2, batch_first=True)},
+    ),
+    "`nn.MultiheadAttention` of other keys and values": Form(
+        lambda m, x, ids: m.mix(x, x.tanh(), x * 2)[0], lambda: {"mix": nn.MultiheadAttention(DIM, 2, batch_first=True)}
+    ),
+    "`nn.TransformerEncoderLayer`": Form(
+        lambda m, x, ids: m.mix(x, src_mask=causal(), src_key_padding_mask=_none_empty(ids), is_causal=True),
+        lambda: {"mix": layer()},
+    ),
+    "`nn.TransformerEncoder`, norm first": Form(
+        lambda m, x, ids: m.mix(x, mask=causal(), src_key_padding_mask=_none_empty(ids)),
+        lambda: {"mix": quiet(lambda: nn.TransformerEncoder(layer(norm_first=True, activation="gelu"), 2))},
+    ),
+    "`nn.TransformerDecoderLayer`": Form(
+        lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal()),
+        lambda: {"mix": nn.TransformerDecoderLayer(DIM, 2, 6, dropout=0.0, batch_first=True)},
+    ),
+    "a parameter as attention mask": Form(
+        lambda m, x, ids: F.scaled_dot_product_attention(*[x.unsqueeze(1).expand(-1, 2, -1, -1)] * 3, attn_mask=m.bias),
+        lambda: {"bias": p(2, LENGTH, LENGTH)},
+    ),
+    "`nn.Conv1d`, dilated, in groups, causal": Form(
+        lambda m, x, ids: m.narrow(F.pad(m.wide(x.mT), (2, 0))),
+        lambda: {"wide": nn.Conv1d(DIM, 6, 3, padding="same", groups=2), "narrow": nn.Conv1d(6, 2, 2, dilation=2)},
+    ),
+    "`torch.einsum` of one parameter": Form(
+        lambda m, x, ids: torch.einsum("bti,hio,bto->bth", x, m.block, x) + torch.einsum("bti,oi->bto", x, m.weight),
+        lambda: {"block": p(3, DIM, DIM), "weight": p(3, DIM)},
+    ),
+    "`torch.addmm`": Form(
+        lambda m, x, ids: torch.addmm(m.bias, x.view(-1, DIM), m.weight).view(x.shape),
+        lambda: {"bias": p(DIM), "weight": p(DIM, DIM)},
+    ),
+    "`matmul` with a weight of three dimensions": Form(
+        lambda m, x, ids: x.unsqueeze(1) @ m.weight, lambda: {"weight": p(2, DIM, 3)}
+    ),
+    "`masked_fill` with a parameter": Form(
+        lambda m, x, ids: x.masked_fill((ids == 0).unsqueeze(2), m.mark), lambda: {"mark": nn.Parameter(torch.ones(()))}
+    ),
+    "a first position by `cat`": Form(with_cls, lambda: {"first": p(1, 1, DIM), **linear()}),
+    "`x[:, 0] = p`, `x[mask] = p`": Form(assigned, lambda: {"first": p(DIM), "mark": p(DIM)}),
+    "`nn.PReLU`": Form(
+        lambda m, x, ids: m.bend(x.mT) + m.one(x.mT), lambda: {"bend": nn.PReLU(DIM), "one": nn.PReLU()}
+    ),
+    "`nn.GroupNorm`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.GroupNorm(2, DIM)}),
+    "`nn.RNN`, `nn.RNNCell`": Form(
+        lambda m, x, ids: m.deep(x)[0].sum(1) + steps(m, x, ids),
+        lambda: {"deep": nn.RNN(DIM, 3, 2, batch_first=True), "cell": nn.RNNCell(DIM, 3, nonlinearity="relu")},
+    ),
+    "`nn.EmbeddingBag` with weights": Form(bag, lambda: {"table": p(ITEMS, DIM)}),
+    "`torch.take`": Form(lambda m, x, ids: torch.take(m.bias, ids), lambda: {"bias": p(ITEMS)}),
+    "low-rank updates (LoRA)": Form(
+        lambda m, x, ids: F.linear(x, m.mix.weight + m.up @ m.down),
+        lambda: {"up": p(DIM, 2), "down": p(2, DIM), **linear()},
+    ),
+    "`parametrizations.weight_norm`, `orthogonal`": Form(
+        lambda m, x, ids: m.one(m.two(x)),
+        lambda: {
+            "one": parametrizations.weight_norm(nn.Linear(DIM, DIM)),
+            "two": parametrizations.orthogonal(nn.Linear(DIM, DIM)),
+        },
+    ),
+    "`torch.func.functional_call`": Form(
+        lambda m, x, ids: torch.func.functional_call(m.mix, {"weight": m.weight.T}, (x,)),
+        lambda: {"weight": p(DIM, DIM), **linear()},
+    ),
+    "all experts, mixed by a gate": Form(
+        lambda m, x, ids: (torch.stack([m.one(x), m.two(x)], -1) * m.gate(x).softmax(-1).unsqueeze(2)).sum(-1),
+        lambda: {"one": nn.Linear(DIM, 3), "two": nn.Linear(DIM, 3), "gate": nn.Linear(DIM, 2)},
+    ),
+}
+
+ALONE: dict[str, Form] = {
+    "`nn.Bilinear`": Form(
+        lambda m, x, ids: m.mix(x, x.tanh()), lambda: {"mix": nn.Bilinear(DIM, DIM, 3)}, "mix.weight.*bilinear"
+    ),
+    "`torch.cdist`": Form(lambda m, x, ids: torch.cdist(x, m.rows), lambda: {"rows": p(3, DIM)}, "rows.*cdist"),
+    "`gather` from a parameter": Form(
+        lambda m, x, ids: m.bias.expand(len(ids), -1).gather(1, ids), lambda: {"bias": p(ITEMS)}, "bias.*gather"
+    ),
+    "`nn.Conv2d`": Form(lambda m, x, ids: m.mix(x.unsqueeze(1)), lambda: {"mix": nn.Conv2d(1, 2, 2)}, "mix.*conv2d"),
+    "a recurrent layer from a learned state": Form(
+        lambda m, x, ids: m.cell(x, m.start.expand(-1, len(x), -1).contiguous())[0],
+        lambda: {"cell": nn.GRU(DIM, 3, batch_first=True), "start": p(1, 1, 3)},
+        "gru.*constant zeros",
+    ),
+    "a recurrent layer in both directions": Form(
+        lambda m, x, ids: m.cell(x)[0],
+        lambda: {"cell": nn.LSTM(DIM, 3, batch_first=True, bidirectional=True)},
+        "lstm.*both directions",
+    ),
+    "packed sequences": Form(packed, lambda: {"cell": nn.GRU(DIM, 3, batch_first=True)}, "gru.*packed"),
+    "time in the first dimension": Form(
+        lambda m, x, ids: m.mix(x.transpose(0, 1)).transpose(0, 1),
+        lambda: {"mix": layer(batch_first=False)},
+        "users first",
+    ),
+    "experts that a mask sends positions to": Form(
+        experts, lambda: {"one": nn.Linear(DIM, DIM), "two": nn.Linear(DIM, DIM)}, "linear.*__getitem__"
+    ),
+    "an `autograd.Function` on a weight": Form(
+        lambda m, x, ids: Product.apply(x, m.weight), lambda: {"weight": p(DIM, 3)}, "weight.*did not see"
+    ),
+    "filters by `view_as_complex`": Form(
+        lambda m, x, ids: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m.filter), LENGTH, dim=1),
+        lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
+        "filter.*complex",
+    ),
+    "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
+}
+
+REFUSED: dict[str, Form] = {
+    "`nn.BatchNorm1d`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.BatchNorm1d(DIM)}, "LayerNorm"),
+    "negatives from the batch": Form(lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else"),
+    "`spectral_norm`": Form(
+        lambda m, x, ids: m.mix(x), lambda: {"mix": spectral_norm(nn.Linear(DIM, 3))}, "spectral_norm writes"
+    ),
+    "the old `weight_norm`": Form(
+        lambda m, x, ids: m.mix(x),
+        lambda: {"mix": quiet(lambda: weight_norm(nn.Linear(DIM, 3)))},
+        "use the one in torch.nn.utils.parametrizations",
+    ),
+    "`torch.utils.checkpoint`": Form(
+        lambda m, x, ids: checkpoint(m.mix, x, use_reentrant=False), linear, "make micro-batches smaller"
+    ),
+    "`torch.utils.checkpoint`, reentrant": Form(
+        lambda m, x, ids: checkpoint(m.mix, x, use_reentrant=True), linear, "checkpoint"
+    ),
+    "complex parameters": Form(
+        lambda m, x, ids: (torch.fft.rfft(x, dim=1) * m.filter).abs(),
+        lambda: {"filter": nn.Parameter(torch.randn(LENGTH // 2 + 1, DIM, dtype=torch.complex64))},
+        "complex.*view_as_complex",
+    ),
+    "`nn.Embedding(max_norm=…)`": Form(
+        lambda m, x, ids: m.more(ids), lambda: {"more": nn.Embedding(ITEMS, DIM, max_norm=1.0)}, "leave max_norm out"
+    ),
+    "`scale_grad_by_freq`": Form(
+        lambda m, x, ids: m.more(ids),
+        lambda: {"more": nn.Embedding(ITEMS, DIM, scale_grad_by_freq=True)},
+        "leave scale_grad_by_freq out",
+    ),
+    "bags by offsets": Form(
+        lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH)),
+        lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
+        "no offsets",
+    ),
+    "a mean over the batch": Form(lambda m, x, ids: m.mix(x) - m.mix(x).mean(0), linear, "users' order|who else"),
+}
+
+FORMS: dict[Verdict, dict[str, Form]] = {"exact": EXACT, "alone": ALONE, "refused": REFUSED}
