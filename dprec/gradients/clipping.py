@@ -182,8 +182,8 @@ def add_rest_alone(
 ) -> ClippedUsers:
     """Add those users of a micro-batch one by one who were left out of it, since a gradient was not finite.
 
-    Padding is as long as the longest history asks for, and 0 · ∞ there is nobody's own. Whether a user is left out must
-    not depend on others: it is decided where nobody else is, in the batch that `alone` gives of a place.
+    A micro-batch is padded to its longest history, and 0 · ∞ in the padding breaks the gradient of whoever is padded.
+    Whether a user is left out must not depend on others, so each is tried in a batch of their own, which `alone` makes.
     """
     left_out = (users.scales == 0).nonzero().flatten().tolist()
     if not left_out or len(batch) == 1:
@@ -249,6 +249,6 @@ def _clip(
 
 
 def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> str | None:
-    """Return the parameter whose users' gradients are dearest to build: it is built once, after all others."""
+    """Return the parameter whose users' gradients cost most to build: it is built once, after all others."""
     built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
     return max(built, key=lambda name: sums[name].shape.numel(), default=None)

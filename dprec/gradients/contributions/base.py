@@ -56,7 +56,7 @@ class Contribution(ABC):
     # From here on: what a form may know better.
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        """Return how to take the norms of this and the others together without building them; None: build them."""
+        """Return a way to the norms of this and the others together that builds no gradient; None: build them."""
         return None
 
     def some_squared_norms(self, others: Sequence[Contribution]) -> list[tuple[Tensor, Tensor]]:
@@ -75,11 +75,11 @@ class Contribution(ABC):
         return None
 
     def transposed(self) -> Contribution | None:
-        """Return what this is to a matrix, given what it is to its transpose; None: by autograd."""
+        """Return the contribution to a matrix, if this is the one to its transpose; None leaves that to autograd."""
         return None
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution | None:
-        """Return what this is to a table, given what it is to the rows at `ids`; None: by autograd."""
+        """Return the contribution to a table, if this is the one to its rows at `ids`; None leaves that to autograd."""
         return None
 
     def numbers(self) -> list[Tensor]:
@@ -95,7 +95,7 @@ class Contribution(ABC):
             self.add_wide(total, weight)
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        """Do the same where the total is wider, a few users at a time: float32 does not hold the sum of many."""
+        """Do the same where the total is wider: a few users at a time, since float32 cannot hold the sum of many."""
         part, step = WidePart(total, weight.dtype), min(TOGETHER, max(1, SLICE // max(1, total.numel())))
         for start in range(0, len(weight), step):
             own = weight[start : start + step]
@@ -138,7 +138,7 @@ def zeroed(values: Tensor, where: Tensor) -> Tensor:
 
 
 def lengths(values: Tensor) -> Tensor:
-    """Return the norms of vectors (…, n), of those whose squares overflow, too: nobody is left out for that.
+    """Return the norms of vectors (…, n), also where their squares overflow, so that no user is left out for that.
 
     >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([5.0000e+00, 5.0000e+20])

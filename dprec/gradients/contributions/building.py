@@ -18,7 +18,7 @@ from dprec_kernels.workspace import workspace
 def built(
     contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
 ) -> Iterator[tuple[Places, Tensor]]:
-    """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, until all had a turn."""
+    """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
     step = min(TOGETHER, max(1, SLICE // max(1, shape.numel())))
     like = torch.empty(0, **precision(contributions))
     for start in range(0, len(users), step):

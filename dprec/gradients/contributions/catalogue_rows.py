@@ -1,4 +1,4 @@
-"""What a catalogue softmax adds to each user's gradient of its table: every row, and yet no matrix of that size."""
+"""What a catalogue softmax adds to each user's gradient of its table: to every row, without a matrix of them."""
 
 from __future__ import annotations
 

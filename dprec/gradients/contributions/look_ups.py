@@ -195,7 +195,7 @@ def joined(reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:
 
 
 def _squared_norms(shared: Sequence[SharedRows], own: Sequence[Rows]) -> Tensor:
-    """Return the squared norms where all users read some rows alike, and others each for themselves.
+    """Return the squared norms of users who all read the same shared rows, and rows of their own besides.
 
     Gradients are built of the shared rows alone, so that nothing grows with the table.
     """

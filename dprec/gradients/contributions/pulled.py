@@ -16,8 +16,8 @@ AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through a
 class Pulled(Contribution):
     """Gradients of a tensor computed from parameters alone, carried back through that computation.
 
-    They are carried back in the precision of the computation, user by user, and added up only then: a sum in bfloat16
-    would be rounded by more than a user's share.
+    They are carried back user by user, in the precision of the computation, and added up afterwards: adding in bfloat16
+    would round by more than one user adds.
     """
 
     inner: Contribution  # the users' gradients of `expression`
