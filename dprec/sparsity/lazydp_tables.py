@@ -1,4 +1,4 @@
-"""Tables whose rows owe noise: how far each row is settled, and how it pays."""
+"""Tables whose rows owe noise: up to which step each row has its noise, and how it gets the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew
 
 
 class LazyTable(ABC):
-    """One table, how far each of its rows is settled, and the steps since."""
+    """One table, the step up to which each of its rows has its noise, and the steps since."""
 
     def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
         self.parameter = table.parameter
@@ -56,14 +56,14 @@ class LazyTable(ABC):
     @property
     @abstractmethod
     def now(self) -> int:
-        """How many steps are known of."""
+        """How many steps are kept."""
 
     @abstractmethod
     def settle(self, ids: Tensor | None) -> None:
         """Give these rows, or all, the noise they owe."""
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Take one step: every row owes its noise from the moment on at which the gradient is in the table."""
+        """Take one step. From the moment at which the gradient is in the table, every row owes this step's noise."""
         if bool((self.settled.index_select(0, rows) != self.now).any()):
             raise RuntimeError("a row got a gradient without having been read in this step")
         if self.drowns(rates):

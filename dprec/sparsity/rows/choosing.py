@@ -29,7 +29,7 @@ def noise_ratio(strategy: Strategy) -> float:
 
 
 def refuse_unfit(strategy: Strategy) -> None:
-    """Refuse a strategy of neither kind, and one whose choice has no noise of its own."""
+    """Refuse a strategy that is neither a choice nor a schedule, and a choice without noise."""
     if not isinstance(strategy, (RowChoice, NoiseSchedule)):
         raise UserError(
             f"privacy.sparsity: {type(strategy).__name__} neither chooses rows nor schedules noise: "
@@ -70,7 +70,7 @@ def chosen_rows(
 
 
 class _Unpaid:
-    """Stands for the batch where a choice costs nothing, and so may not look at it."""
+    """Stands in place of the batch for a choice that pays nothing, and refuses whatever the choice asks of it."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice

@@ -16,7 +16,7 @@ from dprec_kernels.ordering import distinct
 def declared_rows(module: nn.Module | None, tables: Mapping[str, Table]) -> dict[str, Tensor]:
     """Return the rows, ascending, that the module's `shared_rows` gives of each of these tables, if it has one.
 
-    Asked before the step's first look at a batch, so that what it says cannot follow from one.
+    It is asked before the step looks at a batch, so that what it says cannot follow from the batch.
     """
     given: dict[str, list[Tensor]] = {}
     for parameter, rows in module.shared_rows() if offers(module, SharesRows) else ():
@@ -34,7 +34,7 @@ def declared_rows(module: nn.Module | None, tables: Mapping[str, Table]) -> dict
 
 
 def refuse_changed(module: nn.Module | None, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
-    """Refuse a declaration that is another one once the batch was looked at."""
+    """Refuse a model that declares other rows after it has seen the batch than before."""
     for name in {*before, *after}:
         if name not in before or name not in after or not torch.equal(before[name], after[name]):
             raise UserError(

@@ -1,4 +1,4 @@
-"""Hooks that have rows pay the noise they owe before somebody sees them."""
+"""Hooks that add the noise which rows owe before somebody sees them."""
 
 from __future__ import annotations
 

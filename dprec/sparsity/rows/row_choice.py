@@ -55,8 +55,8 @@ class RowChoice(Strategy, ABC):
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | Touched | None:
         """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.
 
-        Padding rows may be among the rows: they stay as they are. That one user moves what is drawn from by no more
-        than `noise_ratio` covers is the subclass's to show.
+        Padding rows may be among the rows: they stay as they are. The subclass has to show that `noise_ratio`
+        covers what one user can move in its choice.
         """
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:

@@ -64,7 +64,7 @@ class RowRules:
 
     @property
     def defer(self) -> bool:
-        """Whether noise is owed from step to step, so that what lies in memory between steps is not yet private."""
+        """Whether rows owe noise between steps: then the weights in memory are not yet private."""
         return any(schedule.owes for schedule in self.schedules)
 
     @property
@@ -146,7 +146,7 @@ class RowRules:
         return name in self._over
 
     def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Have all that is owed paid before the module's tables are looked up or copied outside of a step."""
+        """Pay all that is owed before anybody looks up or copies the module's tables outside of a step."""
         for schedule in self.schedules:
             schedule.bind(optimizer, step)
         if not self.defer or self._guarded is module:
@@ -190,7 +190,7 @@ class RowRules:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Within, look-ups are announced by the tape one batch at a time, and pay for their own rows alone."""
+        """A step: within it the tape announces look-ups, one batch at a time, and each pays for its own rows alone."""
         self._stepping = True
         self._declared = declared_rows(self._module, self._tables) if self.look else {}
         try:
@@ -319,7 +319,7 @@ class RowRules:
 
 @contextmanager
 def _padding_kept(table: Table) -> Iterator[None]:
-    """Put a table's padding rows back as they were, whatever is done to the table within."""
+    """Put a table's padding rows back as they were, whatever the code within does to the table."""
     weights, padding = table.parameter.detach(), list(table.padding)
     kept = weights[padding] if padding else None
     yield
