@@ -47,6 +47,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
                                  a share of ε; default from-data: those of the data, assumed public
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
+  --data.test_users SHARE        hold out whole users, 0.1 for a tenth, in place of the last items
   --data.metrics_users N         held-out users to rank; default all, at most 50,000 on large data
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            expected users a step (1024, or a quarter of few users)

@@ -13,7 +13,8 @@ There are two kinds of data. Both pass these stages, with a file for each stage:
     all of it for training    sequences                             clicks
 
 `module` is the common base of `sequences` and `clicks`. `poisson` and `stream` draw who takes part in a step, `batch`
-is the model's input, `ranked_users` chooses which users to rank, `stand_in` replaces datasets that are not found.
+is the model's input, `held_out_users` holds out users in place of events, `ranked_users` chooses which users to rank,
+`stand_in` replaces datasets that are not found.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -15,6 +15,7 @@ class Filtered(NamedTuple):
     histories: Histories
     catalogue: Catalogue
     dropped: dict[str, int]  # what each filter left out, counted without noise: private data
+    users: np.ndarray  # (N,) which users of the log stay
 
 
 def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None) -> Filtered:
@@ -32,7 +33,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     passes = _passes(events, min_events) if catalogue is None else _listed(events, catalogue)
     chosen = np.empty(len(events), dtype=np.int32)  # pages that nothing is written to take no memory
-    lengths, end = [], 0
+    lengths, who, end = [], [], 0
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
     other_items = few_events = no_transition = 0
     for first, last in blocks(events.offsets):
@@ -47,6 +48,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         chosen[end : end + len(there_now)] = there_now
         there[there_now] = True
         lengths.append(left[stays])
+        who.append(first + np.flatnonzero(stays))
         end += len(there_now)
         other_items += len(item) - int(left.sum())
         few_events += int((~enough & (np.diff(ends) > 0)).sum())
@@ -74,7 +76,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         part = chosen[start : min(end, start + 2**22)]
         part[:] = number[part]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    return Filtered(Histories(offsets, chosen[:end]), catalogue, dropped)
+    return Filtered(Histories(offsets, chosen[:end]), catalogue, dropped, np.concatenate(who))
 
 
 def _passes(events: Interactions, least: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ class Interactions:
     user_ids: pl.Series | None = None  # (N,) text
     item_users: np.ndarray | None = None  # (items,) how many users saw each item
     facts: Mapping[str, Any] = field(default_factory=dict)  # about the log, and the rows left out of it
+    read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
@@ -36,6 +37,11 @@ class Interactions:
     @property
     def user(self) -> np.ndarray:  # (E,) int32, ascending
         return np.repeat(np.arange(len(self.offsets) - 1, dtype=np.int32), np.diff(self.offsets))
+
+    def ids_of(self, users: np.ndarray) -> list[str]:
+        """The raw ids of some users; their numbers if the data has none, as invented data."""
+        ids = self.user_ids if self.read_user_ids is None else self.read_user_ids()
+        return [str(user) for user in users] if ids is None else ids.gather(users).to_list()
 
     def held(self, in_memory: bool) -> Interactions:
         """These events, copied out of mapped files so that they can outlive the files."""

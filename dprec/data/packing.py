@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.held_out_users import HeldOutUsers
 from dprec.data.histories import Histories, LeaveOneOut, Split
 from dprec.data.ranked_users import sampled
 from dprec.errors import UserError
@@ -88,7 +89,7 @@ class RankingUsers(Dataset):
 
     def __init__(
         self,
-        split: LeaveOneOut,
+        split: LeaveOneOut | HeldOutUsers,
         which: Split,
         max_length: int,
         tokens: int,

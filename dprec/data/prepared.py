@@ -129,11 +129,13 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             return None
         offsets = np.fromfile(home / _OFFSETS, dtype=np.int64)
         catalogue = pl.read_parquet(home / _CATALOGUE)
+        users = pl.scan_parquet(home / _USERS)
         item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=(int(offsets[-1]),))
         return Interactions(
             offsets,
             item,
             catalogue["item_id"].to_list(),
+            read_user_ids=lambda: users.collect()["user_id"],
             item_users=catalogue["users"].to_numpy(),
             facts=meta["found"],
         )

@@ -17,6 +17,7 @@ from dprec.data.batch import RankingBatch, SequenceBatch
 from dprec.data.catalogue import Catalogue
 from dprec.data.filtering import build_histories
 from dprec.data.formats import AUTO
+from dprec.data.held_out_users import HeldOutUsers, place_of
 from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split
 from dprec.data.interactions import read_frame
 from dprec.data.logs import HowToRead, open_log
@@ -36,7 +37,7 @@ class Loaded:
 
     histories: Histories
     catalogue: Catalogue
-    split: LeaveOneOut
+    split: LeaveOneOut | HeldOutUsers
     training: Histories
     items_filtered: bool  # by the number of users with them
     name: str
@@ -65,6 +66,8 @@ class Sequences(SampledData):
         min_events: users with fewer events are dropped, and from-data items with fewer users; 0 keeps all.
         validation: hold out the event before the last for the metrics during training; the test is then run only at the
             end. False is the protocol of most papers: train on that event too, and watch the metrics of the test.
+        test_users: hold out this share of the users, 0.1 for a tenth, for the test, and as many for validation. They
+            take no part in training; their last event is what to predict. Who is held out follows from the user's id.
         max_length: a model sees this many of the most recent events.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling; by default 1,024, or a
             quarter of fewer than 4,096 users.
@@ -99,6 +102,7 @@ class Sequences(SampledData):
         catalogue_share: float = 0.1,
         min_events: int = 5,
         validation: bool = True,
+        test_users: float | None = None,
         max_length: int = 200,
         batch_size: int | None = None,
         sampling: Law = "poisson",
@@ -118,6 +122,10 @@ class Sequences(SampledData):
         self.catalogue_share = catalogue_share
         self.min_events = min_events
         self.validation = validation
+        self.test_users = test_users
+        if test_users is not None and not 0 < test_users < (0.5 if validation else 1):
+            most = "0.5, since as many are held out for validation" if validation else "1"
+            raise UserError(f"data.test_users is {test_users}: give a share above 0 and below {most}")
         self.max_length = max_length
         self.tokens = tokens
         self.metrics_users = metrics_users
@@ -150,13 +158,16 @@ class Sequences(SampledData):
             source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
-            histories, catalogue, dropped = build_histories(source.found, self.min_events, given)
+            histories, catalogue, dropped, who = build_histories(source.found, self.min_events, given)
             if len(catalogue) < 2:
                 raise UserError(
                     f"the catalogue has {len(catalogue)} item, so there is nothing to rank: "
                     "check data.item_column and data.catalogue, or lower data.min_events"
                 )
-            split = LeaveOneOut(histories, self.validation)
+            split: LeaveOneOut | HeldOutUsers = LeaveOneOut(histories, self.validation)
+            if self.test_users is not None:
+                places = place_of(source.found.ids_of(who))
+                split = HeldOutUsers(histories, places, self.test_users, self.validation)
             filtered = given is None and self.min_events > 1
             summary = {
                 **source.found.facts,

@@ -71,8 +71,13 @@ class Ranking(Task):
     held_out = "items"
 
     def describe(self, data: Any) -> dict[str, Any]:
-        held_out = "; the item before the last is for validation and not for training"
-        protocol = self.protocol + (held_out if getattr(data, "validation", False) else "")
+        protocol, validation = self.protocol, getattr(data, "validation", False)
+        if (share := getattr(data, "test_users", None)) is not None:
+            whom = f"the last item of {share:g} of the users, who take no part in training"
+            protocol = protocol.replace("leave-one-out", whom)
+            protocol += "; as many other users are for validation and not for training" if validation else ""
+        elif validation:
+            protocol += "; the item before the last is for validation and not for training"
         return super().describe(data) | {"items": data.items - 1, "protocol": protocol}
 
     def size(self, data: Any) -> str:

@@ -1,0 +1,60 @@
+"""Held-out users: a share of the users takes no part in training, and the last event of each is what to predict."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from dprec.data.histories import Histories, Split
+from dprec.errors import UserError
+
+_STEPS = 2**32  # of zlib.crc32
+
+
+def place_of(ids: Iterable[str]) -> np.ndarray:
+    """A number from 0 to 1 for each user, which follows from that user's id alone.
+
+    So whether somebody is in the data decides nothing about who else is held out. A place in a list of users would.
+
+    >>> place_of(["ann", "bob"]).round(3).tolist() == place_of(["zoe", "ann", "bob"])[1:].round(3).tolist()
+    True
+    """
+    return np.array([zlib.crc32(raw.encode()) for raw in ids], dtype=np.float64) / _STEPS
+
+
+class HeldOutUsers:
+    """Strong generalisation, as Mult-VAE and DPALS are measured: all events of a user are for training, or none.
+
+    With `validation` as many users again are held out for it. Held-out histories have at least two events, so each
+    has something before its target.
+    """
+
+    def __init__(self, histories: Histories, places: np.ndarray, share: float, validation: bool) -> None:
+        self.histories = histories
+        self.validation = validation
+        self._of_test = places < share
+        self._of_validation = (places >= share) & (places < 2 * share) if validation else np.zeros_like(self._of_test)
+        self.tested = self._of_test  # (N,) bool
+
+    def training(self) -> Histories:
+        """All events of the users who are not held out."""
+        stays = ~(self._of_test | self._of_validation)
+        if not stays.any() or not self._of_test.any():
+            raise UserError(
+                f"data.test_users holds out {int(self._of_test.sum())} of {len(stays)} users for the test and leaves "
+                f"{int(stays.sum())} for training: give another share"
+            )
+        lengths = self.histories.lengths
+        offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
+        return Histories(offsets, self.histories.items[np.repeat(stays, lengths)])
+
+    def held_out(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """The users of a split, and the position of each one's last event in `histories.items`."""
+        if split == "validation" and not self.validation:
+            raise UserError("there is no validation split: set data.validation to true")
+        users = np.flatnonzero(self._of_test if split == "test" else self._of_validation)
+        if not len(users):
+            raise UserError(f"data.test_users holds nobody out for the {split}: give a larger share")
+        return users, self.histories.offsets[users + 1] - 1
