@@ -100,7 +100,9 @@ def each_alone(
                 together[place], list(parameters.values()), allow_unused=True, retain_graph=True
             )
         wrong = off(parameters, alone, 0, exact)
-        if wrong and not draws.by_user:  # who draws by place draws other numbers alone
+        if wrong and draws.by_user:
+            raise why  # who draws by place draws other numbers alone: nobody can tell whether users touch each other
+        if wrong:
             name = max(wrong, key=wrong.__getitem__)
             raise MixedUsers(
                 f"parameter '{name}': a user's gradient depends on who else is in the batch (it moves by "

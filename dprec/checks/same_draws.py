@@ -57,6 +57,8 @@ class SameDraws(TorchFunctionMode):
                 args = (*args[:4], 0.0, *args[5:])
             else:
                 kwargs["dropout_p"] = 0.0
+        if func is F.multi_head_attention_forward and len(args) > _RATE:  # as the module calls it
+            args = (*args[:_RATE], 0.0, *args[_RATE + 1 :])
         if func in _RECURRENT:
             args = tuple(0.0 if isinstance(value, float) else value for value in args)  # dropout between layers
         if operation_name(func) not in RANDOM:
@@ -85,4 +87,5 @@ class SameDraws(TorchFunctionMode):
 
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+_RATE = 10  # the place of the dropout rate among the arguments of attention
 _RECURRENT = (torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu)
