@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
+from hashlib import blake2b
 
 import numpy as np
 
 from dprec.data.histories import Histories, Split
 from dprec.errors import UserError
-
-_STEPS = 2**32  # of zlib.crc32
 
 
 def place_of(ids: Iterable[str]) -> np.ndarray:
@@ -21,7 +19,8 @@ def place_of(ids: Iterable[str]) -> np.ndarray:
     >>> place_of(["ann", "bob"]).round(3).tolist() == place_of(["zoe", "ann", "bob"])[1:].round(3).tolist()
     True
     """
-    return np.array([zlib.crc32(raw.encode()) for raw in ids], dtype=np.float64) / _STEPS
+    digests = b"".join(blake2b(raw.encode(), digest_size=8).digest() for raw in ids)
+    return np.frombuffer(digests, dtype="<u8") / 2**64
 
 
 class HeldOutUsers:

@@ -3,10 +3,12 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from dprec.data import Sequences
+from dprec.data.held_out_users import place_of
 from dprec.data.logs import HowToRead, prepare_log
 from dprec.errors import UserError
 from dprec.run.tasks.ranking import Ranking
@@ -69,6 +71,12 @@ def test_what_held_out_users_did_changes_nothing_in_training(tmp_path):
     assert lists(one.training) == lists(two.training)
     assert one.popularity.tolist() == two.popularity.tolist()
     assert targets(one.test_dataloader()) != targets(two.test_dataloader())
+
+
+def test_ids_that_count_up_are_spread_evenly():
+    counts = np.histogram(place_of(map(str, range(20_000))), bins=100, range=(0, 1))[0]
+    chi_square = float(((counts - 200) ** 2 / 200).sum())
+    assert 55 < chi_square < 155  # 99 degrees of freedom: 99 +- 14; a checksum is far more even or more uneven
 
 
 @pytest.mark.parametrize("extra", ["a", "u0505", "zz"])
