@@ -1,0 +1,82 @@
+"""Hugging Face's encoders and decoders as they are, from small configurations with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec.gradients import alone
+from dprec.gradients.clipping import Clipping
+from tests.adding import add_clipped
+
+transformers = pytest.importorskip("transformers")
+
+USERS, LENGTH, ITEMS = 4, 6, 13
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+ENCODER = {"vocab_size": ITEMS, "max_position_embeddings": 16, "pad_token_id": 0, "num_labels": 3, **SIZES}
+DROP = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+GPT2 = {"vocab_size": ITEMS, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+NO_DROP = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def bert(attention: str) -> Any:
+    config = transformers.BertConfig(**ENCODER, **DROP, attn_implementation=attention)
+    return transformers.BertForSequenceClassification(config)
+
+
+def roberta(attention: str) -> Any:
+    config = transformers.RobertaConfig(**ENCODER, **DROP, attn_implementation=attention)
+    return transformers.RobertaForSequenceClassification(config)
+
+
+def gpt2(attention: str) -> Any:
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **NO_DROP, attn_implementation=attention))
+
+
+def losses_of(model: Any) -> Callable[[Any], Tensor]:
+    def losses(batch: Any) -> Tensor:
+        ids, kinds = batch
+        logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+        if logits.dim() == 2:
+            return F.cross_entropy(logits, kinds, reduction="none")
+        wanted = ids[:, 1:]
+        each = F.cross_entropy(logits[:, :-1].transpose(1, 2), wanted, reduction="none")
+        return (each * (wanted != 0)).sum(1)
+
+    return losses
+
+
+class Batch(tuple):
+    def __len__(self) -> int:
+        return USERS
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("make", [bert, roberta, gpt2])
+@pytest.mark.parametrize("mode", ["flat", "auto-v"])
+def test_the_clipped_sum_is_exact_through_the_tape(make: Any, attention: str, mode: Any) -> None:
+    torch.manual_seed(0)
+    model = make(attention).train()
+    ids = torch.randint(1, ITEMS, (USERS, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[6], [2], [4], [3]]))
+    kinds, losses, clipping = torch.arange(USERS) % 3, losses_of(model), Clipping(mode, 0.3)
+    parameters = dict(model.named_parameters())
+    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
+    with mock.patch.object(alone, "_say") as say:
+        add_clipped(sums, parameters, losses, Batch((ids, kinds)), clipping)
+    say.assert_not_called()
+    wanted = {name: torch.zeros_like(total) for name, total in sums.items()}
+    for user in range(USERS):
+        loss = losses((ids[user : user + 1], kinds[user : user + 1])).sum()
+        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+        norm = torch.cat([gradient.double().flatten() for gradient in own]).norm()
+        for total, gradient in zip(wanted.values(), own, strict=True):
+            total += gradient.double() * clipping.scale(norm)
+    size = torch.cat([total.flatten() for total in wanted.values()]).norm()
+    for name, total in wanted.items():
+        assert (sums[name] - total).norm() <= 1e-5 * size, name
