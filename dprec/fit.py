@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def fit(line: CommandLine, console: Console) -> None:
     # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
+    from dprec.reporting.single import write_report
     from dprec.run.experiment import Experiment, resume, start
     from dprec.run.resume import folder_to_resume, stored_settings
 
@@ -28,10 +29,10 @@ def fit(line: CommandLine, console: Console) -> None:
         raise UserError("no recipe given: python -m dprec.fit quickstart")
     if only_print:
         print((parse(line) if run is None else stored_settings(line, run)[0]).to_yaml(), end="")
-    elif run is None:
-        start(parse(line), console, Experiment)
-    else:
-        resume(line, run, console, Experiment)
+        return
+    experiment = start(parse(line), console, Experiment) if run is None else resume(line, run, console, Experiment)
+    if experiment.folder is not None:
+        write_report(experiment.folder, console)
 
 
 main = Command(fit, FIT, switches=("help-all", "print_config"))

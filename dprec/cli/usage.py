@@ -8,6 +8,7 @@ usage: dprec COMMAND ...
   plan RECIPE         compute the privacy cost of a run before it starts
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
+  report RUN          write a page about a run, or about several beside each other
   audit RECIPE        test whether training keeps its guarantee
   bench NAME          measure dprec's claims on this machine
   recipes             list the recipes that come with dprec, or copy one
@@ -234,4 +235,21 @@ Lists the recipes that come with dprec, each with its first sentence. `dprec fit
 
 example:
   dprec recipes copy quickstart
+"""
+
+REPORT = """\
+usage: dprec report RUN [--out FILE]
+       dprec report RUN RUN ... --out FILE
+
+Writes one page of HTML that needs no network: what a finished run promises in one sentence, ε over the
+steps, the ledger, what is assumed public and what is not covered, its quality beside a baseline, the curves
+of training, the recipe, and how to reproduce it. Of several runs: ε against quality, a row a run.
+dprec fit writes report.html into each run folder.
+
+  --out FILE           default RUN/report.html; needed for several runs
+
+The page holds figures without noise and is as private as metrics.json.
+
+example:
+  dprec report runs/eps1 runs/eps8 --out comparison.html
 """

@@ -37,6 +37,7 @@ class Experiment:
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
         tree = settings.tree
         self.settings = settings
+        self.folder: RunFolder | None = None  # where its metrics are, once it has written them
         refuse_unsafe(tree["trainer"])
         self.privacy: Privacy | None = settings.make("privacy")
         model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
@@ -121,6 +122,7 @@ class Experiment:
             "peak_memory_mb": peak_memory_mb(),
         }
         write_json(run.metrics, report)
+        self.folder = run
         table = self.task.table(results, f"{self.name}: {self.task.size(self.data)}")
         said = [self.task.verdict(results), self.task.warning(results)]
         show(console, table, said, report, run, self.steps)

@@ -48,6 +48,11 @@ class RunFolder:
         return self.path / "logs" / "data.json"
 
     @property
+    def report(self) -> Path:
+        """The page that `dprec report` writes: private data."""
+        return self.path / "report.html"
+
+    @property
     def seconds(self) -> float:
         """The training time up to the checkpoint, as far as it was recorded."""
         try:
@@ -123,11 +128,15 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def write_private_json(path: Path, values: Mapping[str, Any]) -> None:
     """The same, readable by the owner alone."""
-    text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
+    write_private(path, json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write text completely or not at all, readable by the owner alone."""
 
     def write(temporary: Path) -> None:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(text)
 
     replace_file(path, write)
 

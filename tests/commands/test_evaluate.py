@@ -136,6 +136,6 @@ def test_the_command_warns_of_a_model_that_knows_one_item(here: Path, capsys: py
     report = strict(here / "run/metrics.json")["distinct_items"]
     assert report["found"] < 100
     assert f"hold only {report['found']} of {report['of']:,} items, so recommendations collapse on few" in told
-    assert told.splitlines()[-1] == "run folder: run"
+    assert told.splitlines()[-2:] == ["run folder: run", "report: run/report.html"]
     assert evaluate(["run"]) == 0
     assert "recommendations collapse on few" in capsys.readouterr().out

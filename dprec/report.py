@@ -1,0 +1,44 @@
+"""The report of a run as one page, or of several beside each other: ``python -m dprec.report RUN [RUN ...]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command
+from dprec.cli.usage import REPORT
+from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def report(line: CommandLine, console: Console) -> None:
+    from dprec.reporting.comparison import comparison_page
+    from dprec.reporting.finished import Finished
+    from dprec.reporting.single import run_page
+    from dprec.run.folder import RunFolder, write_private
+
+    out = line.take("out")
+    line.refuse_overrides()
+    runs = [Finished.read(path) for path in line.others]
+    if not runs:
+        raise UserError("no run given: dprec report runs/quickstart/1")
+    if len(runs) > 1 and out is None:
+        raise UserError("several runs make one page: say where with --out comparison.html")
+    path = Path(out) if out is not None else RunFolder(runs[0].folder).report
+    text = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    try:
+        write_private(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    console.print(f"report: {path}", soft_wrap=True, highlight=False)
+
+
+main = Command(report, REPORT, positionals="RUN")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

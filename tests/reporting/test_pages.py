@@ -1,0 +1,186 @@
+"""Reports by their HTML: well formed, nothing from elsewhere, every figure of the run, words in place of charts."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dprec.fit import main as fit
+from dprec.report import main as report
+from dprec.reporting.chart import line_chart, points_chart
+from dprec.reporting.finished import Finished
+from dprec.reporting.single import in_plain_words, run_page
+
+VOID = {"meta", "line", "circle", "polyline", "br"}
+SETTINGS = """
+data: {dataset: synthetic, synthetic_users: 80, synthetic_items: 30, batch_size: 20, max_length: 10}
+model: {class_path: dprec.models.Spectral, init_args: {top: 10, rank: 4}}
+trainer: {max_steps: 4, check_val_every_n_epoch: 1, log_every_n_steps: 1, enable_progress_bar: false}
+"""
+
+
+class Page(HTMLParser):
+    """A page's tags, checked to close in order, its text, and all that would make a browser ask for something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def asks_for_nothing(page: Page, text: str) -> None:
+    assert not {"script", "link", "img", "iframe", "object", "image", "use"} & {tag for tag, _ in page.tags}
+    assert not {"src", "href", "xlink:href", "style"} & {name for _, attributes in page.tags for name in attributes}
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert "://" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A private run, one without privacy, and one that EANA breaks."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "r.yaml").write_text(SETTINGS)
+    eana = ["--model", "dprec.models.DualEncoder", "--model.tied", "false", "--model.negatives", "4"]
+    eana += ["--model.weight_decay", "0", "--privacy.noise_multiplier", "1", "--privacy.sparsity", "EANA"]
+    for name, words in {"private": ["--privacy.epsilon", "4"], "open": [], "eana": eana}.items():
+        assert fit([str(folder / "r.yaml"), *words, "--name", name, "--out", str(folder / name)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", ["private", "open", "eana"])
+def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None:
+    path = runs / name / "report.html"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # it holds metrics without noise
+    text = path.read_text()
+    page = Page(text)
+    asks_for_nothing(page, text)
+    metrics = json.loads((runs / name / "metrics.json").read_text())
+    for metric in ("ndcg@10", "hit@10", "popularity_ndcg@10", "popularity_hit@10"):
+        assert f"{metrics[metric]:.4g}" in page.words
+    assert f"dprec fit {runs / name}/config.yaml --out NEW_FOLDER" in page.words
+    assert "synthetic_users: 80" in page.words
+    promises = page.named("p")[0]["class"]
+    if name == "private":
+        assert promises == "promise"
+        assert "one person's whole history in the data as without it" in page.words
+        for part in metrics["guarantee"].split("; assumed public: ")[1].split("; not covered: "):
+            for one in part.split("; "):
+                assert one in page.words
+        assert "Assumed public: the number of users (80)" in page.words
+        assert "item frequencies" in page.words  # a release in the ledger
+        assert "ε spent over the steps" in page.words
+    else:
+        assert promises == "promise none"
+        assert f"This run promises nothing: it is {metrics['guarantee']}." in page.words
+        assert "at most" not in page.words.partition("What it reached")[0]
+
+
+def test_charts_have_words_in_their_place(runs: Path) -> None:
+    page = Page((runs / "private" / "report.html").read_text())
+    charts = page.named("svg")
+    assert len(charts) == 2  # ε and the loss; one evaluation is no curve
+    for chart in charts:
+        assert chart["role"] == "img"
+        assert re.search(r"\d", chart["aria-label"] or "")
+    assert len(page.named("details")) == len(charts)
+    assert all(head.get("scope") in ("col", "row") for head in page.named("th"))
+
+
+def test_spent_epsilon_rises_to_the_runs(runs: Path) -> None:
+    run = Finished.read(runs / "private")
+    steps, epsilons = zip(*run.spent(), strict=True)
+    assert (steps[0], steps[-1], epsilons[-1]) == (0, 4, run.metrics["epsilon"])
+    assert list(epsilons) == sorted(epsilons)
+    assert epsilons[0] > 0.1  # the releases before training
+    assert Finished.read(runs / "open").spent() == []
+
+
+def test_the_sentence_never_promises_more_than_the_ledger(runs: Path) -> None:
+    run = Finished.read(runs / "private")
+    factor = float(re.search(r"at most ([\d,.]+) times", in_plain_words(run))[1].replace(",", ""))  # type: ignore[index]
+    assert math.exp(run.metrics["epsilon"]) <= factor < 1.01 * math.exp(run.metrics["epsilon"]) + 0.01
+
+
+def test_several_runs_are_a_row_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = runs / "all.html"
+    assert report([str(runs / name) for name in ("private", "open", "eana")] + ["--out", str(out)]) == 0
+    assert f"report: {out}" in capsys.readouterr().out
+    text = out.read_text()
+    page = Page(text)
+    asks_for_nothing(page, text)
+    assert page.words.count("This run promises nothing") == 2
+    for name in ("private", "open", "eana"):
+        assert f"{name} ({runs / name})" in page.words
+    assert len(page.named("circle")) == 1  # the only one with an ε
+
+
+def test_a_run_cannot_write_html_into_its_page(runs: Path, tmp_path: Path) -> None:
+    run = Finished.read(runs / "private")
+    evil = "<script src=//x></script>\"'&"
+    metrics = {**run.metrics, "run": evil, "dataset": evil, "notice": evil}
+    broken = Finished(tmp_path / evil, metrics, run.privacy, evil, {evil: [(1, 2), (3, 4)]})
+    page = Page(run_page(broken))
+    assert not page.named("script")
+    assert evil in page.words
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "usage: dprec report"),
+        (["nowhere"], "no run at 'nowhere'"),
+        (["empty"], "it is not finished"),
+        (["odd"], "cannot read the run in odd"),
+        (["private", "private"], "--out comparison.html"),
+        (["private", "--json", "1"], "unknown option --json"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    runs: Path, words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    Path("empty").mkdir(exist_ok=True)
+    Path("odd").mkdir(exist_ok=True)
+    Path("odd/metrics.json").write_text("[")
+    assert report(words) == (2 if words else 0)
+    told = capsys.readouterr()
+    assert says in told.out + told.err
+
+
+def test_a_chart_of_one_point_or_equal_values_is_no_error() -> None:
+    assert line_chart("a", [(1.0, 2.0)], "x", "y") == ""
+    assert 'points="' in line_chart("a", [(0.0, 2.0), (1.0, 2.0)], "x", "y")
+    assert points_chart("a", [("one", 0.0, 0.0)], "x", "y").count("<circle") == 1
