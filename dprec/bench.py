@@ -45,7 +45,7 @@ def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
         benchmark.picture(rows, Path(picture))
 
 
-main = Command(bench, BENCH, switches=("quick",), positionals="benchmark", own_process=keep_memory)
+main = Command(bench, BENCH, switches=("quick", "compile"), positionals="benchmark", own_process=keep_memory)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "adafest": "dprec.benchmarks.adafest",
     "convex": "dprec.benchmarks.convex",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
+    "gpu": "dprec.benchmarks.gpu",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",
     "recurrent": "dprec.benchmarks.recurrent",

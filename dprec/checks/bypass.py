@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -28,6 +29,15 @@ def refuse_model(model: nn.Module) -> None:
     for name, part in model.named_modules():
         if reason := _rewritten(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")
+
+
+def refuse_coarse_products() -> None:
+    """Refuse a step in which products of float32 were taken in TF32 or bfloat16: a norm would not bound its sum."""
+    if torch.get_float32_matmul_precision() != "highest":
+        raise UserError(
+            f"torch.set_float32_matmul_precision is '{torch.get_float32_matmul_precision()}': a private step needs "
+            "'highest'; to save time use autocast to bfloat16, or trainer.precision bf16-mixed"
+        )
 
 
 def _rewritten(part: nn.Module) -> str | None:

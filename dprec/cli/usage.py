@@ -170,6 +170,7 @@ usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
        dprec bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
+       dprec bench gpu [--compile]
 
 Measures dprec's claims on this machine, beside its peers, and prints one table.
 
@@ -180,6 +181,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
+  gpu              a card's kernels: right or not, a private step beside a plain one, memory, largest batch
   shares           the share of users who met each item, as DPFormer estimates it, against the truth
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
   stream           training day by day on clicks that drift: rows chosen once, every day or in every step
@@ -188,6 +190,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --picture FILE   the comparison as a picture; needs matplotlib
   --quick          tiny sizes: only shows that everything runs
 
+  --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name
   --epsilons LIST  of sparsity (default 1,3,8) and stream (8); what is missing is trained first

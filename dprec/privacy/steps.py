@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
-from dprec.checks.bypass import refuse_model, refuse_other_gradients, refuse_own_step
+from dprec.checks.bypass import refuse_coarse_products, refuse_model, refuse_other_gradients, refuse_own_step
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
@@ -100,6 +100,7 @@ class PrivateSteps(OfTheRun, Gate):
     def release(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""
         self.refuse_own_step()
+        refuse_coarse_products()
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
         check = self.descent.gradient.check

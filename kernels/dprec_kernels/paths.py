@@ -34,6 +34,14 @@ def by_numpy(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+def answers_at_once(tensor: Tensor) -> bool:
+    """Whether Python may ask what a tensor holds without waiting for a device to come to it.
+
+    Where it may not, what may turn out to be needless is done all the same: that costs less than the question.
+    """
+    return tensor.device.type == "cpu"
+
+
 def lies_plainly(tensor: Tensor, *dtypes: torch.dtype) -> bool:
     """Whether a tensor has one of these types, by default float32, and no gaps, as the kernels of tables want it."""
     return tensor.dtype in (dtypes or (torch.float32,)) and tensor.is_contiguous()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dprec_kernels.paths import answers_at_once
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
 PARTS = 8  # such parts that are added up in float32
 LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache only one at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
+HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
 
 
 class WidePart:
@@ -24,12 +26,15 @@ class WidePart:
         self.total = total
         self.sum = total
         self._users = 0
-        if total.dtype != dtype:
+        if total.dtype != dtype and answers_at_once(total):
             like = torch.empty(0, dtype=dtype, device=total.device)
             self.sum = workspace.take("part of a sum", total.shape, like).zero_()
 
     def add(self, gradients: Tensor, weight: Tensor) -> None:
-        """Add Σ_u weight[u] · gradients[u], of at most `TOGETHER` users."""
+        """Add Σ_u weight[u] · gradients[u], of at most `TOGETHER` users on a CPU."""
+        if self.sum is self.total and self.total.dtype != gradients.dtype:
+            add_rows(self.total, gradients, weight.to(gradients.dtype))
+            return
         self._users += len(gradients)
         if self._users > TOGETHER:
             self.flush()
@@ -54,15 +59,34 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         return
     if total.dtype == left.dtype:
         total.addmm_(left.T, right)
+    elif not answers_at_once(total):
+        _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:
         _add_small(total, left, right)
     else:
         _add_large(total, left, right)
 
 
-def _add_small(total: Tensor, left: Tensor, right: Tensor) -> None:
+def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
+    """Add Σ_n weight_n values_n, for (N, …) and (N,), to a total (…) that is wider.
+
+    >>> total = torch.zeros(2, dtype=torch.float64)
+    >>> add_rows(total, torch.ones(100, 2), torch.full((100,), 0.5))
+    >>> total
+    tensor([50., 50.], dtype=torch.float64)
+    """
+    if answers_at_once(total):
+        for some, own in zip(values.split(TOGETHER), weight.split(TOGETHER), strict=True):
+            total += torch.tensordot(own, some, dims=1)
+    elif total.numel():
+        sums = total.new_zeros(1, total.numel())
+        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), -1), HELD_ON_CARD)
+        total += sums.view(total.shape)
+
+
+def _add_small(total: Tensor, left: Tensor, right: Tensor, held: int = HELD) -> None:
     whole = len(left) - len(left) % TOGETHER
-    step = TOGETHER * max(1, HELD // total.numel())
+    step = TOGETHER * max(1, held // total.numel())
     for start in range(0, whole, step):
         stop = min(start + step, whole)
         a, b = (x[start:stop].view(-1, TOGETHER, x.shape[1]) for x in (left, right))

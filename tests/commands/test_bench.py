@@ -148,8 +148,8 @@ def test_turns_alternate() -> None:
     [
         (
             ["fantom"],
-            "there is no benchmark 'fantom'; there is adafest, convex, dpformer-tables, lazydp, phantom, recurrent, "
-            "shares, sparsity, stream, table-memory",
+            "there is no benchmark 'fantom'; there is adafest, convex, dpformer-tables, gpu, lazydp, phantom, "
+            "recurrent, shares, sparsity, stream, table-memory",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),

@@ -79,6 +79,16 @@ class Backend:
         return False
 
     @staticmethod
+    def synchronize(device: object = None) -> None: ...
+
+    @staticmethod
+    def reset_peak_memory_stats(device: object = None) -> None: ...
+
+    @staticmethod
+    def max_memory_allocated(device: object = None) -> int:
+        return 0
+
+    @staticmethod
     def manual_seed_all(seed: int) -> None: ...
 
     @staticmethod

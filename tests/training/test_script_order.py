@@ -116,6 +116,15 @@ def saves_in_between(run: Training, module: nn.Module, optimizer: torch.optim.Op
         run.state_dict()
 
 
+def takes_coarse_products(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        torch.set_float32_matmul_precision("high")
+        try:
+            run.step(batch)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
 BREACHES: dict[Callable[..., None], str] = {
     steps_past_it: "optimizer.step\\(\\) without a private gradient",
     adds_to_the_gradient: "was changed after training.backward",
@@ -133,6 +142,7 @@ BREACHES: dict[Callable[..., None], str] = {
     asks_for_a_closure: "closure",
     steps_in_public: "without a private gradient",
     saves_in_between: "save after the step",
+    takes_coarse_products: "set_float32_matmul_precision is 'high': a private step needs 'highest'",
 }
 
 

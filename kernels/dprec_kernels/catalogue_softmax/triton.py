@@ -170,11 +170,14 @@ def add_table_gradient(
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
     tile = _tile(dim)
+    # Sums in float64 take twice the room, and what goes through tensor cores more still: the compiler would spill.
+    tile["num_warps"] = max(tile["num_warps"], 8 if tile["BV"] * tile["BD"] >= 2048 else 4)
+    precision = _precision(hidden, table) if tile["BD"] <= 128 else "ieee"
     with torch.cuda.device_of(hidden):
         catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]),)](
             out, hidden, table, target, log_total.contiguous(), weight.contiguous(),
             count, items, dim, padding, *out.stride(),
-            **tile, PART=PART, PRECISION=_precision(hidden, table),
+            **tile, PART=PART, PRECISION=precision,
         )  # fmt: skip
 
 
@@ -203,7 +206,7 @@ def user_squared_norms(
             rows, order, bounds, values.contiguous(), length, ids.shape[1], items, dim, padding, tiles,
             **tile, BI=16, PRECISION=_precision(hidden, table),
         )  # fmt: skip
-    return partial.double().sum(1)
+    return partial.sum(1, dtype=torch.float64)
 
 
 def _tile(dim: int) -> dict[str, int]:
@@ -211,8 +214,8 @@ def _tile(dim: int) -> dict[str, int]:
     if dim > LARGEST_DIM:
         raise ValueError(f"vectors of {dim} numbers do not fit on chip; the Triton path takes up to {LARGEST_DIM}")
     width = max(16, triton.next_power_of_2(dim))
-    tile = max(16, min(64, 2048 // width))
-    # More numbers a thread than this, and the compiler moves them off the chip.
+    # More numbers a tile or a thread than this, and the compiler moves some off the chip: 32 vectors of 64, too.
+    tile = max(16, min(64, 1024 // width))
     return {"BN": tile, "BV": tile, "BD": width, "num_warps": max(4, tile * width // 512)}
 
 

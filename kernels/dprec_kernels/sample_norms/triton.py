@@ -82,7 +82,7 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
             left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
             BT=16 if length <= 16 else STEPS, BO=rows, BI=columns, PRECISION=precision,
         )  # fmt: skip
-    return partial.double().sum(1)
+    return partial.sum(1, dtype=torch.float64)
 
 
 def rows(ids: Tensor, values: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
         rows_norms_fwd_kernel[(partial.numel(),)](
             each, order, stop, values, partial, reads, width, blocks, columns, BN=block, BD=taken
         )
-    return partial.double().sum(1)
+    return partial.sum(1, dtype=torch.float64)
 
 
 def _width(size: int) -> int:

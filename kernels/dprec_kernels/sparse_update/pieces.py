@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
+from dprec_kernels.paths import answers_at_once
 from dprec_kernels.sparse_update.rules import Rule
 
 TOGETHER = 32  # reads of a row that are added up in the precision of the gradients
@@ -36,7 +37,7 @@ def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor
     adds = torch.ones_like(flat, dtype=torch.bool) if weights is None else weights != 0
     if among is not None and len(among):
         adds &= among[torch.searchsorted(among, flat).clamp_(max=len(among) - 1)] == flat
-    if counted is not None and bool(adds.all()):
+    if counted is not None and (weights is None or (answers_at_once(adds) and bool(adds.all()))):
         return Reads(chosen, counted.cumsum(0) - counted, order, users, weights)
     kept = adds.nonzero().squeeze(1)
     weights = None if weights is None else weights[kept]

@@ -1,0 +1,142 @@
+"""Launches of every kernel at the sizes of production, on tensors without memory: shapes are all a launch asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.sparse_update import SGD, Momentum, RowAdagrad
+from dprec_kernels.sparse_update.pieces import Reads
+
+DIMS = (64, 128, 256)
+ELEMENTS = 1 << 31  # numbers of the largest catalogue
+USERS, LENGTH = 1024, 200
+READS = 26 * 4096  # of a step of DLRM: records times tables
+MOVIELENS = 3417  # rows of its catalogue, no multiple of a tile
+SOURCE = RowNoise(seed=(1 << 100) + 77, stream=3, step=2**31 - 2)
+PHILOX = 100  # operations on whole numbers of ten rounds: four products, four xors and two additions each
+BOX_MULLER = 16  # operations on float64 of two normals, its logarithm, root, cosine and sine as one each
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: what calls it, and what it moves and computes, counted from the kernel's code.
+
+    Bytes are those that must cross to the card's memory at least once; what programs read again is taken to be in
+    its cache. Operations are multiplications and additions on float32, and of noise those of Philox and its normals.
+    """
+
+    kernel: str
+    case: str
+    run: Callable[[], object]
+    bytes: int
+    products: int = 0  # operations of matrix products
+    on_cores: int = 0  # those of them that tensor cores take: of 16-bit numbers, which tf32 holds
+    normals: int = 0
+
+
+def launches(dims: tuple[int, ...] = DIMS, elements: tuple[int, ...] = (ELEMENTS, 0)) -> Iterator[Launch]:
+    """Yield a launch for each kernel, width, type and catalogue; 0 elements stand for MovieLens's catalogue."""
+    for dim in dims:
+        for size in elements:
+            items = size // dim or MOVIELENS
+            for dtype in (torch.float32, torch.bfloat16):
+                yield from _softmax(dim, items, dtype)
+        for dtype in (torch.float32, torch.bfloat16):
+            yield from _norms(dim, dtype)
+        yield from _tables(dim, max(elements) // dim or MOVIELENS)
+
+
+def _softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
+    from dprec_kernels.catalogue_softmax import triton
+
+    count, size = USERS * LENGTH, dtype.itemsize
+    hidden, table = _new(USERS, LENGTH, dim, dtype=dtype), _new(items, dim, dtype=dtype)
+    target, floats = _new(USERS, LENGTH, dtype=torch.int64), _new(USERS, LENGTH)
+    flat = hidden.view(count, dim), table, target.view(count)
+    case = f"d {dim}, {items:,} items, {_name(dtype)}"
+    read = (count + items) * dim * size + count * 16
+    halves = dtype == torch.bfloat16
+    products = 4 * count * items * dim  # scores, and what is made of them
+    make = partial(Launch, case=case, products=products)
+    yield make(
+        "catalogue_softmax_fwd_kernel", run=lambda: triton.forward_all(*flat, 0),
+        bytes=read + count * (dim + 3) * 4, on_cores=products // 2 * halves,
+    )  # fmt: skip
+    out = _new(items, dim, dtype=torch.float64)
+    yield make(
+        "catalogue_softmax_bwd_table_kernel",
+        run=lambda: triton.add_table_gradient(out, *flat, floats.view(count), floats.view(count), 0),
+        bytes=read + 16 * items * dim, on_cores=products // 2 * (halves and dim <= 128),
+    )  # fmt: skip
+    ids = _new(USERS, LENGTH, dtype=torch.int64)
+    tiles = USERS * -(-items // triton._tile(dim)["BV"])  # each has a square, and where its reads begin
+    yield make(
+        "catalogue_softmax_user_norms_kernel",
+        run=lambda: triton.user_squared_norms(hidden, table, target, floats, floats, ids, hidden, 0),
+        bytes=read + count * (dim * size + 16) + 24 * tiles, on_cores=products // 2 * halves,
+    )  # fmt: skip
+
+
+def _norms(dim: int, dtype: torch.dtype) -> Iterator[Launch]:
+    from dprec_kernels.sample_norms import triton
+
+    count, size = USERS * LENGTH, dtype.itemsize
+    left, right = _new(USERS, LENGTH, 4 * dim, dtype=dtype), _new(USERS, LENGTH, dim, dtype=dtype)
+    case, products = f"{4 * dim} x {dim}, {_name(dtype)}", 8 * count * dim * dim
+    yield Launch(
+        "linear_norms_fwd_kernel", case, lambda: triton.linear(left, right),
+        count * 5 * dim * size, products, products * (dtype == torch.bfloat16),
+    )  # fmt: skip
+    ids = _new(USERS, LENGTH, dtype=torch.int64)
+    block = min(triton.STEPS, LENGTH)  # each read is compared with those of its block, as a product
+    yield Launch(
+        "rows_norms_fwd_kernel", f"d {dim}, {_name(dtype)}", lambda: triton.rows(ids, right),
+        count * (dim * size + 16), 2 * count * block * dim,
+    )  # fmt: skip
+
+
+def _tables(dim: int, items: int) -> Iterator[Launch]:
+    from dprec_kernels.dense_noise import triton as dense_noise
+    from dprec_kernels.lazy_noise import triton as lazy_noise
+    from dprec_kernels.row_noise import triton as row_noise
+    from dprec_kernels.sparse_update import triton as sparse_update
+
+    table, rows = _new(items, dim), _new(READS, dtype=torch.int64)
+    floats, out = _new(READS), _new(READS, dim)
+    case, drawn = f"d {dim}, {items:,} rows", READS * dim
+    some = f"{case}, {READS:,} of them"
+    yield Launch(
+        "row_noise_fwd_kernel", f"d {dim}, {READS:,} rows", lambda: row_noise.row_noise(7, 0, rows, rows, out),
+        4 * drawn + 16 * READS, normals=drawn,
+    )  # fmt: skip
+    yield Launch(
+        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, out),
+        12 * drawn + 16 * READS, normals=drawn,
+    )  # fmt: skip
+    yield Launch(
+        "dense_noise_fwd_kernel", case,
+        lambda: dense_noise.dense_noise(table, 1.0, SOURCE, 1.0, 1.0, rows[:0], out[:0]),
+        8 * items * dim, normals=items * dim,
+    )  # fmt: skip
+    reads = Reads(rows, rows, rows, rows, floats)
+    for rule in (SGD(0.1), Momentum(0.1, 0.9, table), RowAdagrad(0.1, _new(items))):
+        state = {Momentum: 8 * drawn, RowAdagrad: 8 * READS}.get(type(rule), 0)
+        yield Launch(
+            "sparse_update_fwd_kernel", f"{some}, {type(rule).__name__}",
+            partial(sparse_update.sparse_update, table, reads, out, rule, 1.0, SOURCE),
+            12 * drawn + 28 * READS + state, normals=drawn,
+        )  # fmt: skip
+
+
+def _new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,66 @@
+"""The kernels of a card: compiled for cards that are not here (`--compile`), or run on the one that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dprec.benchmarks.common import report
+from dprec.benchmarks.common.report import Row
+from dprec.cli.arguments import CommandLine
+from dprec.errors import UserError
+from dprec_kernels import paths
+
+COMPILED = {
+    "target": "target", "kernel": "kernel", "case": "case", "registers": "registers", "spilled": "spilled",
+    "shared": "shared", "computed_ms": "computed ms",
+}  # fmt: skip
+MEASURED = {
+    "kernel": {"name": "kernel", "error": "error", "right": "right"},
+    "step": {
+        "name": "step", "users": "users", "private_ms": "private ms", "plain_ms": "plain ms", "ratio": "ratio",
+        "private_mb": "private MB", "plain_mb": "plain MB",
+    },
+    "largest batch": {"name": "largest batch", "users": "users"},
+}  # fmt: skip
+
+
+def bench(line: CommandLine, console: Console) -> None:
+    """Compile or run, print the tables, and write the rows to the requested file."""
+    json_file, quick = line.take("json"), "quick" in line.switches
+    line.refuse_overrides()
+    if not paths.TRITON:
+        raise UserError("the kernels of a card need triton: pip install triton")
+    with console.status("starting") as status:
+        if "compile" in line.switches:
+            from dprec.benchmarks.card import table
+
+            found = table.rows(status.update, quick)
+            tables = {"": COMPILED}
+        else:
+            from dprec.benchmarks.card import measured
+
+            found = measured.rows(_card(), quick, status.update)
+            tables = MEASURED
+    if json_file:
+        report.write_json(found, Path(json_file))
+    for what, columns in tables.items():
+        console.print(report.table([row for row in found if what in ("", row.get("what"))], columns))
+    _refuse_wrong(found)
+
+
+def _card() -> str:
+    """Return the type of the device that kernels run on here."""
+    here = torch.accelerator.current_accelerator()
+    if here is None or here.type not in paths.CARDS or not torch.accelerator.is_available():
+        raise UserError("there is no card on this machine: --compile shows what the kernels would take of one")
+    return here.type
+
+
+def _refuse_wrong(found: list[Row]) -> None:
+    wrong = [row["name"] for row in found if row.get("right") is False]
+    wrong += [f"{row['kernel']} ({row['case']}, {row['target']}) spills" for row in found if row.get("spilled")]
+    if wrong:
+        raise UserError(f"not as promised: {', '.join(wrong)}")

@@ -1,0 +1,62 @@
+"""The benchmark of a card's kernels: compiled for cards that are not here, run on a pretend one, refused on none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from dprec.bench import main as bench
+from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+
+
+@outside
+def test_runs_on_a_pretend_card() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+def test_runs_to_its_end(tmp_path: Path) -> None:
+    from dprec.benchmarks import gpu
+    from tests.device.pretend import DEVICE, interpreted
+
+    file = tmp_path / "gpu.json"
+    with interpreted(), mock.patch.object(gpu, "_card", return_value=DEVICE.type):
+        assert bench(["gpu", "--quick", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    kernels = {row["name"]: row for row in rows if row["what"] == "kernel"}
+    assert len(kernels) == 9
+    assert all(row["right"] for row in kernels.values())
+    step, largest = rows[-2:]
+    assert step["ratio"] > 0
+    assert largest["users"] == 4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_says_where_there_is_no_card(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch("torch.accelerator.current_accelerator", return_value=None):
+        assert bench(["gpu"]) == 2
+    assert "there is no card on this machine" in capsys.readouterr().err
+
+
+@outside
+def test_some_kernels_compile_without_spills(tmp_path: Path) -> None:
+    """Those of one width and one small catalogue; docs/measured/gpu_compile.json has all."""
+    file = tmp_path / "compiled.json"
+    assert bench(["gpu", "--compile", "--quick", "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())
+    assert {row["target"] for row in rows} == {"sm_90"}
+    assert len({row["kernel"] for row in rows}) == 9
+    assert not any(row["spilled"] for row in rows)
+    assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
+
+
+def test_a_kernel_that_spills_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    from dprec.benchmarks import gpu
+    from dprec.errors import UserError
+
+    with pytest.raises(UserError, match="spills"):
+        gpu._refuse_wrong([{"kernel": "some_kernel", "case": "d 64", "target": "sm_80", "spilled": 8}])
