@@ -17,3 +17,7 @@ class NoRule(UncoveredUse):
 
 class MixedUsers(UserError):
     """One user's data changed another user's gradient, so clipping per user would bound nothing."""
+
+
+class Told(UserError):
+    """A mistake that the first process of a run speaks of, so that this one need not."""

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dprec"
+CONNECTS = "dprec.distributed"  # which any of them may ask
 UPWARDS = [
     "dprec.noise",
     "dprec.gradients",
@@ -31,9 +32,10 @@ OUTSIDE = [
     "dprec.metrics",
     "dprec.*",
 ]  # of what a private step is made of
-LAYERS = ["dprec_kernels", *UPWARDS, "dprec.training", "dprec.models"]
+LAYERS = ["dprec_kernels", CONNECTS, *UPWARDS, "dprec.training", "dprec.models"]
 FORBIDDEN = {  # folder: what it may not import; a folder that does not exist yet is bound all the same
     "kernels/dprec_kernels": ["dprec"],
+    "dprec/distributed": ["dprec_kernels", *UPWARDS, *OUTSIDE],
     "dprec/noise": [*UPWARDS[1:], *OUTSIDE],
     "dprec/gradients": ["dprec.noise", *UPWARDS[2:], *OUTSIDE],
     "dprec/accounting": ["dprec.gradients", *UPWARDS[3:], *OUTSIDE],
@@ -60,6 +62,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
 # What the folders may use of the top level: everything else there is a command.
 SHARED = {"dprec.errors", "dprec.contract"}
 PACKAGES = {
+    "distributed",
     "training",
     "privacy",
     "verify",

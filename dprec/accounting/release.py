@@ -79,9 +79,11 @@ class NoisySums(ExactSums):
             raise UserError(f"the release of {release.what} is paid for once: ask once, keep the answer")
         self._asked.add(release)
         self._record(self._events[release])  # first: a crash may over-count, never under-count
-        total = unit_sum(size, users, portions)
+        ranks = self._noise.ranks
+        total = unit_sum(size, users, portions) if ranks.first else np.zeros(size)
         # By its place in the plan: a resumed run goes on with the noise of the next ones.
         self._noise.at(AHEAD + 1 + list(self._events).index(release)).add_(torch.from_numpy(total), self.std(release))
+        ranks.from_first_(torch.from_numpy(total))  # nobody else needs to add it up, and all get the same bits
         return total
 
     def std(self, release: Release) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dprec.checks.entropy import FreshWorkers, Streams
+from dprec.distributed.ranks import Ranks, deal
 from dprec.errors import UserError
 from dprec.gradients.tape import batch_tensors, select_alone, selects
 
@@ -41,6 +42,10 @@ class Loading:
     def __len__(self) -> int:
         users: int = self._sampler.users
         return users
+
+    def deal(self, ranks: Ranks) -> None:
+        """Let each process draw users of its own."""
+        deal(self._sampler, ranks)
 
     def forget_seeds(self) -> None:
         """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.

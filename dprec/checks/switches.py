@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 # The values a run can have, and why it cannot have others.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "devices": ((1, "1", "auto"), "a run trains on one device"),
-    "num_nodes": ((1,), "a run trains on one machine"),
     "accumulate_grad_batches": (
         (1,),
         "a step is one batch; set data.batch_size, and data.tokens to bound memory",
@@ -55,6 +53,5 @@ def refuse_lacking(model: nn.Module, precision: Any) -> None:
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:
-    """The same arguments, read off a trainer; several devices that "auto" found count as several."""
-    own = {key: getattr(trainer, key) for key in (*ALLOWED, "precision") if key != "devices"}
-    return own | {"devices": trainer.world_size}
+    """The same arguments, read off a trainer."""
+    return {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}

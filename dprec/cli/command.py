@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
-from dprec.errors import UserError
+from dprec.distributed.first import first_process
+from dprec.errors import Told, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,7 @@ LOGGERS = (
     "pytorch_lightning.utilities.rank_zero",
     "pytorch_lightning.trainer.connectors.checkpoint_connector",
     "lightning_fabric.utilities.rank_zero",
+    "lightning_fabric.utilities.distributed",
 )
 PIPED = 120  # columns if there is no terminal; a table cut to 80 would lose its numbers
 QUIET = (
@@ -33,6 +35,7 @@ QUIET = (
     ".*number of training batches.*smaller than the logging interval.*",
     ".*isinstance.treespec, LeafSpec.*",
     ".*Experiment logs directory.*",
+    ".*sync_dist=True.*",  # metrics add up what all processes saw before they are logged
 )
 
 
@@ -71,6 +74,8 @@ class Command:
         try:
             self._run(list(sys.argv[1:] if argv is None else argv))
             sys.stdout.flush()
+        except Told:  # the first process says it; Lightning would kill it if this one ended with anything but 0
+            return 0
         except UserError as error:
             print("error:", " ".join(str(error).split()), file=sys.stderr)
             return 2
@@ -90,7 +95,7 @@ class Command:
         from rich.console import Console  # imported here, so that help does not wait
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
-        self.do(line, Console(width=None if told else PIPED))
+        self.do(line, Console(width=None if told else PIPED, quiet=not first_process()))
 
 
 def print_json(value: Any) -> None:

@@ -215,7 +215,8 @@ class Clicks(SampledData):
         return self._evaluated(self.load().test)
 
     def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
-        return DataLoader(EvaluatedRecords(self.load().log, records), batch_size=None, collate_fn=as_is)
+        batches = EvaluatedRecords(self.load().log, records)
+        return DataLoader(batches, batch_size=None, sampler=self.of_this_process(len(batches)), collate_fn=as_is)
 
 
 def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:

@@ -87,6 +87,13 @@ class SampledData(pl.LightningDataModule):
             self._batches = self._draws()
         return self._batches
 
+    def of_this_process(self, batches: int) -> range:
+        """The held-out batches that this process looks at: all, or its part of them while several train."""
+        trainer = self.trainer
+        if trainer is None or trainer.state.status != "running":
+            return range(batches)
+        return range(trainer.global_rank, batches, trainer.world_size)
+
     def _draws(self) -> UserBatches:
         size = usual_batch(self.users) if self.batch_size is None else self.batch_size
         return user_batches(self.sampling, self.users, size, self.sampling_seed, self.unit)

@@ -60,6 +60,7 @@ class UserBatches(Sampler[list[int]]):
         self.seeded = seed is not None
         self.unit = unit
         self.step = 0
+        self._process, self._processes = 0, 1  # this one's number, and how many there are
         self._drawn: deque[Draw] = deque()  # draws that are not served yet
 
     def __len__(self) -> int:
@@ -75,6 +76,17 @@ class UserBatches(Sampler[list[int]]):
             self.step += 1
             yield users
 
+    def deal(self, process: int, processes: int, key: int) -> None:
+        """Let every process draw users of its own: number n is of process n mod processes, in every step.
+
+        `key` is a secret that the processes share, and nobody else knows.
+        """
+        self._process, self._processes = process, processes
+
+    def _own(self, users: np.ndarray) -> np.ndarray:
+        """Return those of these users who are of this process."""
+        return users if self._processes == 1 else users[users % self._processes == self._process]
+
     def served(self) -> Draw | None:
         """Return the next draw, each once, in the order in which a loader serves them."""
         return self._drawn.popleft() if self._drawn else None
@@ -85,7 +97,7 @@ class UserBatches(Sampler[list[int]]):
 
     @abstractmethod
     def draw(self, step: int) -> np.ndarray:
-        """The distinct users of one step."""
+        """The distinct users of one step, of this process alone where there are several."""
 
 
 class PoissonBatches(UserBatches):
@@ -113,12 +125,16 @@ class PoissonBatches(UserBatches):
         A binomial count and then a uniform subset of that size have the same distribution as one coin for each user.
         The cost grows with the batch only: numpy draws a small subset without a pass over all users.
         """
-        return self._subset(self.users, step)
+        return self._subset(range(self.users), step)
 
-    def _subset(self, users: int, step: int) -> np.ndarray:
-        rng = np.random.Generator(_philox(self.seed, step))
-        count = rng.binomial(users, self.expected_batch / users)
-        return np.sort(rng.choice(users, size=count, replace=False, shuffle=False))
+    def _subset(self, users: range, step: int) -> np.ndarray:
+        """Return some of these users. A process draws its own from entropy of its own; with a seed all draw alike."""
+        rng, rate = np.random.Generator(_philox(self.seed, step)), self.expected_batch / len(users)
+        alone = self._processes == 1 or self.seeded
+        mine = users if alone else users[(self._process - users.start) % self._processes :: self._processes]
+        count = rng.binomial(len(mine), rate)
+        drawn = mine.start + mine.step * np.sort(rng.choice(len(mine), size=count, replace=False, shuffle=False))
+        return self._own(drawn) if alone else drawn
 
 
 class ShuffledBatches(UserBatches):
@@ -138,13 +154,18 @@ class ShuffledBatches(UserBatches):
         self._key = secrets.randbits(128) if seed is None else seed
         self._shuffle: tuple[int, np.ndarray] | None = None  # the current shuffle and its number
 
+    def deal(self, process: int, processes: int, key: int) -> None:
+        super().deal(process, processes, key)
+        if not self.seeded and processes > 1:  # all deal the same shuffle
+            self._key, self._shuffle = key & (1 << 128) - 1, None
+
     def draw(self, step: int) -> np.ndarray:
         number, place = divmod(step, self.users // self.expected_batch)
         if self._shuffle is None or self._shuffle[0] != number:
             rng = np.random.Generator(_philox(self._key, number))
             self._shuffle = number, rng.permutation(self.users)
         start = place * self.expected_batch
-        return np.sort(self._shuffle[1][start : start + self.expected_batch])
+        return self._own(np.sort(self._shuffle[1][start : start + self.expected_batch]))
 
 
 def usual_batch(users: int) -> int:

@@ -302,4 +302,4 @@ class Sequences(SampledData):
         """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
         loaded = self.load()
         users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users)
-        return DataLoader(users, batch_size=None, collate_fn=as_is)
+        return DataLoader(users, batch_size=None, sampler=self.of_this_process(len(users)), collate_fn=as_is)

@@ -55,4 +55,4 @@ class PeriodBatches(PoissonBatches):
 
     def draw(self, step: int) -> np.ndarray:
         period, _ = self.periods[bisect_right(self._ends, step % len(self))]
-        return period.start + self._subset(len(period), step)
+        return self._subset(period, step)

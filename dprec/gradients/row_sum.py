@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dprec.distributed.ranks import Ranks
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Scaled
 from dprec_kernels.sparse_update import summed
@@ -34,6 +35,12 @@ class RowSum:
         """Add Σ_u weight[u] · gradient_u of one use."""
         assert isinstance(use, LookUp)  # strategies refuse a table that is used in another way
         self._parts.append(use.scaled(weight, self.dtype))
+
+    def gather_(self, ranks: Ranks) -> None:
+        """Make this the sum over all processes."""
+        if ranks.size > 1:
+            rows, values = map(ranks.gathered, self.merged())
+            self._parts = [(ids, own, own.new_ones(len(ids))) for ids, own in zip(rows, values, strict=True)]
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""

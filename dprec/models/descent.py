@@ -11,6 +11,7 @@ from torch import nn
 
 from dprec.accounting.release import ExactSums
 from dprec.contract import Losses
+from dprec.distributed.ranks import ALONE, Ranks
 
 
 class Gradient(Protocol):
@@ -40,20 +41,27 @@ class Descent(Protocol):
 
 
 class MeanGradient:
-    """The gradient of the users' mean loss: training without privacy."""
+    """The gradient of the users' mean loss, over those of all processes: training without privacy."""
+
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks
 
     def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
-        users = sum(len(part) for part in batch)
+        users = self._ranks.total(sum(len(part) for part in batch))
         for parameter in parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad.zero_()
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64)
         for part in batch:
             loss = losses(part).sum() / users
             loss.backward()
             total += float(loss.detach())
-        return total if users else None
+        for parameter in parameters.values():
+            assert parameter.grad is not None
+            self._ranks.sum_(parameter.grad)
+        self._ranks.sum_(total)
+        return float(total) if users else None
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from torchmetrics import Metric
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.continued import draw_from
 from dprec.data.length import steps_of
+from dprec.distributed.ranks import deal
+from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import optimizers
-from dprec.models.descent import Descent, PlainDescent
+from dprec.models.descent import Descent, MeanGradient, PlainDescent
 from dprec_kernels.file_tensor import in_file
 
 
@@ -122,8 +124,16 @@ class Learner(pl.LightningModule):
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Before the first step of a run, set the model's buffers from `sums` over a datamodule's training data."""
 
+    def setup(self, stage: str) -> None:
+        """Add up the gradients of several processes here, and deal users to them."""
+        leave_to_the_step(self.trainer)
+
     def on_train_start(self) -> None:
         """Make Lightning stop at the planned number of steps, also inside an epoch."""
+        ranks = ranks_of(self.trainer)
+        if ranks.size > 1 and isinstance(self.descent, PlainDescent):
+            self.descent = PlainDescent(MeanGradient(ranks))
+            deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
         if self.memory_map is not None and not any(in_file(p) for p in self.parameters()):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
@@ -137,6 +147,7 @@ class Learner(pl.LightningModule):
             if data is None:
                 raise UserError(f"{type(self).__name__} sums over all data before training: fit it with a datamodule")
             self.prepare(data, self.descent.sums)
+        begin_alike(self, ranks)
 
     @property
     def total_steps(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec_kernels.dense_noise import dense_noise
 from dprec_kernels.paths import by_numpy
@@ -66,6 +67,7 @@ class GaussianNoise:
         if seed is not None and seed < 0:
             raise UserError(f"privacy.noise_seed is {seed}: give 0 or more, or none for private noise")
         self.seeded = seed is not None
+        self.ranks = Ranks()  # the processes of the run, which all add the same noise to the same sums
         self._entropy = secrets.randbits(256) if seed is None else seed
         self._buffer = np.empty(CHUNK)
         self._radius = torch.empty(CHUNK // 2, dtype=torch.float64)
@@ -79,10 +81,11 @@ class GaussianNoise:
         """Self, with a stream that depends only on this step and the seed.
 
         A resumed run neither repeats noise nor depends on earlier draws. Without a seed the stream starts from fresh
-        entropy, so a copy of this object or a forked process never repeats it.
+        entropy, so a copy of this object or a forked process never repeats it. The processes of a run start from
+        that of the first.
         """
         if not self.seeded:
-            self._entropy = secrets.randbits(256)
+            self._entropy = self.ranks.shared(secrets.randbits(256))
         self._restart(step)
         return self
 

@@ -39,6 +39,9 @@ class PrivateGradient:
     The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
     model. One noise draw per call, however many micro-batches. A step of more users than the noise is made for is
     refused. σ is the part of the step's noise multiplier that choices of rows leave to gradients.
+
+    Where several processes take the step, each has a part of its users. Their sums are added up before there is any
+    noise, and each adds the same noise to the whole.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class PrivateGradient:
     def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
         self.gate.admit(batch)
-        users, most = sum(map(len, batch)), self.step_noise.most
+        ranks = self.step_noise.source.ranks
+        users, most = ranks.total(sum(map(len, batch))), self.step_noise.most
         if users > most:
             raise UserError(
                 f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
@@ -99,6 +103,10 @@ class PrivateGradient:
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         for name, total in sums.items():
+            if isinstance(total, RowSum):
+                total.gather_(ranks)
+            else:
+                ranks.sum_(total)
             parameter = parameters[name]
             self.check.noising(name, total)
             if isinstance(total, RowSum):

@@ -17,6 +17,7 @@ from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
+from dprec.distributed.ranks import ALONE, Ranks, pieces
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
@@ -39,22 +40,42 @@ class Trained:
 class PrivateSteps(OfTheRun, Gate):
     """Takes the steps of a run. Each is `draw`, then the gradient by `descent`, then `release`, then the optimizer.
 
-    `taken` of the run's `total` steps were taken before, by a run that this one goes on with.
+    `taken` of the run's `total` steps were taken before, by a run that this one goes on with. `ranks` are the processes
+    that take them together.
     """
 
-    def __init__(self, run: PrivateRun, trained: Trained, loading: Loading, taken: int, total: int) -> None:
+    def __init__(
+        self,
+        run: PrivateRun,
+        trained: Trained,
+        loading: Loading,
+        taken: int,
+        total: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
         refuse_model(trained.module)
         torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
         self.run, self.trained, self._loading = run, trained, loading
         module, rules, sampling = trained.module, run.rules, run.sampling
         if not run.noise.seeded:
             loading.forget_seeds()
+        run.noise.ranks = self._ranks = ranks
+        loading.deal(ranks)
         loading.of([0])
         loading.of([])  # a draw may be empty: say now where that cannot be
         self._probe, self._periods = Probe(loading.streams), Periods(sampling, rules)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
+        shapes = [(name, tuple(p.shape)) for name, p in parameters.items()]
+        ranks.refuse_different(
+            "differ in settings, data or model: start all with the same recipe, data and seed",
+            run.planned.settings(),
+            (run.clipping, len(loading)),
+            (taken, total, run.steps),
+            shapes,
+            [rows for _, rows in getattr(module, "shared_rows", tuple)()],
+        )
         run.coarse |= any(p.dtype.itemsize < 4 for p in parameters.values())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
@@ -108,6 +129,17 @@ class PrivateSteps(OfTheRun, Gate):
         self.run.rules.update(optimizer)
         check.stepped()
         self._loading.release()
+
+    def agree(self) -> None:
+        """Stop all processes unless their models are the same, but for tables that pay noise as they are read."""
+        if self._ranks.size > 1:
+            trained = trained_parameters(self.trained.module)
+            looked = [p for p in trained.values() if id(p) not in self._owing]
+            self._ranks.refuse_different(
+                f"have different models after step {self.run.steps}: train on one kind of machine, and let losses, "
+                "hooks and callbacks do the same in each",
+                *map(pieces, looked),
+            )
 
     def refuse_own_step(self) -> None:
         """Refuse a step that did not ask for the private gradient exactly once."""

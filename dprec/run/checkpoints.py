@@ -79,10 +79,11 @@ class SaveRun(pl.Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         if trainer.global_step != self._saved_at:
-            trainer.save_checkpoint(self.run.checkpoint)
-            write_json(self.run.privacy, self.guarantee())
-            # Not into the checkpoint, because the time of a step depends on the histories in it.
-            write_json(self.run.clock, {"seconds": self.seconds})
+            trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
+            if trainer.is_global_zero:
+                write_json(self.run.privacy, self.guarantee())
+                # Not into the checkpoint, because the time of a step depends on the histories in it.
+                write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
 
     def on_save_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ from dprec.cli.classes import path_of, resolve
 from dprec.cli.command import Stopped
 from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
+from dprec.data.sequences import PRIVATE
+from dprec.distributed.first import first_process
+from dprec.distributed.voice import one_voice
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
@@ -96,11 +100,23 @@ class Experiment:
         every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
         save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))
+        if not first_process() and trainer.world_size == 1:
+            raise UserError(
+                "the environment numbers this process as one of several (RANK, LOCAL_RANK, NODE_RANK or SLURM_PROCID), "
+                "and trainer.devices is 1: set trainer.devices, or clear them"
+            )
+        if trainer.world_size > 1 and checkpoint is None and getattr(self.data, "catalogue_from", None) == PRIVATE:
+            raise UserError(
+                "data.catalogue is private, and each process would choose another: begin with trainer.devices 1 and "
+                "continue it on several with --resume"
+            )
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
         else:  # it stopped after its last step: only the evaluation remains
             steps, seconds = self._take_over(checkpoint), run.seconds
+        if not first_process():
+            return {}  # the first evaluates, and writes
         device = trainer.strategy.root_device
         watched = {}
         if getattr(self.data, "validation", False):
@@ -133,6 +149,11 @@ class Experiment:
             trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit:  # Lightning raises this after Ctrl-C
             raise Stopped(f"continue with: python -m dprec.fit --resume {run.path}") from None
+        except (UserError, RuntimeError) as error:
+            told = one_voice(error, f"continue with: python -m dprec.fit --resume {run.path}")
+            if told is error:
+                raise
+            raise told from error
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
@@ -148,7 +169,7 @@ class Experiment:
 
     def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
         callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]
-        if self.settings.tree["trainer"]["enable_progress_bar"] is not False:
+        if self.settings.tree["trainer"]["enable_progress_bar"] is not False and first_process():
             callbacks.append(TrainingProgress(self.steps, self.task, self.privacy, console))
         return [*callbacks, save]  # last, so that a checkpoint holds what the others did in this step
 
@@ -197,10 +218,13 @@ def sizes_for(model: type, data: Any) -> dict[str, Any]:
 
 def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
     """Start a new run; claim its folder only after all checks of the settings. Return the experiment."""
-    if settings.out is not None:
+    if settings.out is not None and first_process():
         RunFolder(Path(settings.out)).refuse_if_taken()
     experiment = kind(settings)
     run = RunFolder.numbered(experiment.name) if settings.out is None else RunFolder(Path(settings.out))
+    if not first_process():  # the folder is the first process's, and the rest have nothing to write there
+        experiment.train(run, console)
+        return experiment
     run.claim(settings.to_yaml())
     with training_alone(run.config):
         try:
@@ -213,7 +237,7 @@ def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
 
 def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]) -> Kind:
     """Continue an interrupted run; read its checkpoint only after no other process can write one."""
-    with training_alone(run.config):
+    with training_alone(run.config) if first_process() else nullcontext():
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)
         experiment = kind(settings, checkpoint)

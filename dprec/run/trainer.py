@@ -15,6 +15,7 @@ from dprec.cli.parser import Settings
 from dprec.data.length import planned_steps
 from dprec.data.module import SampledData
 from dprec.data.poisson import usual_batch
+from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
 from dprec.run.checkpoints import AtomicCheckpointIO
 from dprec.run.folder import RunFolder
@@ -83,9 +84,11 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
     if options["logger"] in (None, True):
         options["logger"] = CSVLogger(str(run.path), name="logs")
     try:
-        return pl.Trainer(**options)
+        trainer = pl.Trainer(**options)
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise UserError(f"trainer: {error}") from None
+    refuse_strategy(trainer)
+    return trainer
 
 
 def _listed(value: Any) -> list[Any]:

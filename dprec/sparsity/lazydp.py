@@ -54,7 +54,12 @@ class LazyDP(NoiseSchedule):
                 f"LazyDP needs SGD, and the optimizer is {type(optimizer).__name__}, whose update depends on every "
                 "single noise: set model.optimizer sgd"
             )
-        seed = secrets.randbits(128)
+        if self.aggregate and self.noise.ranks.size > 1:
+            raise UserError(
+                "LazyDP draws the noise of many steps at once as a row is read, and each process reads other rows: set "
+                "its aggregate to false, which draws every step's by its place, or train on one device"
+            )
+        seed = self.noise.ranks.shared(secrets.randbits(128))
         if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
             seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
         for stream, (name, table) in enumerate(self.space.tables.items()):
@@ -75,6 +80,8 @@ class LazyDP(NoiseSchedule):
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         self._owing = True
         self._refuse_fork()
+        if self.noise.ranks.size > 1:
+            self._tables[table.name].settle(rows)  # other processes read some of them
         self._tables[table.name].step(rows, values, rates)
 
     def settle(self) -> None:

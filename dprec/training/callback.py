@@ -13,6 +13,7 @@ from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
 from dprec.data.continued import draw_from
 from dprec.data.length import steps_of
+from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
@@ -45,6 +46,8 @@ class Privacy(PrivateRun, pl.Callback):
         """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
         if stage == "fit":
             refuse_tuners(trainer)
+            refuse_strategy(trainer)
+            leave_to_the_step(trainer)
             if offers(pl_module, ThroughDescent):
                 pl_module.descent = NoDescent()
             else:
@@ -74,7 +77,9 @@ class Privacy(PrivateRun, pl.Callback):
         losses = pl_module.losses if automatic is None else automatic.losses
         trained = Trained(pl_module, losses, pl_module.optimizers(use_pl_optimizer=False))
         loading = Loading(loader, self.sampling.unit, [pl_module], transfer)
-        self._steps = PrivateSteps(self, trained, loading, trainer.global_step, total)
+        ranks = ranks_of(trainer)
+        begin_alike(pl_module, ranks)
+        self._steps = PrivateSteps(self, trained, loading, trainer.global_step, total, ranks)
         if automatic is None:
             pl_module.descent = self._steps.descent
             return
@@ -99,6 +104,7 @@ class Privacy(PrivateRun, pl.Callback):
         if self._automatic is not None:
             self._automatic.refuse_unstepped()
         self._steps.refuse_own_step()
+        self._steps.agree()
 
     def on_validation_start(self, *_: Any) -> None:
         self.rules.settle()

@@ -21,6 +21,8 @@ from dprec.checks.reachable import OfTheRun
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import unchanged
 from dprec.contract import Drawable, Losses, Model, refuse_without
+from dprec.distributed.ranks import group_of
+from dprec.distributed.replicas import begin_alike
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
@@ -221,7 +223,9 @@ class Training(OfTheRun):
                 [module, losses],
                 lambda batch: [moved(part, device) for part in batch] if isinstance(batch, list) else batch,
             )
-            steps = PrivateSteps(self.run, self.trained, loading, self.run.steps, self._total)
+            ranks = group_of(device)
+            begin_alike(module, ranks)
+            steps = PrivateSteps(self.run, self.trained, loading, self.run.steps, self._total, ranks)
             self._steps, self._loading = steps, loading
             self._after = self._look()
         return self._steps
@@ -270,4 +274,5 @@ class Training(OfTheRun):
         densify(optimizer, trained_parameters(self.trained.module).values())
 
     def _moved(self) -> None:
+        cast(PrivateSteps, self._steps).agree()
         self._after = self._look()

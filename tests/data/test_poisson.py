@@ -129,3 +129,43 @@ def test_impossible_batches_are_refused(kind, users, batch, seed, message):
     with pytest.raises(UserError, match=message) as error:
         kind(users, batch, seed)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("kind", [PoissonBatches, ShuffledBatches])
+def test_processes_draw_together_whom_one_would_draw_from_the_same_seed(kind, processes):
+    alone = kind(50, 10, seed=3)
+    dealt = [kind(50, 10, seed=3) for _ in range(processes)]
+    for number, batches in enumerate(dealt):
+        batches.deal(number, processes, key=number)
+    for step in range(12):
+        drawn = [batches.draw(step) for batches in dealt]
+        assert all((users % processes == number).all() for number, users in enumerate(drawn))
+        assert sorted(np.concatenate(drawn).tolist()) == alone.draw(step).tolist()
+
+
+def test_the_union_over_processes_has_the_law_of_one_poisson_draw():
+    """Each of four users is in with probability 1/4 whoever else is, by three processes with entropy of their own."""
+    dealt = [PoissonBatches(4, 1) for _ in range(3)]
+    for number, batches in enumerate(dealt):
+        batches.deal(number, 3, key=0)
+    steps = 8000
+    found = Counter(
+        tuple(sorted(np.concatenate([batches.draw(step) for batches in dealt]).tolist())) for step in range(steps)
+    )
+    subsets = [subset for size in range(5) for subset in combinations(range(4), size)]
+    expected = [steps * 0.25 ** len(s) * 0.75 ** (4 - len(s)) for s in subsets]
+    assert stats.chisquare([found[subset] for subset in subsets], expected).pvalue > 1e-6
+
+
+def test_processes_with_secret_draws_deal_one_shuffle():
+    dealt = [ShuffledBatches(50, 10) for _ in range(3)]
+    for number, batches in enumerate(dealt):
+        batches.deal(number, 3, key=1 << 100)
+    assert sorted(user for step in range(5) for batches in dealt for user in batches.draw(step)) == [*range(50)]
+
+
+def test_processes_without_users_of_their_own_draw_nobody():
+    batches = PoissonBatches(2, 1)
+    batches.deal(5, 6, key=0)
+    assert [batches.draw(step).tolist() for step in range(5)] == [[]] * 5

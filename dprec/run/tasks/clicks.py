@@ -32,7 +32,8 @@ class ClickPrediction(Task):
     ) -> dict[str, float]:
         """The model's metrics, and with ``base_rate_`` names those of the training records' click rate."""
         baseline = torch.logit(torch.tensor(data.base_rate), eps=1e-6).to(device)
-        ours, theirs = ClickMetrics().to(device), ClickMetrics().to(device)
+        # Processes that trained with this one do not evaluate.
+        ours, theirs = (ClickMetrics(sync_on_compute=False).to(device) for _ in range(2))
         for batch in loader:
             batch = batch.to(device)
             ours.update(model.logits(batch), batch.clicked)

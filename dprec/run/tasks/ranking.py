@@ -40,9 +40,10 @@ class Collected:
         """What `metrics` ask for, and lists of the lengths that are `always` looked at."""
         cutoffs = sorted({_cutoff(metric) for metric in metrics})
         listed = {_cutoff(metric) for metric in metrics if metric.partition("@")[0] in KINDS}
+        alone = {"sync_on_compute": False}  # processes that trained with this one do not evaluate
         return cls(
-            [RankingMetrics(k, tuple(GAINS)).to(device) for k in cutoffs],
-            {k: ListMetrics(k, popularity).to(device) for k in sorted(listed | always)},
+            [RankingMetrics(k, tuple(GAINS), **alone).to(device) for k in cutoffs],
+            {k: ListMetrics(k, popularity, **alone).to(device) for k in sorted(listed | always)},
         )
 
     def add(self, ranks: tuple[Tensor, Tensor], scores: Tensor, seen: Tensor) -> None:

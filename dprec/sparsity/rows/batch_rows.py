@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.distributed.ranks import Ranks
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp
@@ -31,6 +32,7 @@ def batch_rows(
     among: Tensor | None,
     declared: Mapping[str, Tensor] | None = None,
     rounding: float = 0.0,
+    ranks: Ranks | None = None,
 ) -> BatchRows:
     """Return what the users of these micro-batches look up; None stands for all rows of the space.
 
@@ -38,8 +40,9 @@ def batch_rows(
     rounding, and so by others. What is read for padding, or for positions that only a longer history has, is no read of
     the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and whoever else
     has one is recorded alone before (`broken_alone`). The rows of tables that are `declared` change whoever is drawn,
-    and count for nobody.
+    and count for nobody. With `ranks`, users are those of all processes, numbered one process after the other.
     """
+    ranks = ranks or Ranks()
     shared = [space.flat(name, rows) for name, rows in (declared or {}).items() if name in space.tables]
     alike = distinct(torch.cat(shared)) if shared else space.no_rows
     pairs, users = [space.no_rows], 0
@@ -60,8 +63,12 @@ def batch_rows(
     user, row = picked(here, user, row)
 
     def summed(max_norm: float) -> tuple[Tensor, Tensor]:
-        return _summed(space, recorded, among, max_norm)
+        return _summed(space, recorded, among, max_norm, ranks)
 
+    if ranks.size > 1:
+        counts = [int(count) for count in ranks.gathered(torch.tensor([users]))]
+        user = torch.cat(ranks.gathered(user + sum(counts[: ranks.number])))
+        row, users = torch.cat(ranks.gathered(row)), sum(counts)
     return BatchRows(users, user, row, alike, summed, rounding)
 
 
@@ -131,7 +138,7 @@ def real_pairs(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _summed(
-    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, max_norm: float
+    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, max_norm: float, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
     """Sum the users' gradients of some tables, each user's clipped over all of them together."""
     sums = {name: RowSum(t.parameter.shape, t.parameter.dtype, space.device) for name, t in space.tables.items()}
@@ -143,6 +150,8 @@ def _summed(
             if name in part.contributions
         }
         add_recorded(sums, Recorded(part.losses, own), Clipping("flat", max_norm))
+    for total in sums.values():
+        total.gather_(ranks)
     merged = {name: total.merged() for name, total in sums.items()}
     rows = torch.cat([space.flat(name, rows) for name, (rows, _) in merged.items()])
     norms = torch.cat([values.flatten(1).norm(dim=1) for _, values in merged.values()])

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.sparsity.rows.batch_rows import batch_rows
@@ -55,9 +56,10 @@ def chosen_rows(
     among: Tensor | None,
     declared: Mapping[str, Tensor],
     rounding: float,
+    ranks: Ranks,
 ) -> Tensor | Touched | None:
     """Return the rows that may change: what is chosen, and what is declared to change whoever is drawn."""
-    batch = batch_rows(choice.space, recorded, among, declared, rounding) if looks(choice) else None
+    batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if looks(choice) else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
         _refuse_private(choice)

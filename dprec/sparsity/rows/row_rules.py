@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.contract import Losses, Users
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import as_look_ups
@@ -41,6 +42,7 @@ class RowRules:
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
+        self._ranks = Ranks()
         self._module: nn.Module | None = None
         self._declared: dict[str, Tensor] = {}
         self._guarded: nn.Module | None = None
@@ -105,6 +107,7 @@ class RowRules:
     ) -> None:
         """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
         tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
+        self._ranks = step_noise.source.ranks
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
         self._paid = [noise_ratio(strategy) for strategy in self.strategies]
         for strategy in self.strategies:
@@ -215,7 +218,7 @@ class RowRules:
         return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[Recorded]) -> None:
-        """Fix which rows may change in this step."""
+        """Fix which rows may change in this step, by the users of all processes."""
         self._chosen = dict.fromkeys(self._over)
         self.tally.steps += 1
         if self.look:
@@ -225,7 +228,7 @@ class RowRules:
         for choice in self.choices:
             space = choice.space
             among = self._among(space)
-            chosen = chosen_rows(choice, recorded, among, self._declared, self._rounding)
+            chosen = chosen_rows(choice, recorded, among, self._declared, self._rounding, self._ranks)
             if isinstance(chosen, Tensor):
                 self._chosen |= space.split(chosen)
             elif chosen is TOUCHED:

@@ -1,0 +1,76 @@
+"""Several processes train as one does: the same steps, the same noise, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dprec.distributed.ranks import Ranks
+from tests.distributed import work
+
+Answers = list[dict[str, Any]]
+CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches may come to in ten steps
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    folder: Path = tmp_path_factory.mktemp("two")
+    work.start(work.everything, 2, folder)
+    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+
+
+def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
+    assert one["state"].keys() == other["state"].keys()
+    return max(float((value - other["state"][name]).abs().max()) for name, value in one["state"].items())
+
+
+@pytest.mark.parametrize("name", work.RUNS)
+def test_two_processes_end_where_one_does(two: Answers, name: str) -> None:
+    alone = work.trained(name, 1)
+    assert furthest(two[0][name], two[1][name]) == 0
+    assert furthest(alone, two[0][name]) < CLOSE
+    for answers in two:
+        assert (answers[name]["steps"], answers[name]["spent"]) == (work.STEPS, alone["spent"])
+
+
+def test_without_privacy_two_processes_end_where_one_does(two: Answers) -> None:
+    alone = work.fitted(work.histories(), work.GRU, work.RECURRENT, None, 1)
+    assert furthest(two[0]["plain"], two[1]["plain"]) == 0
+    assert furthest(alone, two[0]["plain"]) < CLOSE
+
+
+def test_with_secret_draws_and_noise_all_processes_have_one_model(two: Answers) -> None:
+    assert furthest(two[0]["secret"], two[1]["secret"]) == 0
+
+
+def test_noise_is_added_once(two: Answers) -> None:
+    """Of standard deviation 2; of each process's own it would be 2.83, of a part of it 1.41."""
+    assert torch.equal(two[0]["noise"], two[1]["noise"])
+    assert 1.94 < float(two[0]["noise"].std()) < 2.06
+
+
+def test_it_does_not_matter_whose_a_user_is(two: Answers) -> None:
+    alone = work.released(Ranks(), [work.users()], sigma=1.0, size=6, seed=3)
+    for name in ("in turns", "all on the first", "all on the last"):
+        for answers in two:
+            assert torch.allclose(answers[name], alone, atol=1e-6)
+
+
+def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two: Answers) -> None:
+    exact = {name: two[0][f"{name}, exact"] for name in work.dealt(2)}
+    assert 0.99 < float((exact["in turns"] - exact["one fewer"]).norm()) <= 1 + 1e-6
+    assert 0.99 < float((exact["all on the first"] - exact["one fewer"]).norm()) <= 1 + 1e-6
+    assert float(exact["nobody"].abs().max()) == 0
+
+
+def test_processes_that_differ_stop_all(two: Answers) -> None:
+    for answers in two:
+        assert answers["different"] == "UserError: the 2 processes of the run differ"
+        assert answers["same"] == ""
+
+
+def test_a_key_is_that_of_the_first_process(two: Answers) -> None:
+    assert all(answers["shared"] for answers in two)

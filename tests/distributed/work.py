@@ -1,0 +1,199 @@
+"""What several processes do in the tests: the same small runs, each process with its part of the users."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from dprec.data import Clicks, Sequences
+from dprec.distributed.ranks import Group, Ranks
+from dprec.gradients.clipping import Clipping
+from dprec.models import DLRM, GRU, PCTR, DPFormer, SpectralFormer
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
+from dprec.privacy.step import PrivateGradient
+from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
+from dprec.training.callback import Privacy
+
+PATIENCE = 240  # seconds, on a busy machine
+STEPS = 10
+SEEDS = {"noise_seed": 7, "noise_multiplier": 1.0}
+
+
+def histories(**options: Any) -> Sequences:
+    given: dict[str, Any] = {"synthetic_users": 60, "synthetic_items": 22, "min_events": 0, "max_length": 9}
+    return Sequences("synthetic", batch_size=12, tokens=40, **given | {"sampling_seed": 5} | options)
+
+
+def clicks() -> Clicks:
+    return Clicks("synthetic", synthetic_records=600, table_scale=1e-5, batch_size=40, micro_batch=16, sampling_seed=5)
+
+
+# A dropped unit depends on the order of draws: without dropout runs can be compared.
+SMALL: dict[str, Any] = {"dim": 8, "blocks": 1, "feedforward": 8, "dropout": 0.0}
+RECURRENT: dict[str, Any] = {"dim": 8, "dropout": 0.0}
+SPECTRAL: dict[str, Any] = {"rank": 4, "top": 8, "blocks": 1, "feedforward": 8, "dropout": 0.0}
+SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0}
+FLAT: dict[str, Any] = {"clipping": "flat", "max_norm": 1.0}
+
+# name -> the data, the model and what privacy is given
+RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, Any]]] = {
+    "DPFormer": (histories, DPFormer, SMALL, {"epsilon": 8, "noise_seed": 7}),
+    "SpectralFormer": (histories, SpectralFormer, SPECTRAL, {"epsilon": 8, "noise_seed": 7}),
+    "GRU": (histories, GRU, RECURRENT, SEEDS),
+    "AdaFEST": (
+        clicks,
+        PCTR,
+        {"hidden": [8], "weight_decay": 0.0},
+        SEEDS | FLAT | {"sparsity": AdaFEST(threshold=2.0)},
+    ),
+    "FEST": (
+        clicks,
+        PCTR,
+        {"hidden": [8], "weight_decay": 0.0},
+        {"epsilon": 8, "noise_seed": 7, **FLAT, "sparsity": FEST(keep=30)},
+    ),
+    "Exponential": (
+        clicks,
+        PCTR,
+        {"hidden": [8], "weight_decay": 0.0},
+        SEEDS | FLAT | {"sparsity": ExponentialSelection(keep=30)},
+    ),
+    "LazyDP": (
+        clicks,
+        DLRM,
+        {"dim": 4, "bottom": [8], "top": [8], **SGD},
+        SEEDS | FLAT | {"sparsity": LazyDP(aggregate=False)},
+    ),
+}
+
+
+def trained(name: str, processes: int, steps: int = STEPS, verify: float = 0.0) -> dict[str, Any]:
+    """Train one of these runs; return where it ended, and what it says that it spent."""
+    make, kind, options, privacy = RUNS[name]
+    return fitted(make(), kind, options, Privacy(**privacy, verify=verify), processes, steps)
+
+
+def fitted(
+    data: Any, kind: type[Any], options: dict[str, Any], privacy: Privacy | None, processes: int, steps: int = STEPS
+) -> dict[str, Any]:
+    data.setup()
+    pl.seed_everything(3, verbose=False)
+    model = kind(**data.sizes, **options)
+    warnings.simplefilter("ignore")
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=processes,
+        max_steps=steps,
+        callbacks=[] if privacy is None else [privacy],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(model, data)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    return {"state": state, **({} if privacy is None else {"steps": privacy.steps, "spent": privacy.spent})}
+
+
+class Vectors:
+    """A model of one vector, in which a user's gradient is the user's row."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters = {"w": nn.Parameter(torch.zeros(size))}
+
+    def losses(self, rows: Tensor) -> Tensor:
+        return nn.functional.linear(rows, self.parameters["w"].unsqueeze(0)).squeeze(1)
+
+
+def released(ranks: Ranks, rows: list[Tensor], sigma: float, size: int, seed: int | None = None) -> Tensor:
+    """Return the gradient that these micro-batches of this process and those of all others give together."""
+    noise = GaussianNoise(seed)
+    noise.ranks = ranks
+    model = Vectors(size)
+    gradient = PrivateGradient(Clipping("flat", 1.0), StepNoise(noise.at(0), sigma, expected_batch=1.0, at_most=100.0))
+    gradient(model.parameters, model.losses, rows)
+    grad = model.parameters["w"].grad
+    assert grad is not None
+    return grad.clone()
+
+
+def start(task: Callable[..., None], processes: int, *given: Any) -> None:
+    """Run a task in so many processes that torch.distributed connects; raise what one of them raises."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.start_processes(  # type: ignore[no-untyped-call]
+        _begin, args=(processes, port, task, given), nprocs=processes, join=False, start_method="spawn"
+    )
+    assert context is not None
+    while not context.join(timeout=PATIENCE):
+        pass
+
+
+def _begin(number: int, processes: int, port: int, task: Callable[..., None], given: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(processes),
+        "NODE_RANK": "0",
+        "LOCAL_RANK": str(number),
+    }
+    task(number, processes, *given)
+
+
+def everything(number: int, processes: int, folder: Path) -> None:
+    """Do what the processes are asked, and write this one's answers."""
+    answers: dict[str, Any] = {name: trained(name, processes) for name in RUNS}
+    answers["plain"] = fitted(histories(), GRU, RECURRENT, None, processes)
+    checked = Privacy(noise_multiplier=1.0, verify=1.0)
+    answers["secret"] = fitted(histories(sampling_seed=None), GRU, RECURRENT, checked, processes, steps=3)
+    ranks = Group()
+    answers["noise"] = released(ranks, [], sigma=2.0, size=20_000)
+    rows = users()
+    for name, mine in dealt(processes).items():
+        own = [rows[mine[number]]] if mine[number] else []
+        answers[name] = released(ranks, own, sigma=1.0, size=rows.shape[1], seed=3)
+        answers[f"{name}, exact"] = released(ranks, own, sigma=0.0, size=rows.shape[1])
+    answers["different"] = told(lambda: ranks.refuse_different("differ", number))
+    answers["same"] = told(lambda: ranks.refuse_different("differ", processes))
+    answers["shared"] = ranks.shared((1 << 255) + 5 + number) == (1 << 255) + 5
+    torch.save(answers, folder / f"{number}.pt")
+
+
+def users() -> Tensor:
+    """Twelve users, of whom some have a gradient far longer than the clipping norm."""
+    return torch.randn(12, 6, generator=torch.Generator().manual_seed(1)) * torch.logspace(-1, 2, 12).unsqueeze(1)
+
+
+def dealt(processes: int) -> dict[str, list[list[int]]]:
+    """Whose users are whose: in turns, all of the first process, all of the last, without the last user."""
+    everybody = list(range(12))
+    nobody: list[list[int]] = [[] for _ in range(processes - 1)]
+    return {
+        "in turns": [everybody[number::processes] for number in range(processes)],
+        "all on the first": [everybody, *nobody],
+        "all on the last": [*nobody, everybody],
+        "one fewer": [*nobody, everybody[:-1]],
+        "nobody": [[], *nobody],
+    }
+
+
+def told(ask: Callable[[], None]) -> str:
+    try:
+        ask()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
