@@ -88,9 +88,12 @@ class SampledData(pl.LightningDataModule):
         return self._batches
 
     def of_this_process(self, batches: int) -> range:
-        """The held-out batches that this process looks at: all, or its part of them while several train."""
+        """The held-out batches that this process looks at: all, or its part of them while several train.
+
+        Where there are too few for each to have one, each looks at all, which leaves means as they are.
+        """
         trainer = self.trainer
-        if trainer is None or trainer.state.status != "running":
+        if trainer is None or trainer.state.status != "running" or batches < trainer.world_size:
             return range(batches)
         return range(trainer.global_rank, batches, trainer.world_size)
 

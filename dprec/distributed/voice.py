@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from time import monotonic, sleep
 from typing import Any
 
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from dprec.distributed.ranks import Lost
 from dprec.errors import Told, UserError
 
 KEY = "dprec's first error"
-PATIENCE = timedelta(seconds=3)  # for what the process that ended has to say
+PATIENCE = 1.0  # seconds, for what the process that ended has to say
 
 
 def one_voice(error: Exception, after_a_loss: str) -> Exception:
@@ -31,8 +31,11 @@ def one_voice(error: Exception, after_a_loss: str) -> Exception:
                 store.set(KEY, f"process {dist.get_rank()}: {error}")
             return Told(str(error))
         if lost:
-            store.wait([KEY], PATIENCE)
-            return UserError(store.get(KEY).decode())
-    except RuntimeError:  # nobody left a word; or the first process, which keeps the store, is gone
+            until = monotonic() + PATIENCE
+            while monotonic() < until:
+                if store.check([KEY]):
+                    return UserError(store.get(KEY).decode())
+                sleep(0.05)
+    except RuntimeError:  # the first process, which keeps the store, is gone
         pass
     return Lost(f"another process of the run was killed or does not answer: {after_a_loss}") if lost else error

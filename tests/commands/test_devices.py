@@ -1,0 +1,114 @@
+"""A run on several devices: one folder, one ledger, one voice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dprec.distributed.first import NUMBERS
+from dprec.fit import main as fit
+from dprec.run.checkpoints import read_checkpoint
+from tests.commands.support import environment, strict
+
+BOUND = 30  # seconds until all processes have ended after one was killed, on a busy machine
+LONG = 400  # steps of a run that is killed
+GO_ON = "python -m dprec.fit --resume"
+
+
+def command(*words: object) -> subprocess.Popen[str]:
+    clean = {key: value for key, value in environment().items() if key not in NUMBERS}
+    line = [sys.executable, "-m", "dprec.fit", *map(str, words)]
+    return subprocess.Popen(line, env=clean, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_two_devices_write_one_run(recipe: Path, trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = command(
+        recipe, "--trainer.devices", 2, "--trainer.check_val_every_n_epoch", 1, "--data.tokens", 60, "--out", run
+    )
+    said, wrong = process.communicate(timeout=300)
+    assert (process.returncode, wrong) == (0, ""), wrong
+    assert said.count("private: epsilon") == 1
+    assert said.count("run folder:") == 1
+    mine, alone = strict(run / "metrics.json"), strict(trained / "metrics.json")
+    for same in ("epsilon", "delta", "noise_multiplier", "steps", "sampling_rate", "guarantee"):
+        assert mine[same] == alone[same]
+    assert strict(run / "privacy.json")["events"] == strict(trained / "privacy.json")["events"]
+    watched = (run / "logs/version_0/metrics.csv").read_text().splitlines()
+    last = dict(zip(watched[0].split(","), watched[-1].split(","), strict=True))
+    assert float(last["ndcg@10"]) == pytest.approx(mine["validation"]["ndcg@10"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
+def test_a_run_killed_five_times_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
+    """Whichever process is killed, all end, in one line; the ledger is that of the steps in the checkpoint."""
+    rng, run, before = random.Random(), tmp_path / "run", 0
+    words: list[object] = [recipe, "--trainer.max_steps", LONG, "--checkpoint_every", 2, "--out", run]
+    for number in range(5):
+        several = 2 + number % 2
+        process = command(*words, "--trainer.devices", several)
+        wait_for(partial(goes_on, run, before), process)
+        others = children(process.pid)
+        assert len(others) == several - 1
+        time.sleep(rng.uniform(0, 1))
+        first = number == 4
+        os.kill(process.pid if first else others[-1], signal.SIGKILL)
+        killed = time.monotonic()
+        _, wrong = process.communicate(timeout=240)
+        wait_for(partial(ended, others))
+        assert time.monotonic() - killed < BOUND
+        # Lightning kills the first process, too, if it has not heard of it within five seconds.
+        line = f"error: another process of the run was killed or does not answer: continue with: {GO_ON} {run}"
+        assert (process.returncode, wrong.splitlines()) in [(2, [line]), (-signal.SIGKILL, [])]
+        before = saved_steps(run)
+        words = ["--resume", run]
+    assert fit(["--resume", str(run)]) == 0
+    events = strict(run / "privacy.json")["events"]
+    assert sum(event["count"] for event in events) == strict(run / "metrics.json")["steps"] == LONG
+
+
+def saved_steps(run: Path) -> int:
+    """Return how many steps the checkpoint has taken; its ledger has as many."""
+    if not (run / "checkpoints/last.ckpt").exists():
+        return 0
+    saved = read_checkpoint(run / "checkpoints/last.ckpt")["dprec"]
+    assert sum(event["count"] for event in saved["guarantee"]["events"]) == saved["step"]
+    steps: int = saved["step"]
+    return steps
+
+
+def goes_on(run: Path, before: int) -> bool:
+    return saved_steps(run) > before
+
+
+def ended(processes: list[int]) -> bool:
+    return not any(map(alive, processes))
+
+
+def wait_for(done: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 240
+    while not done():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children(process: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
