@@ -47,8 +47,8 @@ FLAT: dict[str, Any] = {"clipping": "flat", "max_norm": 1.0}
 
 # name -> the data, the model and what privacy is given
 RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, Any]]] = {
-    "DPFormer": (histories, DPFormer, SMALL, {"epsilon": 8, "noise_seed": 7}),
-    "SpectralFormer": (histories, SpectralFormer, SPECTRAL, {"epsilon": 8, "noise_seed": 7}),
+    "DPFormer": (histories, DPFormer, SMALL, {"epsilon": 8} | SEEDS),
+    "SpectralFormer": (histories, SpectralFormer, SPECTRAL, {"epsilon": 8} | SEEDS),
     "GRU": (histories, GRU, RECURRENT, SEEDS),
     "AdaFEST": (
         clicks,
@@ -60,7 +60,7 @@ RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, An
         clicks,
         PCTR,
         {"hidden": [8], "weight_decay": 0.0},
-        {"epsilon": 8, "noise_seed": 7, **FLAT, "sparsity": FEST(keep=30)},
+        {"epsilon": 8} | SEEDS | FLAT | {"sparsity": FEST(keep=30)},
     ),
     "Exponential": (
         clicks,
