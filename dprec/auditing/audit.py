@@ -40,9 +40,6 @@ class Audited(Experiment):
     model: Marked
 
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
-        for key in ("devices", "num_nodes"):
-            if (value := settings.tree["trainer"][key]) not in (1, "1", "auto"):
-                raise UserError(f"trainer.{key} cannot be {value}: an audit trains in one process")
         super().__init__(settings, checkpoint)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
         # A strategy that keeps DP-SGD's promise also keeps it with one more table of dense noise, which we can read.

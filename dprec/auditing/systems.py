@@ -141,6 +141,9 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
     """The settings of a run of this system, with canaries among its users and a limit on its time."""
     overrides = [*line.overrides, *system.overrides]
     settings = parse(CommandLine(recipes=line.recipes, overrides=overrides))
+    for key in ("devices", "num_nodes"):
+        if (value := settings.tree["trainer"][key]) not in (1, "1", "auto"):
+            raise UserError(f"trainer.{key} cannot be {value}: an audit trains in one process")
     for base, wanted, group in ((pl.LightningDataModule, Sequences, "data"), (Learner, Recommender, "model")):
         found = resolve(base, settings.tree[group]["class_path"], group)
         if not (found is Sequences or (wanted is Recommender and issubclass(found, Recommender))):

@@ -99,7 +99,6 @@ TABLE = [
     ("fit RECIPE --trainer.max_steps 0", "length of training"),
     ("fit RECIPE --trainer.check_val_every_n_epoch 0", "trainer.check_val_every_n_epoch is 0"),
     ("fit RECIPE --trainer.devices 2 --trainer.strategy ddp_spawn", "trainer.strategy cannot start processes by spawn"),
-    ("audit RECIPE --trainer.devices 2", "trainer.devices"),
     ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
     ("fit RECIPE --trainer.gradient_clip_val 1", "trainer.gradient_clip_val"),
     ("fit RECIPE --trainer.precision 16-mixed", "trainer.precision"),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
 from dprec.fit import main as fit
 from dprec.run.checkpoints import read_checkpoint
@@ -46,6 +47,11 @@ def test_two_devices_write_one_run(recipe: Path, trained: Path, tmp_path: Path) 
     watched = (run / "logs/version_0/metrics.csv").read_text().splitlines()
     last = dict(zip(watched[0].split(","), watched[-1].split(","), strict=True))
     assert float(last["ndcg@10"]) == pytest.approx(mine["validation"]["ndcg@10"])
+
+
+def test_an_audit_of_several_devices_is_refused(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit([str(recipe), "--trainer.devices", "2"]) == 2
+    assert capsys.readouterr().err == "error: trainer.devices cannot be 2: an audit trains in one process\n"
 
 
 @pytest.mark.slow
