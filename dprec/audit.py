@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import AUDIT
-from dprec.errors import UserError
+from dprec.errors import Breach, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def audit(line: CommandLine, console: Console) -> None:
         picture.exposures(found["systems"], canaries.references, run.folder / "exposure.png")
     broken = [f"{row['system']}: {breach}" for row in found["systems"] for breach in row["breaches"]]
     if broken:
-        raise UserError(f"the guarantee is not kept: {'; '.join(broken)}")
+        raise Breach(f"the guarantee is not kept: {'; '.join(broken)}")
 
 
 main = Command(audit, AUDIT)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake in the user's input. Commands print its message on one line and exit with code 2."""
+    """A mistake in the user's input. Commands print its message on one line and exit with its code."""
+
+    exit_code = 2
+
+
+class Breach(UserError):
+    """An audit has found that a guarantee is not kept."""
+
+    exit_code = 3
 
 
 class UncoveredUse(UserError):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOGGERS = (
     "pytorch_lightning.utilities.rank_zero",
     "pytorch_lightning.trainer.connectors.checkpoint_connector",
+    "pytorch_lightning.trainer.connectors.signal_connector",
     "lightning_fabric.utilities.rank_zero",
     "lightning_fabric.utilities.distributed",
 )
@@ -41,6 +42,14 @@ QUIET = (
 
 class Stopped(KeyboardInterrupt):
     """Ctrl-C, with a line that says what to do next."""
+
+    exit_code = 130
+
+
+class Terminated(Stopped):
+    """SIGTERM, as a machine that is taken away sends it; the run has saved itself."""
+
+    exit_code = 143
 
 
 def _nothing() -> None:
@@ -62,7 +71,8 @@ class Command:
     without_words: bool = False  # whether it does something where others show their usage
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """0, 2 after a mistake of the user, 130 after Ctrl-C, 141 if the output's reader has gone."""
+        """0; 2 after a mistake of the user, 3 if an audit finds a breach; 130 after Ctrl-C, 143 after SIGTERM while
+        training; 141 if the output's reader has gone."""
         if argv is None:
             self.own_process()
         _quiet()
@@ -78,10 +88,10 @@ class Command:
             return 0
         except UserError as error:
             print("error:", " ".join(str(error).split()), file=sys.stderr)
-            return 2
+            return error.exit_code
         except KeyboardInterrupt as error:
             print("stopped;" if str(error) else "stopped", error, file=sys.stderr)
-            return 130
+            return getattr(error, "exit_code", Stopped.exit_code)
         except BrokenPipeError:  # a reader such as `| head` has gone; drop the buffered output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141

@@ -145,7 +145,7 @@ usage: dprec audit RECIPE [RECIPE ...] [--key value ...]
 
 Adds artificial users with random items, trains, and measures what the model reveals about them: how well it
 remembers them (exposure), and a lower bound on ε. It also trains the recipe without privacy, to compare. If a
-guarantee is not kept, the exit code is 2.
+guarantee is not kept, the exit code is 3.
 
   --canaries LIST      numbers of users who hold a secret (1,2,3,4,5,10,20,50,100)
   --each N             secrets for each number of users (50)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from dprec.cli.classes import build, refuse_foreign
 from dprec.errors import UserError
@@ -21,13 +26,34 @@ FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a new file beside the old checkpoint and renames it; reads only plain tensors and values."""
+    """Writes a new file beside the old checkpoint, and renames both; reads only plain tensors and values."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        replace_file(Path(path), lambda temporary: torch.save(checkpoint, temporary))
+        last = Path(path)
+
+        def write(temporary: Path) -> None:
+            try:
+                torch.save(checkpoint, temporary)
+            except RuntimeError as error:
+                if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container")):
+                    raise  # not torch's writer of files, which does not say what the system said
+                raise OSError(errno.ENOSPC, "the disk takes no more") from error
+            if last.exists():
+                _keep(last, last.with_name(RunFolder(last).previous.name))
+
+        replace_file(last, write)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         return torch.load(path, map_location=map_location, weights_only=True, mmap=True)
+
+
+def _keep(last: Path, previous: Path) -> None:
+    """Let `previous` be what `last` is now, at no cost where the file system has two names for one file."""
+    with suppress(OSError):
+        spare = previous.with_name(f".{previous.name}.{os.getpid()}.part")
+        spare.unlink(missing_ok=True)
+        os.link(last, spare)
+        os.replace(spare, previous)
 
 
 class SaveRun(pl.Callback):
@@ -72,10 +98,35 @@ class SaveRun(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self.every and trainer.global_step % self.every == 0:
-            self._save(trainer)
+            try:
+                self._save(trainer)
+            except OSError as error:
+                if trainer.world_size > 1:  # the other processes wait for this one
+                    raise self._stop(error) from None
+                print(f"warning: {self._unsaved(error)}; training goes on", file=sys.stderr)  # the next may find room
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._save(trainer)
+        self._save_or_stop(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Lightning raises this exception between two steps, so the run can go on from here."""
+        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
+            self._save_or_stop(trainer)
+
+    def _save_or_stop(self, trainer: pl.Trainer) -> None:
+        try:
+            self._save(trainer)
+        except OSError as error:
+            raise self._stop(error) from None
+
+    def _stop(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self._unsaved(error)}: make room, and continue with python -m dprec.fit --resume {self.run.path}"
+        )
+
+    def _unsaved(self, error: OSError) -> str:
+        kept = f"the one of step {self._saved_at} is kept" if self._saved_at > 0 else "there is none before it"
+        return f"cannot write the checkpoint {self.run.checkpoint} ({error.strerror or error}); {kept}"
 
     def _save(self, trainer: pl.Trainer) -> None:
         if trainer.global_step != self._saved_at:
@@ -112,7 +163,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         # torch.load raises many kinds of error for a damaged pickle or zip.
         reason = textwrap.shorten(str(error), 80, placeholder=" ...")
-        raise UserError(f"{path} cannot be read as a checkpoint ({reason}): give one that dprec.fit wrote") from None
+        raise UserError(
+            f"{path} cannot be read as a checkpoint ({reason}): {_other(path) or 'give one that dprec.fit wrote'}"
+        ) from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
         raise UserError(f"{path} is not a checkpoint of dprec: give one that dprec.fit wrote")
     found = checkpoint["dprec"].get("format")
@@ -121,6 +174,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} has checkpoint format {found}, but this version reads {FORMAT}: use the dprec that wrote it"
         )
     return checkpoint
+
+
+def _other(path: Path) -> str | None:
+    """What to do where a run's last checkpoint is damaged and it has the one before."""
+    previous = RunFolder(path.parent.parent).previous
+    if path.name != RunFolder(path).checkpoint.name or not previous.is_file():
+        return None
+    return (
+        f"use {previous}, the one before. To continue from it, put it in this one's place; its ledger is without the "
+        "steps in between, which count too if anybody has seen the damaged one whole"
+    )
 
 
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:

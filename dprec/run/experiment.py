@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
-from dprec.cli.command import Stopped
+from dprec.cli.command import Stopped, Terminated
 from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
 from dprec.data.sequences import PRIVATE
@@ -147,8 +148,9 @@ class Experiment:
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         try:
             trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
-        except SystemExit:  # Lightning raises this after Ctrl-C
-            raise Stopped(f"continue with: python -m dprec.fit --resume {run.path}") from None
+        except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
+            how = Terminated if isinstance(error, SIGTERMException) else Stopped
+            raise how(f"continue with: python -m dprec.fit --resume {run.path}") from None
         except (UserError, RuntimeError) as error:
             told = one_voice(error, f"continue with: python -m dprec.fit --resume {run.path}")
             if told is error:

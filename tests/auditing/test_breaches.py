@@ -1,4 +1,4 @@
-"""What ends an audit with exit code 2, and what a reader is told of a bound that could not have done so."""
+"""What ends an audit with exit code 3, and what a reader is told of a bound that could not have done so."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_an_engine_that_breaks_its_promise_fails_the_command(
 ) -> None:
     unchecked = ["--privacy.verify", "0"]  # else the run would find it by itself
     with noise_times(0.5)():
-        assert audit([str(recipe), *SMALL, *unchecked, "--out", str(tmp_path / "audit")]) == 2
+        assert audit([str(recipe), *SMALL, *unchecked, "--out", str(tmp_path / "audit")]) == 3
     shown = capsys.readouterr()
     assert "the guarantee is not kept: epsilon 4: noise is" in shown.err
     assert "BREACH" in shown.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from dprec.fit import main as fit
 from dprec.models import Learner
@@ -195,3 +197,84 @@ def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     assert fit(["--resume", "run", "--checkpoint_every", "50"]) == 0
     (event,) = json.loads((here / "run/privacy.json").read_text())["events"]
     assert event["count"] == strict(here / "run/metrics.json")["steps"] == 30
+
+
+def test_sigterm_saves_the_step_it_falls_into(recipe: Path, here: Path) -> None:
+    """As a machine that is taken away sends it: no step is lost, and one line says how to go on."""
+    args = [str(recipe), "--out", "run", "--checkpoint_every", "0", "--trainer.max_steps", "5000"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", TERMINATED, *args], env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert told == "stopped; continue with: python -m dprec.fit --resume run\n"
+    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 3
+    (event,) = json.loads((here / "run/privacy.json").read_text())["events"]
+    assert event["count"] == 3
+
+
+TERMINATED = """
+import os, signal, sys
+from dprec.fit import main
+from dprec.models import Learner
+step = Learner.training_step
+def terminated(self, batch, batch_idx):
+    step(self, batch, batch_idx)
+    if self.trainer.global_step == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+Learner.training_step = terminated
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_checkpoint_before_the_last_is_kept_and_named_where_the_last_is_damaged(
+    interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last, previous = (interrupted / "checkpoints" / f"{name}.ckpt" for name in ("last", "previous"))
+    assert (read_checkpoint(previous)["dprec"]["step"], read_checkpoint(last)["dprec"]["step"]) == (10, 20)
+    last.write_bytes(last.read_bytes()[:5000])
+    assert fit(["--resume", "run"]) == 2
+    told = capsys.readouterr().err
+    assert "use run/checkpoints/previous.ckpt, the one before" in told
+    assert told.count("\n") == 1
+    previous.replace(last)
+    assert fit(["--resume", "run"]) == 0
+    assert strict(interrupted / "privacy.json")["events"][0]["count"] == STEPS
+
+
+def test_a_disk_without_room_is_a_line_and_the_run_goes_on(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, full_at = torch.save, {4}
+
+    def full(checkpoint: dict, path: Path) -> None:
+        if checkpoint["global_step"] in full_at:
+            Path(path).write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(checkpoint, path)
+
+    monkeypatch.setattr(torch, "save", full)
+    args = [str(recipe), "--checkpoint_every", "2", "--trainer.max_steps", "8"]
+    assert fit([*args, "--out", "run"]) == 0
+    told = capsys.readouterr().err
+    assert "(No space left on device); the one of step 2 is kept; training goes on" in told
+    assert told.count("\n") == 1
+    assert not list((here / "run").rglob("*.part"))
+    full_at.add(8)
+    assert fit([*args, "--out", "late"]) == 2
+    told = capsys.readouterr().err
+    assert "the one of step 6 is kept: make room, and continue with python -m dprec.fit --resume late" in told
+    full_at.clear()
+    assert fit(["--resume", "late"]) == 0
+    assert strict(here / "late/privacy.json")["events"][0]["count"] == 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit on the size of files")
+def test_a_file_that_the_system_cuts_off_is_one_line(recipe: Path, here: Path) -> None:
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); "
+    run = "from dprec.fit import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", limit + run, str(recipe), "--out", "run", "--model.dim", "64"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write the checkpoint run/checkpoints/last.ckpt (")
+    assert done.stderr.count("\n") == 1
