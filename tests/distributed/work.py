@@ -6,11 +6,13 @@ import os
 import socket
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
@@ -171,6 +173,35 @@ def everything(number: int, processes: int, folder: Path) -> None:
     answers["same"] = told(lambda: ranks.refuse_different("differ", processes))
     answers["shared"] = ranks.shared((1 << 255) + 5 + number) == (1 << 255) + 5
     torch.save(answers, folder / f"{number}.pt")
+
+
+def counted(number: int, processes: int, folder: Path, names: list[str]) -> None:
+    """Train some of the runs; write where they end and how many bytes this process put into exchanges."""
+    answers = {}
+    for name in names:
+        with Counting() as sent:
+            answers[name] = trained(name, processes) | {"bytes": dict(sent.bytes)}
+    torch.save(answers, folder / f"{number}.pt")
+
+
+class Counting:
+    """Counts what goes into torch.distributed's exchanges, by their names."""
+
+    def __enter__(self) -> Counting:
+        self.bytes: dict[str, int] = {}
+        self._own = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
+        for name, exchange in self._own.items():
+            setattr(dist, name, partial(self._count, name, exchange))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, exchange in self._own.items():
+            setattr(dist, name, exchange)
+
+    def _count(self, name: str, exchange: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        tensor = given[-1]
+        self.bytes[name] = self.bytes.get(name, 0) + tensor.numel() * tensor.element_size()
+        return exchange(*given, **options)
 
 
 def users() -> Tensor:
