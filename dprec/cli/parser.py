@@ -17,6 +17,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import instance, path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
 from dprec.cli.messages import one_line
+from dprec.cli.plugins import completed, placed, words
 from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
@@ -97,9 +98,10 @@ class Settings:
         cls = kind or resolve(BASES[group], described.class_path, f"{group}.class_path")
         return instance(cls, described.get("init_args", jsonargparse.Namespace()), given or {})
 
-    def trainer(self) -> dict[str, Any]:
-        """The trainer's arguments, with objects in place of the names of callbacks and loggers."""
-        part = jsonargparse.Namespace(trainer=self.config["trainer"])
+    def trainer(self, folder: str) -> dict[str, Any]:
+        """The trainer's arguments, with objects in place of names; loggers log to `folder`."""
+        part = jsonargparse.Namespace(trainer=self.config["trainer"].clone())
+        placed(part["trainer"]["logger"], folder)
         return self.parser.instantiate_classes(part)["trainer"].as_dict()
 
     def to_store(self) -> dict[str, Any]:
@@ -125,10 +127,10 @@ def parse(line: CommandLine) -> Settings:
         layer = dict(flatten(_read(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
     overrides = {normal(key): value for key, value in line.overrides}
-    recipe = _layer(overrides, recipe, classes, "command line")
+    recipe = completed(_layer(overrides, recipe, classes, "command line"))
     # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
-    args += [f"--{key}={value}" for key, value in line.overrides]
+    args += [f"--{key}={value}" for key, value in line.overrides] + words(line.overrides)
     parser = recipe_parser(classes)
     try:
         config = parser.parse_args(args)

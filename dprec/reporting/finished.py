@@ -113,7 +113,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _curves(run: Path) -> dict[str, Curve]:
     """Every column of the CSV logs over the steps; where a resumed run logged a step twice, the later log counts."""
     found: dict[str, dict[float, float]] = {}
-    logs = run.glob("logs/version_*/metrics.csv")
+    logs = run.glob("*/version_*/metrics.csv")
     for log in sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2])):
         with open(log, encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):

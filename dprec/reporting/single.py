@@ -50,7 +50,7 @@ def run_page(run: Finished) -> str:
                 *(
                     line_chart(f"{_written(name)} during training (not private)", curve, "step", _written(name))
                     for name, curve in run.curves.items()
-                    if not name.endswith("/all")
+                    if not name.endswith("/all") and name != "epsilon"  # above
                 ),
             ),
             section("The recipe", preformatted(run.config)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 import textwrap
@@ -136,6 +137,9 @@ class SaveRun(pl.Callback):
                 # Not into the checkpoint, because the time of a step depends on the histories in it.
                 write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
+            if (epsilon := self.guarantee().get("epsilon")) is not None and math.isfinite(epsilon):
+                for logger in trainer.loggers:
+                    logger.log_metrics({"epsilon": epsilon}, step=trainer.global_step - 1)  # as Lightning counts
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -146,6 +150,8 @@ class SaveRun(pl.Callback):
             "step": trainer.global_step,
             "guarantee": self.guarantee(),
         }
+        # The arguments of the model, by which Lightning's own load_from_checkpoint(path) makes it again.
+        checkpoint[pl_module.CHECKPOINT_HYPER_PARAMS_KEY] = dict(self.facts["model"]["init_args"])
         if self.keep_generator:
             checkpoint["dprec"]["generator"] = torch.get_rng_state()
 

@@ -72,7 +72,7 @@ def total_steps(settings: Settings, batches: Any) -> int:
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     """A trainer that ends after ``steps``, logs into the run folder and writes only complete checkpoints."""
-    options = settings.trainer()
+    options = settings.trainer(str(run.path))
     options |= {
         "enable_progress_bar": False,  # ours shows ε
         "default_root_dir": str(run.path),
@@ -88,6 +88,9 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise UserError(f"trainer: {error}") from None
     refuse_strategy(trainer)
+    if settings.tree["trainer"]["logger"] not in (None, True, False):  # the run folder has them already
+        for logger in trainer.loggers:
+            logger.log_hyperparams(settings.flat)
     return trainer
 
 
