@@ -21,9 +21,8 @@ FIT = """\
 usage: dprec fit RECIPE [RECIPE ...] [--key value ...]
        dprec fit --resume RUN
 
-Trains a recommender or a model of clicks. If the recipe has a privacy block, training is
-differentially private per user, or per record of a click log.
-RECIPE is a .yaml file, or the name of a recipe that comes with dprec (`dprec recipes` lists them).
+Trains a recommender or a model of clicks, differentially private per user, or per record of a
+click log, if the recipe has a privacy block. RECIPE is a file, or a name of `dprec recipes`.
 Later recipes replace settings of earlier ones; overrides replace both.
 
 run
@@ -33,8 +32,7 @@ run
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
   --metrics LIST                 ndcg@k, hit@k, mrr@k, precision@k, recall@k, coverage@k, novelty@k
-                                 (ndcg@10,hit@10);
-                                 of clicks auc, log_loss, normalised_entropy
+                                 (ndcg@10,hit@10); of clicks auc, log_loss, normalised_entropy
 
 data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
        --data my_module.MyData for your own)
@@ -74,8 +72,7 @@ trainer  (any argument of Lightning's Trainer)
   --trainer.check_val_every_n_epoch N
   --trainer.accelerator cpu|gpu|auto   default cpu
 
-  --print_config                 print the settings and stop
-  --help-all                     all settings
+  --print_config                 print the settings and stop; --help-all explains all of them
 
 example:
   dprec fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
@@ -105,22 +102,22 @@ usage: dprec recommend RUN --history "id id id" [-k 10] [--allow-seen] [--json]
        dprec recommend RUN --file histories.(txt|jsonl) [-k 10] [--allow-seen]
        dprec recommend RUN --users LOG --out FILE [-k 10] [--allow-seen]
 
-Recommends the best next items for histories of raw item ids, oldest first. Needs only the checkpoint.
+Recommends next items for histories of raw item ids, oldest first. Needs only the checkpoint.
 
   --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
   --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"], or
                        {"user": "ann", "history": ["id"]}; - is standard input.
                        Writes one JSON object a line, with the user.
-  --users LOG          all users of a log in any format of dprec fit; --user_column, --item_column and
-                       --time_column name its columns, by default as in the run
+  --users LOG          all users of a log in any format of dprec fit; --user_column, --item_column
+                       and --time_column name its columns, by default as in the run
   --out FILE           with --users: .parquet, .csv, .tsv or .jsonl, a row for each user and place
   -k N                 how many items (10)
   --allow-seen         also recommend items of the history
   --trust MODULE       import this module of yours for the run's model
   --json               one JSON object instead of a table
 
-Unknown ids are skipped with a warning. Where none is known, and for an empty history, the answer is what
-most people choose as far as the model tells; "source" is then "popularity".
+Unknown ids are skipped with a warning. Where none is known, and for an empty history, the answer
+is what most people choose as far as the model tells; "source" is then "popularity".
 
 example:
   dprec recommend runs/mine --history "12 7 95" -k 5
