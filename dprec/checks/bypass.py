@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -31,15 +30,6 @@ def refuse_model(model: nn.Module) -> None:
             raise UserError(f"'{name}' cannot be trained privately: {reason}")
 
 
-def refuse_coarse_products() -> None:
-    """Refuse a step in which products of float32 were taken in TF32 or bfloat16: a norm would not bound its sum."""
-    if torch.get_float32_matmul_precision() != "highest":
-        raise UserError(
-            f"torch.set_float32_matmul_precision is '{torch.get_float32_matmul_precision()}': a private step needs "
-            "'highest'; to save time use autocast to bfloat16, or trainer.precision bf16-mixed"
-        )
-
-
 def _rewritten(part: nn.Module) -> str | None:
     """Why the weight of a module is not the same in all passes of a step, or not seen; None where it is both."""
     hooks = part._forward_pre_hooks.values()
@@ -54,6 +44,17 @@ def _rewritten(part: nn.Module) -> str | None:
             "torch.nn.utils.parametrizations"
         )
     return None
+
+
+def refuse_gradient_hooks(model: nn.Module) -> None:
+    """Refuse hooks on the gradient of a trained parameter: no backward pass makes the private one."""
+    for name, parameter in model.named_parameters():
+        hooks: Any = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if hooks and parameter.requires_grad:
+            raise UserError(
+                f"parameter '{name}' has a hook on its gradient, which would see no private gradient: remove the hook; "
+                "a penalty goes into the losses, a bound on a user's gradient is max_norm"
+            )
 
 
 def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection[int]) -> None:

@@ -30,6 +30,8 @@ from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
 from dprec.contract import Losses
 from dprec.errors import MixedUsers, NoRule
+from dprec.gradients.low_precision import without_autocast
+from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, batch_tensors, refuse_checkpoints
 from dprec.sparsity.rows.tables import tables_of
@@ -166,10 +168,11 @@ def _compare_one(
     user: int,
 ) -> bool:
     """Find the gradient of this user alone among those of some together; return whether each draws anything."""
-    exactly = torch.autocast(next(iter(parameters.values())).device.type, enabled=False)
+    device = next(iter(parameters.values())).device.type
     with SameDraws(streams=streams):
         (alone,) = made([user])
-    with exactly, SameDraws(streams=streams), SparseLookUps([parameters[name] for name in tables]):
+    sparse = SparseLookUps([parameters[name] for name in tables])
+    with without_autocast(device), SameDraws(streams=streams), sparse, no_own_backward(parameters):
         own = losses(alone).sum()
         refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
         refuse_checkpoints(own)
@@ -179,18 +182,23 @@ def _compare_one(
     own_draws, found = draws.by_user, []
     for part in parts:
         try:
-            with exactly, SameDraws(part, streams) as draws, Tape(parameters, len(part), read=read) as tape:
+            with (
+                without_autocast(device),
+                SameDraws(part, streams) as draws,
+                Tape(parameters, len(part), read=read) as tape,
+                no_own_backward(parameters),
+            ):
                 tape.watch(part)
                 loss = losses(part)
-            with exactly:
+            with without_autocast(device):
                 tape.backward(loss)
             taken: Iterable[Taken] = ((tape.contributions, place) for place in range(len(part)))
         except NoRule as why:
-            with exactly:
+            with without_autocast(device):
                 taken = list(each_alone(parameters, tables, losses, read, streams, part, why))
         own_draws |= draws.by_user
         for contributions, place in taken:
-            with exactly:
+            with without_autocast(device):
                 wrong = off(parameters, contributions, place, truth)
             if not wrong:
                 return own_draws

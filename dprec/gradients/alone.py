@@ -13,11 +13,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_map
 
-from dprec.errors import NoRule
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
@@ -49,17 +50,31 @@ class OneUser(Tape):
         """All of them are the one user's."""
         return tensor.shape[0] if tensor.dim() else 1
 
+    def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
+        return UncoveredUse(
+            f"losses(batch) asks for a gradient by itself, by way of what is looked up in '{self.name_of(used)}': "
+            "let it ask for gradients of what follows from no table"
+        )
+
+    def _reads(self, used: Tensor) -> bool:
+        """Whether rows of it were looked up, which takes it out of autograd's graph."""
+        return id(used) in self._names and self._names[id(used)] in self._expected
+
     def backward(self, losses: Tensor) -> None:
         self._refuse_shape(losses)
         if not losses.requires_grad:
             return  # nothing that is trained has a part in this user's loss
         self._refuse_other_leaves(losses)
         for name, gradient in self._run_back(losses).items():
-            self.contributions.setdefault(name, []).append(_contribution(gradient))
+            self.contributions.setdefault(name, []).append(contribution_of(gradient))
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        used = [tensor for tensor in layout.tensors_in((args, kwargs)) if self.trainable(tensor)]
+        tensors = layout.tensors_in((args, kwargs))
+        self._precision.refuse(tensors)
+        used = [tensor for tensor in tensors if self.trainable(tensor)]
+        if func is torch.autograd.grad and (read := [tensor for tensor in used if self._reads(tensor)]):
+            raise self.asked_for_gradients(read[0])
         refused = operation_name(func) in MIXING or kwargs.get("out") is not None
         if func is Tensor.backward or (used and refused):
             return super().__torch_function__(func, types, args, kwargs)  # which refuses it
@@ -106,7 +121,7 @@ def _say(why: str) -> None:
     )
 
 
-def _contribution(gradient: Tensor) -> Contribution:
+def contribution_of(gradient: Tensor) -> Contribution:
     if gradient.is_sparse:
         gradient = gradient.coalesce()
         return Rows(gradient.indices(), at_least_float32(gradient.values()).unsqueeze(0))

@@ -15,6 +15,7 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
+from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, Read, Tape, select_alone
 
@@ -113,7 +114,7 @@ def record(
     """
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
-    with Tape(parameters, users, read=read, **complete) as tape:
+    with Tape(parameters, users, read=read, **complete) as tape, no_own_backward(parameters):
         tape.watch(batch)
         losses = losses_of(batch)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
@@ -162,7 +163,7 @@ def record_alone(
     parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
 ) -> Recorded:
     """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
-    with OneUser(parameters, read) as tape:
+    with OneUser(parameters, read) as tape, no_own_backward(parameters):
         losses = losses_of(user)
     with torch.autocast(losses.device.type, enabled=False):
         tape.backward(losses)

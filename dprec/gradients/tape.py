@@ -26,6 +26,8 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import leaves, tap
+from dprec.gradients.low_precision import OwnPrecision
+from dprec.gradients.own_backward import MESSAGE
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
@@ -74,6 +76,8 @@ class Tape(TorchFunctionMode):
         self._read = read
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
+        self._precision = OwnPrecision(parameters)
+        self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
         """Declare the tensors that hold the users' data: row u of each belongs to user u."""
@@ -107,10 +111,12 @@ class Tape(TorchFunctionMode):
             raise UncoveredUse(
                 f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
             )
+        self._precision.refuse([losses])
 
     def _run_back(self, losses: Tensor) -> dict[str, Tensor]:
         """Run the backward pass; return the gradients that reached parameters by another way than through rules."""
         held = {name: p.grad for name, p in self.parameters.items()}
+        self._running = True
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
         try:
@@ -148,6 +154,10 @@ class Tape(TorchFunctionMode):
         if self._read is not None and id(parameter) in self._names:
             self._read(self._names[id(parameter)], ids)
 
+    def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
+        """What is wrong where losses ask for a gradient on the way, which the rules cannot tell from their own."""
+        return NoRule(f"parameter '{self.name_of(used)}' is met by a gradient that losses(batch) asks for by itself")
+
     def name_of(self, value: Tensor) -> str:
         return self._names[id(sources_of(value)[0])]
 
@@ -173,6 +183,8 @@ class Tape(TorchFunctionMode):
         self._expected.update(names)
 
         def receive(gradient: Tensor) -> None:
+            if not self._running:
+                raise self.asked_for_gradients(uses[0][0])
             if any(tensor._version != version for tensor, version in versions):
                 raise UncoveredUse(
                     f"an input of parameter '{self.name_of(uses[0][0])}' is changed in place after its use: "
@@ -198,10 +210,9 @@ class Tape(TorchFunctionMode):
                 "row is whose: write it for a batch of users"
             )
         if func is Tensor.backward:
-            raise UncoveredUse(
-                "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
-            )
+            raise UncoveredUse(MESSAGE)
         tensors = layout.tensors_in((args, kwargs))
+        self._precision.refuse(tensors)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
             result = func(*args, **kwargs)

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
-from dprec.checks.bypass import refuse_coarse_products, refuse_model, refuse_other_gradients, refuse_own_step
+from dprec.checks.arithmetic import compute_in_full, refuse_less
+from dprec.checks.bypass import refuse_gradient_hooks, refuse_model, refuse_other_gradients, refuse_own_step
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.distributed.ranks import ALONE, Ranks, pieces
+from dprec.gradients.low_precision import LOW
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
@@ -54,7 +55,8 @@ class PrivateSteps(OfTheRun, Gate):
         ranks: Ranks = ALONE,
     ) -> None:
         refuse_model(trained.module)
-        torch.set_float32_matmul_precision("highest")  # a norm in TF32 would not bound the sum
+        refuse_gradient_hooks(trained.module)
+        compute_in_full()
         self.run, self.trained, self._loading = run, trained, loading
         module, rules, sampling = trained.module, run.rules, run.sampling
         if not run.noise.seeded:
@@ -76,7 +78,7 @@ class PrivateSteps(OfTheRun, Gate):
             shapes,
             [rows for _, rows in getattr(module, "shared_rows", tuple)()],
         )
-        run.coarse |= any(p.dtype.itemsize < 4 for p in parameters.values())
+        run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
         if run.steps == 0:
@@ -98,6 +100,7 @@ class PrivateSteps(OfTheRun, Gate):
         `seen` is the model's `quick_state` of just before, where the caller has looked at it.
         """
         self._before = self.run.steps
+        self._refuse_changed_gradients()
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
@@ -121,7 +124,7 @@ class PrivateSteps(OfTheRun, Gate):
     def release(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""
         self.refuse_own_step()
-        refuse_coarse_products()
+        self._refuse_changed_gradients()
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
         check = self.descent.gradient.check
@@ -140,6 +143,11 @@ class PrivateSteps(OfTheRun, Gate):
                 "hooks and callbacks do the same in each",
                 *map(pieces, looked),
             )
+
+    def _refuse_changed_gradients(self) -> None:
+        """Refuse what would make other gradients than those that are bounded."""
+        refuse_less()
+        refuse_gradient_hooks(self.trained.module)
 
     def refuse_own_step(self) -> None:
         """Refuse a step that did not ask for the private gradient exactly once."""

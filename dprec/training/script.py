@@ -18,7 +18,6 @@ from dprec.accounting.ledger import Ledger
 from dprec.accounting.settings import refuse_change
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
-from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import unchanged
 from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.distributed.ranks import group_of
@@ -30,7 +29,7 @@ from dprec.privacy.steps import PrivateSteps, Trained
 from dprec.training.between import Held, PrivateGradients, changed, held, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
-from dprec.training.script_checks import densify, refuse_autocast_within, refuse_model, refuse_optimizer
+from dprec.training.script_checks import densify, refuse_model, refuse_optimizer
 from dprec.training.step_order import StepOrder
 
 
@@ -98,7 +97,7 @@ class Training(OfTheRun):
         self._steps: PrivateSteps | None = None  # from the first step on
         self._order = StepOrder(trained.optimizer, self._release, self._moved)
         self._after = held(trained.module)
-        self._watched = False  # whether losses were seen to keep their precision
+        self._watched = False  # whether a first draw was looked at
         self._written: dict[str, None] = {}  # what was set within `public`
         self._model: str | None = None  # the identity of the model that a resumed run left
 
@@ -245,17 +244,11 @@ class Training(OfTheRun):
                 steps.draw(batch, seen)
             else:  # the probe comes before the comparison: it says more exactly what is wrong with a model
                 with unchanged(self.trained.module, self._owing(), self.trained.losses):
-                    self._refuse_autocast(batch[0])
+                    self._watched = True
                     steps.draw(batch, seen)
             self._order.drawn(batch)
             yield batch
             self._order.refuse_skipped()
-
-    def _refuse_autocast(self, part: Any) -> None:
-        self._watched = True
-        module, losses = self.trained.module, self.trained.losses
-        with SameDraws(streams=self._loading.streams):
-            refuse_autocast_within(losses, part, next(iter(module.parameters())).device.type)
 
     def _refuse_written(self) -> None:
         if self._steps is not None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
-from torch.overrides import TorchFunctionMode
 
-from dprec.contract import AsksOfAll, Losses, offers
+from dprec.contract import AsksOfAll, offers
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -48,29 +46,6 @@ def refuse_model(model: nn.Module) -> None:
         raise UserError(
             f"{type(model).__name__} looks at all data before training: train it with dprec.Privacy and a datamodule"
         )
-
-
-def refuse_autocast_within(losses: Losses, part: Any, device: str) -> None:
-    """Refuse losses that switch to a low precision by themselves, where nobody knows of it."""
-    with torch.no_grad(), _Watching(device) as watching:
-        losses(part)
-    if watching.seen:
-        raise UserError(
-            "losses(batch) enters torch.autocast by itself: put it around training.step(batch), so that the guarantee "
-            "says what roundings it does not cover"
-        )
-
-
-class _Watching(TorchFunctionMode):
-    """Sees whether anything runs under an autocast that was not there before."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self._device, self._before, self.seen = device, torch.is_autocast_enabled(device), False
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= torch.is_autocast_enabled(self._device) and not self._before
-        return func(*args, **(kwargs or {}))
 
 
 def densify(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:

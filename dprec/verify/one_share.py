@@ -16,6 +16,7 @@ from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
+from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.tape import Alone, Read, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
@@ -75,7 +76,7 @@ class Judge:
     ) -> str | None:
         """Say in what way the engine does wrong by this user, if it does."""
         self.exact = self.gradient(alone)
-        with nullcontext() if self._coarse else torch.autocast(self._device, enabled=False):
+        with nullcontext() if self._coarse else without_autocast(self._device):
             own, together, others = (self._recount(parts, read) for parts in (alone, with_user, without))
         found = self._problem_alone(alone, own) or _rounded(together) or self._problem_of_sum(with_user, together)
         if found is not None or together.by_user or others.by_user:  # draws depend on the user's place, which differs

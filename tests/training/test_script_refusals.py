@@ -102,7 +102,7 @@ def test_losses_that_are_no_row_each_or_change_precision_are_refused() -> None:
         return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
     seen: list[int] = []
-    for losses, said in ((mean, "one loss per user"), (low, "autocast by itself"), (counting, "seen")):
+    for losses, said in ((mean, "one loss per user"), (low, "in bfloat16 by itself"), (counting, "seen")):
         run = training(module, losses=losses)
         with pytest.raises(UserError, match=said):
             take(run)

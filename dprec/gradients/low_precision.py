@@ -1,0 +1,53 @@
+"""Losses that compute in less than float32, where nobody who says what is guaranteed knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+
+_DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
+LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
+_declared: ContextVar[bool] = ContextVar("_declared", default=False)  # by an autocast that `without_autocast` put off
+
+
+@contextmanager
+def without_autocast(device: str) -> Iterator[None]:
+    """Put off an autocast; what losses cast by themselves in here is as declared as it was."""
+    token = _declared.set(_declared.get() or torch.is_autocast_enabled(device))
+    try:
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        _declared.reset(token)
+
+
+class OwnPrecision:
+    """Refuses tensors of less than float32 on the way of a gradient, unless parameters or an autocast around are so.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> OwnPrecision({"weight": weight}).refuse([weight.bfloat16()])
+    Traceback (most recent call last):
+    dprec.errors.UncoveredUse: losses(batch) computes in bfloat16 by itself: ...
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        device = next((p.device.type for p in parameters.values()), "cpu")
+        self._known = _declared.get() or torch.is_autocast_enabled(device)
+        self._known |= any(p.dtype in LOW for p in parameters.values())
+
+    def refuse(self, tensors: Iterable[Tensor]) -> None:
+        if self._known:
+            return
+        for tensor in tensors:
+            if tensor.dtype in LOW and tensor.requires_grad:
+                raise UncoveredUse(
+                    f"losses(batch) computes in {str(tensor.dtype).removeprefix('torch.')} by itself: leave out "
+                    "torch.autocast and casts there, and set trainer.precision, or put torch.autocast around "
+                    "training.step(batch), so that the guarantee says what roundings it does not cover"
+                )

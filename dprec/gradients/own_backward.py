@@ -1,0 +1,39 @@
+"""Losses that run a backward pass by themselves: its gradients would be neither clipped nor noised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from dprec.errors import UncoveredUse
+
+MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
+
+
+@contextmanager
+def no_own_backward(parameters: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse losses that write to a parameter's `.grad`; whatever else fails in here may follow from that.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> with no_own_backward({"weight": weight}):
+    ...     torch.autograd.backward(weight.sum())
+    Traceback (most recent call last):
+    dprec.errors.UncoveredUse: losses(batch) takes a backward pass by itself, ...
+    """
+    before = _gradients(parameters)
+    try:
+        yield
+    except RuntimeError as error:
+        if _gradients(parameters) != before:
+            raise UncoveredUse(MESSAGE) from error
+        raise
+    if _gradients(parameters) != before:
+        raise UncoveredUse(MESSAGE)
+
+
+def _gradients(parameters: Mapping[str, Tensor]) -> list[tuple[int, int] | None]:
+    grads = [parameter.grad for parameter in parameters.values()]
+    return [None if grad is None else (id(grad), grad._version) for grad in grads]
