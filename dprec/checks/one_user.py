@@ -120,12 +120,22 @@ def off(
 ) -> dict[str, float]:
     """Return the parameters of which the user at this place has another gradient, and by how much of its norm."""
     norms = [torch.zeros(()) if exact is None else norm_of(exact).float().cpu() for exact in truth]
-    size, found = max(float(torch.stack(norms).norm()), SMALLEST), {}
+    size, found = float(torch.stack(norms).norm().clamp(min=SMALLEST)), {}
+    if not size < float("inf") and _is_broken(parameters, contributions, place):
+        return {}  # left out in either way
     for (name, parameter), exact in zip(parameters.items(), truth, strict=True):
         apart = float(difference(contributions.get(name, ()), place, parameter, exact).norm()) / size
         if not apart <= max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps):  # what is no number is wrong, too
             found[name] = apart
     return found
+
+
+def _is_broken(
+    parameters: Mapping[str, nn.Parameter], contributions: Mapping[str, Sequence[Contribution]], place: int
+) -> bool:
+    """Whether the gradient that a tape found for the user at this place is not finite."""
+    found = (difference(contributions.get(name, ()), place, p, None) for name, p in parameters.items())
+    return any(not bool(gradient.isfinite().all()) for gradient in found)
 
 
 def norm_of(gradient: Tensor) -> Tensor:

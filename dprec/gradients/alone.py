@@ -66,7 +66,7 @@ class OneUser(Tape):
             return  # nothing that is trained has a part in this user's loss
         self._refuse_other_leaves(losses)
         for name, gradient in self._run_back(losses).items():
-            self.contributions.setdefault(name, []).append(contribution_of(gradient))
+            self.contributions.setdefault(name, []).append(_contribution(gradient))
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -121,7 +121,7 @@ def _say(why: str) -> None:
     )
 
 
-def contribution_of(gradient: Tensor) -> Contribution:
+def _contribution(gradient: Tensor) -> Contribution:
     if gradient.is_sparse:
         gradient = gradient.coalesce()
         return Rows(gradient.indices(), at_least_float32(gradient.values()).unsqueeze(0))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dprec.checks.entropy import Streams
+from dprec.checks.reachable import OfTheRun
 from dprec.data import PoissonBatches
 from dprec.data.module import as_is
 from dprec.gradients.clipping import Clipping
@@ -41,7 +42,7 @@ class People:
         return 0 if history is None else int((history[user] != 0).sum())
 
 
-class Steps:
+class Steps(OfTheRun):
     """A model, its data and its private gradient, stepped by plain SGD."""
 
     def __init__(

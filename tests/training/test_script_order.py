@@ -142,7 +142,7 @@ BREACHES: dict[Callable[..., None], str] = {
     asks_for_a_closure: "closure",
     steps_in_public: "without a private gradient",
     saves_in_between: "save after the step",
-    takes_coarse_products: "float32_matmul_precision.* was set to high while training: norms and sums need full float32",
+    takes_coarse_products: "float32_matmul_precision.* was set to high while training",
 }
 
 

@@ -65,10 +65,7 @@ def norm_from_padding() -> Iterator[None]:
     def wrong(self: Clipping, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
         return scale(self, norm * share[0] if norm.shape == share[0].shape else norm, rounding)
 
-    with ExitStack() as patches:
-        for module in (step, recount):
-            patches.enter_context(mock.patch.object(module, "record", recorded))
-        patches.enter_context(mock.patch.object(Clipping, "scale", wrong))
+    with mock.patch.object(clipping, "record", recorded), mock.patch.object(Clipping, "scale", wrong):
         yield
 
 
