@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from dprec.checks.reachable import GENERATORS, of_a_package, reachable
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
+from dprec.gradients.uses.registry import RULES
 
 WHOLE = 2**27  # numbers of a tensor up to which all are looked at; of a larger one PIECES, drawn at random
 PIECES, PIECE = 1024, 2**13
@@ -105,7 +106,9 @@ def state_of(module: nn.Module, without: Collection[int] = (), seed: int = 0, lo
     while hasattr(own, "__wrapped__") and of_a_package(getattr(own, "__module__", None)):  # what a run puts around it
         own = own.__wrapped__
     found: dict[str, Any] = {}
-    for name, value in reachable({"": module, "losses": own}, without=[] if descent is None else [descent]):
+    rules = [entry.run for entry in RULES.values() if not of_a_package(getattr(entry.run, "__module__", None))]
+    roots = {"": module, "losses": own, "rules": rules}
+    for name, value in reachable(roots, without=[] if descent is None else [descent]):
         if id(value) not in without and not isinstance(value, GENERATORS) and name not in _LIGHTNINGS:
             place = name  # names of different modules, or of classes, may be the same
             while place in found:

@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
-from dprec.checks.arithmetic import compute_in_full, refuse_less
 from dprec.checks.bypass import refuse_gradient_hooks, refuse_model, refuse_other_gradients, refuse_own_step
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
@@ -18,6 +17,7 @@ from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.distributed.ranks import ALONE, Ranks, pieces
+from dprec.gradients.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.low_precision import LOW
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.step_noise import StepNoise
