@@ -28,4 +28,4 @@ class MixedUsers(UserError):
 
 
 class Told(UserError):
-    """A mistake that the first process of a run speaks of, so that this one need not."""
+    """What the first process of a run speaks of, so that this one need not."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from dprec.distributed.ending import end_together
 from dprec.distributed.ranks import ALONE, Ranks, group_of
 from dprec.errors import UserError
 
@@ -50,11 +51,16 @@ def refuse_strategy(trainer: pl.Trainer) -> None:
 
 
 def leave_to_the_step(trainer: pl.Trainer) -> None:
-    """Let Lightning neither add up gradients nor deal users to processes; both are the run's to do."""
+    """Let Lightning neither add up gradients nor deal users to processes; both are the run's to do.
+
+    Nor may it talk to the other processes whenever a signal comes.
+    """
     strategy: Any = trainer.strategy
     if hasattr(strategy, "configure_ddp"):
         strategy.configure_ddp = _nothing
         trainer._accelerator_connector.use_distributed_sampler = False
+    if trainer.world_size > 1:
+        end_together(trainer)
 
 
 def ranks_of(trainer: pl.Trainer) -> Ranks:

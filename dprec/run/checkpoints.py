@@ -110,8 +110,8 @@ class SaveRun(pl.Callback):
         self._save_or_stop(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Lightning raises this exception between two steps, so the run can go on from here."""
-        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
+        """This exception is raised between two steps, in all processes alike, so the run can go on from here."""
+        if isinstance(exception, SIGTERMException):
             self._save_or_stop(trainer)
 
     def _save_or_stop(self, trainer: pl.Trainer) -> None:

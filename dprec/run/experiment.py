@@ -19,7 +19,7 @@ from dprec.cli.parser import Settings
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.first import first_process
 from dprec.distributed.voice import one_voice
-from dprec.errors import UserError
+from dprec.errors import Told, UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.checkpoints import SaveRun
@@ -149,6 +149,8 @@ class Experiment:
         try:
             trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
+            if not first_process():
+                raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
             raise how(f"continue with: python -m dprec.fit --resume {run.path}") from None
         except (UserError, RuntimeError) as error:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,9 @@ LONG = 400  # steps of a run that is killed
 GO_ON = "python -m dprec.fit --resume"
 
 
-def command(*words: object) -> subprocess.Popen[str]:
+def command(*words: object, begin: Sequence[str] = ("-m", "dprec.fit")) -> subprocess.Popen[str]:
     clean = {key: value for key, value in environment().items() if key not in NUMBERS}
-    line = [sys.executable, "-m", "dprec.fit", *map(str, words)]
+    line = [sys.executable, *begin, *map(str, words)]
     return subprocess.Popen(line, env=clean, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -52,6 +52,40 @@ def test_two_devices_write_one_run(recipe: Path, trained: Path, tmp_path: Path) 
 def test_an_audit_of_several_devices_is_refused(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit([str(recipe), "--trainer.devices", "2"]) == 2
     assert capsys.readouterr().err == "error: trainer.devices cannot be 2: an audit trains in one process\n"
+
+
+def test_sigterm_to_any_process_saves_the_run_and_ends_all(recipe: Path, tmp_path: Path) -> None:
+    """They end after the same step, whichever has the signal, in one line; resume goes on from there."""
+    run, script = tmp_path / "run", tmp_path / "terminated.py"
+    script.write_text(TERMINATED)
+    words: list[object] = [recipe, "--out", run, "--checkpoint_every", 0, "--trainer.max_steps", 5000]
+    words += ["--trainer.devices", 2]
+    for signalled, step in ((1, 3), (0, 5)):
+        process = command(*words, begin=[str(script), str(signalled), str(step)])
+        try:
+            _, wrong = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert (process.returncode, wrong) == (143, f"stopped; continue with: {GO_ON} {run}\n")
+        assert saved_steps(run) == step
+        assert sum(event["count"] for event in strict(run / "privacy.json")["events"]) == step
+        words = ["--resume", run]
+
+
+TERMINATED = """
+import os, signal, sys
+from dprec.fit import main
+from dprec.models import Learner
+signalled, at = sys.argv[1:3]
+step = Learner.training_step
+def terminated(self, batch, batch_idx):
+    step(self, batch, batch_idx)
+    if (os.environ["LOCAL_RANK"], self.trainer.global_step) == (signalled, int(at)):
+        os.kill(os.getpid(), signal.SIGTERM)
+Learner.training_step = terminated
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[3:]))
+"""
 
 
 @pytest.mark.slow

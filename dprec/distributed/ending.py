@@ -1,0 +1,39 @@
+"""SIGTERM to one process of a run: all end after the same step, so that they can save it together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dprec.distributed.ranks import group_of
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+
+class Ending:
+    """Whether SIGTERM has come to this process, and before each step, whether it has come to any.
+
+    Lightning's own handler broadcasts at once, in the middle of whatever exchange the others are in, and all wait for
+    one another. So the handler only takes a note here, and the processes add up their notes between two steps.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+        self._asked = False
+
+    def note(self, *_: object) -> None:
+        self._asked = True
+
+    def agree(self) -> None:
+        from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+        if group_of(self._trainer.strategy.root_device).total(int(self._asked)):
+            raise SIGTERMException
+
+
+def end_together(trainer: pl.Trainer) -> None:
+    """Let one `Ending` do what Lightning does on SIGTERM, and what it does before each step of several processes."""
+    signals: Any = trainer._signal_connector
+    ending = Ending(trainer)
+    signals._sigterm_notifier_fn = ending.note
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = ending.agree  # type: ignore[method-assign]
