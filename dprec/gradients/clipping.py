@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
+from dprec.gradients.joint import Joint
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, Read, Tape, select_alone
@@ -79,13 +80,19 @@ class ClippedUsers:
     losses: Tensor  # (B,)
     norms: Tensor  # (B,) before clipping
     scales: Tensor  # (B,)
+    left_out: list[int]  # whose scale is 0
 
 
 def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
     """Return what was measured of some users as of one micro-batch."""
     if len(users) == 1:
         return users[0]
-    return ClippedUsers(*(torch.cat([getattr(one, field) for one in users]) for field in ("losses", "norms", "scales")))
+    left_out, before = [], 0
+    for one in users:
+        left_out += [before + user for user in one.left_out]
+        before += len(one.losses)
+    measured = (torch.cat([getattr(one, field) for one in users]) for field in ("losses", "norms", "scales"))
+    return ClippedUsers(*measured, left_out)
 
 
 @dataclass
@@ -174,8 +181,8 @@ def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clippi
     """Add Σ_u scale_u · g_u to `sums`."""
     losses = recorded.losses
     with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
-        norm, scale = _clip(sums, recorded.contributions, recorded.users, clipping, losses.device)
-    return ClippedUsers(losses, norm, scale)
+        norm, scale, left_out = _clip(sums, recorded.contributions, recorded.users, clipping, losses.device)
+    return ClippedUsers(losses, norm, scale, left_out)
 
 
 def add_rest_alone(
@@ -186,14 +193,15 @@ def add_rest_alone(
     A micro-batch is padded to its longest history, and 0 · ∞ in the padding breaks the gradient of whoever is padded.
     Whether a user is left out must not depend on others, so each is tried in a batch of their own, which `alone` makes.
     """
-    left_out = (users.scales == 0).nonzero().flatten().tolist()
-    if not left_out or len(batch) == 1:
+    if not users.left_out or len(batch) == 1:
         return users
-    norms, scales = users.norms.clone(), users.scales.clone()
-    for user in left_out:
+    norms, scales, left_out = users.norms.clone(), users.scales.clone(), []
+    for user in users.left_out:
         own = add(alone(batch, user))
         norms[user], scales[user] = own.norms[0], own.scales[0]
-    return ClippedUsers(users.losses, norms, scales)
+        if own.left_out:
+            left_out.append(user)
+    return ClippedUsers(users.losses, norms, scales, left_out)
 
 
 def squared_norms(
@@ -209,7 +217,7 @@ def _clip(
     users: int,
     clipping: Clipping,
     device: torch.device,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, list[int]]:
     swept = _largest_built(contributions, sums)
     squared = torch.zeros(users, dtype=torch.float64, device=device)
     shapes = {name: out.shape for name, out in sums.items()}
@@ -221,32 +229,48 @@ def _clip(
                 rest[name] = norms.built_once(uses, users, shapes[name], room)
                 numbers = users * shapes[name].numel()
                 room -= numbers if numbers <= room else 0
-    known = squared_norms(rest, shapes, users)
-    roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in contributions.items()}
-    rounded = torch.zeros_like(squared)
-    for share in roundings.values():
-        rounded += share**2
-    rounded = rounded.sqrt()
-    for name, norm in known.items():
-        squared += (norm.sqrt() + roundings[name]).square()
+    joint = Joint(rest, sums)
+    rest, sums = joint.contributions, joint.sums
+    known = squared_norms(rest, {name: out.shape for name, out in sums.items()}, users)
+    every = rest if swept is None else {**rest, swept: contributions[swept]}
+    roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in every.items()}
+    off = {
+        name: torch.as_tensor(share).to(squared)
+        for name, share in roundings.items()
+        if isinstance(share, Tensor) or share
+    }
+    rounded = _stacked(off.values(), squared).square().sum(0).sqrt()
+    raised = [name for name in known if name in off]
+    raised_norms = _stacked((known[name] for name in raised), squared).sqrt()
+    squared += (raised_norms + _stacked((off[name] for name in raised), squared)).square().sum(0)
+    squared += _stacked((norm for name, norm in known.items() if name not in off), squared).sum(0)
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)
         norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
     norm = squared.sqrt()
     scale = clipping.scale(norm, rounded)
-    broken = ~(norm < LARGEST)
-    some_broken = bool(broken.any())
+    left_out = [user for user, lost in enumerate((scale == 0).tolist()) if lost]  # the one wait for the device
+    scales = {scale.dtype: scale}
     for name, uses in rest.items():
-        out, dtype = sums[name], precision(uses)["dtype"]
+        out = sums[name]
+        dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
+        weight = scales.setdefault(dtype, scale.to(dtype))
         for use in uses:
-            if some_broken:
-                use.forget(broken)
+            if left_out:  # all whose gradient is not finite are among them
+                use.forget(~(norm < LARGEST))
             if isinstance(out, RowSum):
-                out.add(use, scale.to(out.dtype))
+                out.add(use, weight)
             else:
-                use.add_to(out, scale, dtype)
-    return norm, scale
+                use.add_to(out, weight, dtype)
+    joint.split()
+    return norm, scale, left_out
+
+
+def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Return (n, B) of n tensors (B,) or (), of the type of one that is (B,)."""
+    rows = [value.to(like.dtype).expand_as(like) for value in each]
+    return torch.stack(rows) if rows else like.new_zeros(0, *like.shape)
 
 
 def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> str | None:

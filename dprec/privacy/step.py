@@ -111,17 +111,28 @@ class PrivateGradient:
             self.check.noising(name, total)
             if isinstance(total, RowSum):
                 gradient = self.rules.released(name, total, std).div_(expected)
+                self.check.noised(name, gradient, expected, std)
+                parameter.grad = gradient.to(parameter.dtype)
             else:
                 self.step_noise.source.add_(total, std)
                 for row in self.padding.get(name, ()):
                     total[row] = 0.0
-                gradient = self._gradients[name].copy_(total.div_(expected))
-            self.check.noised(name, gradient if isinstance(total, RowSum) else total, expected, std)
-            parameter.grad = gradient.to(parameter.dtype)
+        self._release_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
         mean = [users.losses.float().nanmean() for users in seen]
         return float(torch.stack(mean).nanmean()) if mean else None
+
+    def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
+        """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
+        dense = {name: total for name, total in self._sums.items() if isinstance(total, Tensor)}
+        if not dense:
+            return
+        torch._foreach_div_(list(dense.values()), expected)
+        torch._foreach_copy_([self._gradients[name] for name in dense], list(dense.values()))
+        for name, total in dense.items():
+            self.check.noised(name, total, expected, std)
+            parameters[name].grad = self._gradients[name]
 
     def _add(self, sums: Mapping[str, Tensor | RowSum], recorded: Recorded) -> ClippedUsers:
         return add_recorded(sums, self.rules.restricted(recorded), self.clipping)
@@ -133,7 +144,11 @@ class PrivateGradient:
             dense = [name for name, total in self._sums.items() if isinstance(total, Tensor)]
             self._gradients = {name: torch.empty_like(parameters[name]).detach() for name in dense}
         for total in self._sums.values():
-            total.zero_()
+            if isinstance(total, RowSum):
+                total.zero_()
+        whole = [total for total in self._sums.values() if isinstance(total, Tensor)]
+        if whole:
+            torch._foreach_zero_(whole)
         return self._sums
 
     def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:

@@ -16,12 +16,25 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from dprec_kernels.paths import answers_at_once
 from dprec_kernels.wide_sum import TOGETHER, WidePart
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
 SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
+SLICE_ON_CARD = 1 << 26  # the same on a card, where each slice costs its launches
+
+
+def users_at_once(numbers: int, like: Tensor, most: int) -> int:
+    """Return of how many users gradients of so many numbers are built at once: `most` numbers on a CPU.
+
+    >>> users_at_once(10, torch.zeros(1), SLICE), users_at_once(1 << 17, torch.zeros(1), SLICE)
+    (64, 2)
+    """
+    if answers_at_once(like):
+        return min(TOGETHER, max(1, most // max(1, numbers)))
+    return max(1, SLICE_ON_CARD // max(1, numbers))
 
 
 def listed(places: Places, count: int) -> list[int]:
@@ -96,7 +109,7 @@ class Contribution(ABC):
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         """Do the same where the total is wider: a few users at a time, since float32 cannot hold the sum of many."""
-        part, step = WidePart(total, weight.dtype), min(TOGETHER, max(1, SLICE // max(1, total.numel())))
+        part, step = WidePart(total, weight.dtype), users_at_once(total.numel(), total, SLICE)
         for start in range(0, len(weight), step):
             own = weight[start : start + step]
             gradients = own.new_zeros(len(own), *total.shape)
@@ -143,6 +156,8 @@ def lengths(values: Tensor) -> Tensor:
     >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([5.0000e+00, 5.0000e+20])
     """
+    if not answers_at_once(values):
+        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).to(values.dtype)
     norms = torch.linalg.vector_norm(values, dim=-1)
     over = torch.isinf(norms)
     if bool(over.any()):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import SLICE, Contribution, Places
-from dprec_kernels.wide_sum import TOGETHER, WidePart
+from dprec.gradients.contributions.base import SLICE, Contribution, Places, users_at_once
+from dprec_kernels.wide_sum import WidePart
 from dprec_kernels.workspace import workspace
 
 
@@ -19,8 +19,8 @@ def built(
     contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
 ) -> Iterator[tuple[Places, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
-    step = min(TOGETHER, max(1, SLICE // max(1, shape.numel())))
     like = torch.empty(0, **precision(contributions))
+    step = users_at_once(shape.numel(), like, SLICE)
     for start in range(0, len(users), step):
         part = users[start : start + step]
         chosen: Places = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)

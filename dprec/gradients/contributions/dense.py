@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, lengths, listed, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
-from dprec_kernels.wide_sum import TOGETHER
+from dprec_kernels.wide_sum import add_rows
 
 
 @dataclass
@@ -28,8 +28,7 @@ class Dense(Contribution):
         out += torch.tensordot(weight, self.values, dims=1)
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        for values, own in zip(self.values.split(TOGETHER), weight.split(TOGETHER), strict=True):
-            total += torch.tensordot(own, values, dims=1)
+        add_rows(total, self.values, weight)
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)

@@ -51,8 +51,8 @@ class Pulled(Contribution):
         return [self.parameter, *self.inner.numbers()]
 
     def _back(self, gradient: Tensor, batched: bool) -> Tensor:
-        (result,) = torch.autograd.grad(
-            self.expression, self.parameter, gradient.to(self.expression.dtype), retain_graph=True,
-            is_grads_batched=batched,
-        )  # fmt: skip
-        return result
+        def back(one: Tensor) -> Tensor:
+            return torch.autograd.grad(self.expression, self.parameter, one, retain_graph=True)[0]
+
+        # Not autograd's own batches of gradients, which take many operations one user after the other.
+        return (torch.vmap(back) if batched else back)(gradient.to(self.expression.dtype))

@@ -16,6 +16,7 @@ from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.layout import layout_of, mark
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.paths import answers_at_once
 
 
 @rule(F.embedding, announces=True)
@@ -96,7 +97,8 @@ def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -
     if layout_of(ids) is None:
         if not isinstance(weight, torch.nn.Parameter):
             return NotImplemented
-        rows_read = F.embedding(ids, weight, padding) if weight.dim() == 2 else weight[ids]
+        # Indexing carries the gradients of all users back at once, an embedding those of one after the other.
+        rows_read = weight[ids] if padding is None else F.embedding(ids, weight, padding)
         # Padding gets no gradient, which only the computation itself knows.
         simple = padding is None or not bool((ids == padding).any())
         return express(rows_read, Expression((weight,), ids=ids if simple else None))
@@ -122,7 +124,7 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
         share = at_least_float32(gradient.detach())  # (bags, d)
         if mode == "mean":
             share = share / real.sum(1, keepdim=True).clamp(min=1)
-        if padding is None or bool(real.all()):
+        if padding is None or (answers_at_once(real) and bool(real.all())):
             values = share.unsqueeze(1).expand(*ids.shape, -1)
         else:
             values = share.unsqueeze(1) * real.unsqueeze(2)

@@ -1,0 +1,81 @@
+"""Steps of models on the pretend device, with privacy and without, of any number of users."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.models import DPFormer
+from dprec.models.optimizers import SGD
+from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.step_noise import StepNoise
+from dprec.privacy.step import PrivateGradient
+from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.strategy import Strategy
+from tests.device.pretend import DEVICE
+
+ITEMS = 40
+Batch = Callable[[int, int], Any]  # of so many users, under this seed
+
+
+@dataclass
+class Case:
+    """A model, its strategies for tables, and its batches."""
+
+    model: nn.Module
+    strategies: list[Strategy]
+    batch: Batch
+
+
+def histories(users: int, seed: int) -> SequenceBatch:
+    generator = torch.Generator().manual_seed(seed)
+    history = torch.randint(1, ITEMS, (users, 6), generator=generator)
+    lengths = torch.randint(3, 7, (users, 1), generator=generator)
+    return SequenceBatch(*(each.masked_fill(torch.arange(6) >= lengths, 0) for each in (history, history.roll(-1, 1))))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "dpformer": lambda: Case(
+        DPFormer(ITEMS, dim=16, max_length=6, heads=1, blocks=1, network_scale=0.01, frequencies="uniform"),
+        [], histories,
+    ),
+}  # fmt: skip
+
+
+class Steps:
+    """The same steps, private and plain; each is a gradient, and what its optimizer does."""
+
+    def __init__(self, name: str, users: int) -> None:
+        case = CASES[name]()
+        self.users, self.batch = users, case.batch
+        self.private, self.plain = case.model.to(DEVICE), copy.deepcopy(case.model).to(DEVICE)
+        self.rules, noise = RowRules(case.strategies), StepNoise(GaussianNoise(3), 1.0, users)
+        self.optimizers = {id(model): SGD(model.parameters(), lr=0.1) for model in (self.private, self.plain)}
+        self.rules.begin(self.private, trained_parameters(self.private), noise, 1.0)
+        self.rules.guard(self.private, self.optimizers[id(self.private)], 0)
+        self.gradient = PrivateGradient(Clipping(), noise, padding_rows(self.private), self.rules)
+
+    def batch_of(self, seed: int) -> Any:
+        batch = self.batch(self.users, seed)
+        return type(batch)(*(tensor.to(DEVICE) for tensor in vars(batch).values()))
+
+    def take_private(self, batch: Any) -> None:
+        model: Any = self.private
+        self.gradient(trained_parameters(model), model.losses, [batch])
+        self.rules.update(self.optimizers[id(model)])
+        self.optimizers[id(model)].step()
+
+    def take_plain(self, batch: Any) -> None:
+        model: Any = self.plain
+        loss: Tensor = model.losses(batch).mean()
+        self.optimizers[id(model)].zero_grad()
+        loss.backward()
+        self.optimizers[id(model)].step()
