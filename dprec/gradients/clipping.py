@@ -91,8 +91,10 @@ def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
     for one in users:
         left_out += [before + user for user in one.left_out]
         before += len(one.losses)
-    measured = (torch.cat([getattr(one, field) for one in users]) for field in ("losses", "norms", "scales"))
-    return ClippedUsers(*measured, left_out)
+    losses, norms, scales = (
+        torch.cat(each) for each in zip(*((u.losses, u.norms, u.scales) for u in users), strict=True)
+    )
+    return ClippedUsers(losses, norms, scales, left_out)
 
 
 @dataclass
