@@ -21,7 +21,7 @@ from dprec.run.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
 BOUND = 30  # seconds until all processes have ended after one was killed, on a busy machine
-LONG = 400  # steps of a run that is killed
+LONG = 300  # steps of a run that is killed
 GO_ON = "python -m dprec.fit --resume"
 
 
@@ -90,18 +90,16 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
-def test_a_run_killed_five_times_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
+def test_a_run_killed_twice_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
     """Whichever process is killed, all end, in one line; the ledger is that of the steps in the checkpoint."""
     rng, run, before = random.Random(), tmp_path / "run", 0
     words: list[object] = [recipe, "--trainer.max_steps", LONG, "--checkpoint_every", 2, "--out", run]
-    for number in range(5):
-        several = 2 + number % 2
+    for several, first in ((2, False), (3, True)):
         process = command(*words, "--trainer.devices", several)
         wait_for(partial(goes_on, run, before), process)
         others = children(process.pid)
         assert len(others) == several - 1
         time.sleep(rng.uniform(0, 1))
-        first = number == 4
         os.kill(process.pid if first else others[-1], signal.SIGKILL)
         killed = time.monotonic()
         _, wrong = process.communicate(timeout=240)
