@@ -21,7 +21,7 @@ from dprec.run.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
 BOUND = 30  # seconds until all processes have ended after one was killed, on a busy machine
-LONG = 300  # steps of a run that is killed
+LONG = 400  # steps of a run that is killed
 GO_ON = "python -m dprec.fit --resume"
 
 
@@ -111,7 +111,7 @@ def test_a_run_killed_twice_goes_on_with_other_numbers_of_processes(recipe: Path
         assert (process.returncode, lines) in [(2, [line]), (-signal.SIGKILL, [])]
         before = saved_steps(run)
         words = ["--resume", run]
-    assert fit(["--resume", str(run)]) == 0
+    assert fit(["--resume", str(run), "--trainer.devices", "1"]) == 0  # here Lightning would start these tests again
     events = strict(run / "privacy.json")["events"]
     assert sum(event["count"] for event in events) == strict(run / "metrics.json")["steps"] == LONG
 
