@@ -85,7 +85,7 @@ class PrivateGradient:
             parameters,
             losses,
             read=self.rules.read,
-            kept=look and len(parts) > 1,
+            kept=look,
             alone=self.gate.alone,
             unpadded=look,
         )
