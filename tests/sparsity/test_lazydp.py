@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 from dprec.checks.probe import probe
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.tape import select_users
 from dprec.models.optimizers import Adam
@@ -34,7 +35,7 @@ class Placed:
     seeded = False
 
     def __init__(self, seed: int | None = None) -> None:
-        self.seed, self.step = seed, 0
+        self.seed, self.step, self.ranks = seed, 0, Ranks()
 
     def add_(self, tensor: Tensor, std: float) -> None:
         if tensor.shape[0] == ROWS - 1:  # all but padding
