@@ -61,9 +61,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     draw = np.random.default_rng(0)
     rows = [f"{user},{item},{time}" for user in range(200) for time, item in enumerate(draw.permutation(40)[:12])]
     (tmp_path / "my_log.csv").write_text("user_id,item_id,timestamp\n" + "\n".join(rows))
-    clicks = draw.integers(0, 2, size=(900, 14)).astype(str).tolist()
-    values = [[f"{value:08x}" for value in row] for row in draw.integers(0, 2**32, size=(900, 26))]
-    (tmp_path / "my_clicks.txt").write_text("\n".join("\t".join(a + b) for a, b in zip(clicks, values, strict=True)))
+    clicks = [f"{n % 200},{n % 30},ios,{n % 24},{n / 9:.2f},{n % 2}" for n in range(900)]
+    (tmp_path / "my_clicks.csv").write_text("user_id,ad_id,device,hour,price,clicked\n" + "\n".join(clicks))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -84,7 +83,7 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
         if "--resume" in argv:
             Path(argv[argv.index("--resume") + 1], "metrics.json").unlink()  # as if it had been killed
         elif module == "dprec.fit":
-            clicks = any("criteo" in word or "dlrm" in word for word in argv)
+            clicks = any(name in word for word in argv for name in ("criteo", "dlrm", "recipes/clicks"))
             argv += SHORT_CLICKS if clicks else SHORT if "my_log.csv" not in argv else SHORT[:4]
         elif module == "dprec.audit":
             argv += [*SHORT, *FEW, "--noise", "1" if "--strategies" in argv else "none"]

@@ -3,13 +3,13 @@
 There are two kinds of data. Both pass these stages, with a file for each stage:
 
     stage                     histories                             click records
-    a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world
-    a log → its rows          parts, formats                        click_cache
-    rows → events             events, ids, times, grouping
+    a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world, named_world
+    a log → its rows          parts, formats                        click_cache, or parts, formats
+    rows → events             events, ids, times, grouping          named_clicks, click_columns, click_features
     events kept in files      logs, prepared
     which of them count       filtering
-    the arrays                histories, catalogue                  click_log
-    some of them → a batch    packing                               click_records
+    the arrays                histories, catalogue                  click_log, named_clicks
+    some of them → a batch    packing                               click_records, click_users
     all of it for training    sequences                             clicks
 
 `module` is the common base of `sequences` and `clicks`. `poisson` and `stream` draw who takes part in a step, `batch`

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,4 +92,68 @@ class ClickBatch:
             self.numbers.to(device, **options),
             self.categories.to(device, **options),
             self.clicked.to(device, **options),
+        )
+
+
+@dataclass
+class PersonBatch:
+    """People's records of a click log; row i of every tensor belongs only to person i, whose records come first in it.
+
+    >>> import torch
+    >>> records = ClickBatch(torch.ones(3, 2), torch.zeros(3, 1, 1, dtype=torch.long), torch.tensor([1.0, 0.0, 1.0]))
+    >>> batch = PersonBatch.padded(records, np.array([[True, True], [True, False]]))
+    >>> len(batch), batch.clicked.tolist(), batch.categories[1, 1].tolist(), batch.select([1]).clicked.tolist()
+    (2, [[1.0, 0.0], [1.0, 0.0]], [[-1]], [[1.0]])
+    """
+
+    numbers: Tensor  # (B, R, D) float32
+    categories: Tensor  # (B, R, F, P) int64, -1 where there is no record
+    clicked: Tensor  # (B, R) float32
+    present: Tensor  # (B, R) bool: where there is a record
+
+    @classmethod
+    def padded(cls, records: ClickBatch, present: np.ndarray) -> PersonBatch:
+        """People's records, one person after the other, in the places where `present` (B, R) says so."""
+        where = torch.from_numpy(present)
+
+        def placed(values: Tensor, nothing: float) -> Tensor:
+            return values.new_full((*where.shape, *values.shape[1:]), nothing).masked_scatter_(
+                where.view(*where.shape, *[1] * (values.dim() - 1)), values
+            )
+
+        return cls(placed(records.numbers, 0), placed(records.categories, -1), placed(records.clicked, 0), where)
+
+    def __len__(self) -> int:
+        return self.clicked.shape[0]
+
+    @property
+    def empty(self) -> Tensor:
+        """(B,) which people have no record: with privacy they add nothing to a step."""
+        return ~self.present.any(1)
+
+    @property
+    def records(self) -> ClickBatch:
+        """All places as records, one person after the other."""
+        return ClickBatch(self.numbers.flatten(0, 1), self.categories.flatten(0, 1), self.clicked.flatten(0, 1))
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """(B,) each person's mean of the losses of these places (B R,), over the person's records alone."""
+        own = torch.where(self.present, losses.view(self.present.shape), 0.0)
+        return own.sum(1) / self.present.sum(1).clamp(min=1)
+
+    def select(self, people: Sequence[int]) -> PersonBatch:
+        """Return the batch of only these people, in this order: as wide as the most records of one of them."""
+        rows = list(people)
+        width = max(1, int(self.present[rows].sum(1).max())) if rows else 1
+        return PersonBatch(
+            self.numbers[rows, :width], self.categories[rows, :width], self.clicked[rows, :width],
+            self.present[rows, :width],
+        )  # fmt: skip
+
+    def to(self, device: torch.device | str, **options: Any) -> PersonBatch:
+        return PersonBatch(
+            self.numbers.to(device, **options),
+            self.categories.to(device, **options),
+            self.clicked.to(device, **options),
+            self.present.to(device, **options),
         )

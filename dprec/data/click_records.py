@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 from dprec.data.batch import ClickBatch
 from dprec.data.click_log import ClickLog
+from dprec.data.named_clicks import NamedLog
 from dprec.errors import UserError
 
 _EVALUATED = 8_192  # records of a batch that is only evaluated
@@ -17,7 +18,7 @@ _EVALUATED = 8_192  # records of a batch that is only evaluated
 class TrainingRecords(Dataset):
     """Consecutive records of a log, numbered from 0, served a logical batch at a time."""
 
-    def __init__(self, log: ClickLog, records: range, micro_batch: int) -> None:
+    def __init__(self, log: ClickLog | NamedLog, records: range, micro_batch: int) -> None:
         if micro_batch < 1:
             raise UserError(f"data.micro_batch is {micro_batch}: give a micro-batch at least 1 record")
         self.log = log
@@ -40,7 +41,7 @@ class TrainingRecords(Dataset):
 class EvaluatedRecords(Dataset):
     """Consecutive records of a log in their order, in batches."""
 
-    def __init__(self, log: ClickLog, records: range) -> None:
+    def __init__(self, log: ClickLog | NamedLog, records: range) -> None:
         self.log = log
         self.records = records
 

@@ -1,4 +1,4 @@
-"""From the name of a click dataset to its log: Criteo's files, or invented clicks."""
+"""From the name of a click dataset to its log: a log with named columns, Criteo's files, or invented clicks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Literal
 
 from dprec.data import criteo
 from dprec.data.click_cache import converted
+from dprec.data.click_columns import ClickColumns
 from dprec.data.click_log import ClickLog
 from dprec.data.click_world import synthetic_clicks
+from dprec.data.named_clicks import NamedLog, read_clicks
+from dprec.data.named_world import named_clicks
+from dprec.data.parts import holds_parts
 from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
-ClickDataset = Literal["criteo-kaggle", "criteo-days", "synthetic"]
+ClickDataset = Literal["criteo-kaggle", "criteo-days", "clicks", "synthetic"]
 DAYS = 7  # of the Kaggle log, which does not mark them
 STREAM = 24  # of criteo-days
 
@@ -48,7 +52,9 @@ def open_clicks(
             )
         return Source(invent(), "synthetic")
     if dataset not in criteo.LOCATE:
-        raise UserError(f"data.dataset is '{dataset}': give one of {', '.join([*criteo.LOCATE, 'synthetic'])}")
+        raise UserError(
+            f"data.dataset is '{dataset}': give one of {', '.join([*criteo.LOCATE, 'clicks', 'synthetic'])}"
+        )
     folder = Path("data") / dataset if path is None else Path(path)
     files = criteo.LOCATE[dataset](folder)
     if not files:
@@ -59,6 +65,31 @@ def open_clicks(
         raise UserError(f"data.days is {days}, but every file of criteo-days is a day: leave data.days out")
     blocks = [converted(file, None if cache is None else Path(cache)) for file in files]
     return Source(ClickLog(blocks, vocabularies, None if dataset == "criteo-days" else days or DAYS), dataset)
+
+
+def open_named_clicks(
+    dataset: ClickDataset,
+    path: str | None,
+    on_missing: OnMissing,
+    columns: ClickColumns,
+    days: int | None,
+    synthetic_records: int,
+) -> Source[NamedLog]:
+    """Read a log with named columns, or invent one."""
+    refuse_unknown(on_missing)
+    days = DAYS if days is None else days
+    if days < 1:
+        raise UserError(f"data.days is {days}: give at least 1 day")
+    invent = partial(named_clicks, columns, synthetic_records, days)
+    if dataset == "synthetic":
+        if path is not None:
+            raise UserError("synthetic data takes no data.path: leave it out, or set data.dataset to clicks")
+        return Source(invent(), "synthetic")
+    log = Path("data") / dataset if path is None else Path(path)
+    if path is None and not holds_parts(log):
+        wanted = "put the log there, or set data.path"
+        return stand_in(dataset, f"there is no log in {log}", wanted, on_missing, invent, "clicks")
+    return Source(read_clicks(log, columns, days), dataset)
 
 
 def _invented(records: int, vocabularies: Sequence[int], days: int, drift: float) -> ClickLog:

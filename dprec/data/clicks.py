@@ -10,13 +10,17 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dprec.data.batch import ClickBatch
+from dprec.data.batch import ClickBatch, PersonBatch
+from dprec.data.click_columns import FEWEST, ClickColumns
 from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_records import EvaluatedRecords, TrainingRecords
-from dprec.data.click_source import ClickDataset, open_clicks
+from dprec.data.click_source import ClickDataset, open_clicks, open_named_clicks
+from dprec.data.click_users import TrainingClickUsers
+from dprec.data.formats import AUTO
 from dprec.data.module import Law, SampledData, as_is
+from dprec.data.named_clicks import NamedLog
 from dprec.data.poisson import UserBatches
-from dprec.data.stand_in import OnMissing
+from dprec.data.stand_in import OnMissing, Source
 from dprec.data.stream import PeriodBatches
 from dprec.errors import UserError
 
@@ -25,14 +29,13 @@ VOCABULARIES = (
     *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
     *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
 )
-_FEWEST = 4  # buckets that a scaled-down feature keeps, if it has them
 
 
 @dataclass(frozen=True)
 class Loaded:
     """The log, and its records for training, validation and test: consecutive, in time order."""
 
-    log: ClickLog
+    log: ClickLog | NamedLog
     training: range
     validation: range
     test: range
@@ -41,24 +44,36 @@ class Loaded:
 
 
 class Clicks(SampledData):
-    """Click prediction on records in time order: the last days are held out. The unit of privacy is one record.
+    """Click prediction on records in time order: the last days are held out.
 
-    Values of the 26 categorical features are hashed into tables of declared sizes, so a value's bucket
-    depends only on that value.
+    The unit of privacy is one record, or, with a `user_column`, one person with all of their records. Values of
+    categorical features are hashed into tables of declared sizes, so a value's bucket depends only on that value.
 
     Args:
-        dataset: "criteo-kaggle" (one file of seven days), "criteo-days" (day_0, day_1, ...) or "synthetic".
-        path: the log, or its folder; `data/<dataset>` by default.
+        dataset: "clicks" (a log with named columns), "criteo-kaggle" (one file of seven days), "criteo-days" (day_0,
+            day_1, ...) or "synthetic".
+        path: the log, or its folder; `data/<dataset>` by default. "clicks" takes any format that histories come in.
+        label_column: the column of 0 and 1, or of true and false.
+        user_column: the column of people; each is then the unit of privacy.
+        time_column: the column of times; by default the rows are in time order.
+        categories: for each categorical column the rows that its values are hashed to, one of them for missing
+            values, or a file of public values, one a line, from which all other values are told apart as "others".
+        bags: the categorical columns that hold lists of values, and the most values of a record that count.
+        numbers: for each column of numbers `log`, which takes log(1 + n) of what is above 0, or public bounds, such as
+            quantiles in public data, between which a number is placed. A missing number is 0, the lowest place.
+        records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
+        format: of the log's files, such as csv or parquet; by default it is recognised.
+        where: a condition in SQL that says which rows to use.
         cache: folder for the converted log (156 bytes a record); beside the log by default.
         on_missing: what to do if the log is not found: an error, or invented clicks under another name.
-        vocabularies: buckets of each categorical feature, bucket 0 (missing) included; as published by default.
-        table_scale: multiplies all vocabularies, such as 0.1 for a small model.
+        vocabularies: buckets of each of Criteo's features, bucket 0 (missing) included; as published by default.
+        table_scale: multiplies all vocabularies, and rows in `categories`, such as 0.1 for a small model.
         days: cut a log that does not mark its days into this many equal parts; 7 by default.
         period_days: train period by period, in time order, each of this many days; on all days at once by default.
         period_passes: passes over each period before the next one; `trainer.max_epochs` counts passes over all periods.
         test_days: days held out at the end for the test.
         validation: also hold out the day before them.
-        batch_size: records in a step: expected with Poisson sampling, exact with shuffling.
+        batch_size: records, or people, in a step: expected with Poisson sampling, exact with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
         micro_batch: the most records of a micro-batch; changes speed and memory, not results.
@@ -71,12 +86,19 @@ class Clicks(SampledData):
     (6000, 'synthetic', 60, 6, 1000)
     """
 
-    unit = "record"
-
     def __init__(
         self,
         dataset: ClickDataset = "criteo-kaggle",
         path: str | None = None,
+        label_column: str = "clicked",
+        user_column: str | None = None,
+        time_column: str | None = None,
+        categories: dict[str, int | str] | None = None,
+        bags: dict[str, int] | None = None,
+        numbers: dict[str, str | list[float]] | None = None,
+        records_per_step: int | None = 32,
+        format: str = AUTO,
+        where: str | None = None,
         cache: str | None = None,
         on_missing: OnMissing = "error",
         vocabularies: list[int] | None = None,
@@ -96,6 +118,24 @@ class Clicks(SampledData):
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
+        self.unit = "record" if user_column is None else "user"
+        named = {"categories": categories, "bags": bags, "numbers": numbers}
+        self.columns: ClickColumns | None = None
+        if dataset == "clicks" or (dataset == "synthetic" and (categories or numbers)):
+            features = categories or {}, bags or {}, numbers or {}
+            self.columns = ClickColumns(label_column, user_column, time_column, *features, table_scale, format, where)
+        elif given := [name for name, value in {**named, "user_column": user_column}.items() if value]:
+            raise UserError(
+                f"data.{given[0]} is for logs with named columns: set data.dataset to clicks, or leave it out"
+            )
+        if records_per_step is not None and records_per_step < 1:
+            raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
+        if user_column is not None and period_days is not None:
+            raise UserError(
+                "data.period_days with data.user_column: a person may have records in several periods, whose steps "
+                "would add up: leave one of the two out"
+            )
+        self.records_per_step = records_per_step
         self.cache = cache
         self.on_missing = on_missing
         self.vocabularies = _scaled(VOCABULARIES if vocabularies is None else vocabularies, table_scale)
@@ -108,20 +148,12 @@ class Clicks(SampledData):
         self.synthetic_records = synthetic_records
         self.synthetic_drift = synthetic_drift
         self._loaded: Loaded | None = None
+        self._training: TrainingRecords | TrainingClickUsers | None = None
 
     def load(self) -> Loaded:
         """Open the log, convert it if necessary, and cut it; a second call returns the same result."""
         if self._loaded is None:
-            source = open_clicks(
-                self.dataset,
-                self.path,
-                self.cache,
-                self.on_missing,
-                self.vocabularies,
-                self.days,
-                self.synthetic_records,
-                self.synthetic_drift,
-            )
+            source = self._source()
             days = source.found.days
             last = len(days) - 1 - self.test_days  # the first day of the test
             first = last - self.validation
@@ -140,14 +172,32 @@ class Clicks(SampledData):
             )
         return self._loaded
 
+    def _source(self) -> Source[ClickLog] | Source[NamedLog]:
+        if self.columns is not None:
+            return open_named_clicks(
+                self.dataset, self.path, self.on_missing, self.columns, self.days, self.synthetic_records
+            )
+        return open_clicks(
+            self.dataset,
+            self.path,
+            self.cache,
+            self.on_missing,
+            self.vocabularies,
+            self.days,
+            self.synthetic_records,
+            self.synthetic_drift,
+        )
+
     @property
     def users(self) -> int:
-        """N, the number of records that training draws from."""
-        return len(self.load().training)
+        """N, the number of records, or of people, that training draws from."""
+        return len(self.load().training) if self.unit == "record" else len(self.training)
 
     @property
     def sizes(self) -> dict[str, Any]:
         """What a model needs to know about the data: the number of counts, and the buckets of each feature."""
+        if self.columns is not None:
+            return {"numbers": len(self.columns.numbers), "vocabularies": self.columns.sizes}
         return {"numbers": NUMBERS, "vocabularies": self.vocabularies}
 
     @property
@@ -159,12 +209,20 @@ class Clicks(SampledData):
                 f"the number of records of each of {len(sizes)} periods ({sizes[0]:,} to {sizes[-1]:,})",
                 "the moments that cut them and training from test",
             ]
-        return [f"the number of records ({self.users:,})", "the moments that cut training from test"]
+        return [f"the number of {self.unit}s ({self.users:,})", "the moments that cut training from test"]
 
     @property
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal: format, sizes and number of records, never their content."""
+        """A run may be resumed while this stays equal: format, sizes and number of records, never their content.
+
+        Where people are the unit, the number of records is private, and it is the number of people that counts.
+        """
         loaded = self.load()
+        if self.columns is not None:
+            size = [self.users] if self.unit == "user" else [len(loaded.log), loaded.training.stop]
+            cut = [self.days, self.test_days, self.validation, self.records_per_step]
+            named = [loaded.name, self.columns.facts, *cut, *size]
+            return hashlib.sha256(json.dumps(named).encode()).hexdigest()
         facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
         if self.period_days is not None:
             facts.append([period.start for period in self.periods(self.period_days)])
@@ -173,7 +231,7 @@ class Clicks(SampledData):
     @property
     def base_rate(self) -> float:
         """Share of clicks among the training records. Private data."""
-        return self.load().log.clicks(self.load().training) / self.users
+        return self.load().log.clicks(self.load().training) / len(self.load().training)
 
     def periods(self, days: int = 1) -> list[range]:
         """The training records of consecutive days, `days` at a time, in time order; the last period may be shorter."""
@@ -198,12 +256,24 @@ class Clicks(SampledData):
         return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
 
     @property
-    def training(self) -> TrainingRecords:
-        """The training records, numbered from 0."""
-        return TrainingRecords(self.load().log, self.load().training, self.micro_batch)
+    def training(self) -> TrainingRecords | TrainingClickUsers:
+        """The training records, or the people who have some, numbered from 0."""
+        if self._training is None:
+            log, records = self.load().log, self.load().training
+            self._training = (
+                TrainingRecords(log, records, self.micro_batch)
+                if self.unit == "record" or not isinstance(log, NamedLog)
+                else TrainingClickUsers(
+                    log, records, self.records_per_step, self.micro_batch, self.sampling_seed, self._step
+                )
+            )
+        return self._training
 
-    def train_dataloader(self) -> DataLoader[list[ClickBatch]]:
-        """One logical batch a step: the micro-batches of the records drawn, an empty list for an empty draw."""
+    def _step(self) -> int:
+        return self.batches.step
+
+    def train_dataloader(self) -> DataLoader[list[ClickBatch]] | DataLoader[list[PersonBatch]]:
+        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
         return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:
@@ -227,4 +297,4 @@ def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
         )
     if not scale > 0:
         raise UserError(f"data.table_scale is {scale}: give a positive number")
-    return tuple(max(min(size, _FEWEST), round(size * scale)) for size in vocabularies)
+    return tuple(max(min(size, FEWEST), round(size * scale)) for size in vocabularies)

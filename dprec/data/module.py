@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pytorch_lightning as pl
 
@@ -29,7 +29,7 @@ class SampledData(pl.LightningDataModule):
     Another data module can be used without this base class if it has the same properties.
     """
 
-    unit: ClassVar[str]  # what privacy protects and training draws as a whole: user or record
+    unit: str  # what privacy protects and training draws as a whole: user or record
 
     def __init__(self, batch_size: int | None, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.batch import ClickBatch
+from dprec.data.batch import ClickBatch, PersonBatch
 from dprec.metrics.clicks import ClickMetrics
 from dprec.models.learner import Learner, refuse_unless
 from dprec.models.tables import new_table
@@ -40,8 +40,13 @@ class ClickModel(Learner):
     def logits(self, batch: ClickBatch) -> Tensor:
         """Return the log-odds of a click (B,); entry i depends only on record i."""
 
-    def losses(self, batch: ClickBatch) -> Tensor:
-        """Return each record's cross-entropy between its click and its logit."""
+    def losses(self, batch: ClickBatch | PersonBatch) -> Tensor:
+        """Return each record's cross-entropy between its click and its logit; of people, the mean of their records'."""
+        if isinstance(batch, PersonBatch):
+            return batch.mean(self._cross_entropy(batch.records))
+        return self._cross_entropy(batch)
+
+    def _cross_entropy(self, batch: ClickBatch) -> Tensor:
         return F.binary_cross_entropy_with_logits(self.logits(batch), batch.clicked, reduction="none")
 
     def forward(self, batch: ClickBatch) -> Tensor:

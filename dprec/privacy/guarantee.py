@@ -30,7 +30,7 @@ UNITS = {
     "user": Unit(
         present="adding or removing one user's whole history",
         replaced="replacing one user's whole history by an empty one, which adds nothing to any step",
-        not_covered="logged losses, metrics on the users' held-out items",
+        not_covered="logged losses, metrics on the users' held-out items or records",
     ),
     "record": Unit(
         present="adding or removing one record",

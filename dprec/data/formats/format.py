@@ -40,6 +40,7 @@ class Wanted:
     given: Mapping[str, str | None]
     where: str | None = None
     columns: dict[str, str] = field(default_factory=dict)  # the columns of the first part, and so of all
+    lists_are_events: bool = True  # a row's list is as many events; else it is one value
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         """The columns of a part, which must be those of the parts before it."""

@@ -40,12 +40,18 @@ class NamedFormat(Format):
             where = Condition.read(wanted.where, part, names, lambda: self.types(path))
         needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
         with one_line(part):
-            return table_of(self.scan(path, needed).select(needed), part, columns, where)
+            return table_of(self.scan(path, needed).select(needed), part, columns, where, wanted.lists_are_events)
 
 
-def table_of(frame: pl.LazyFrame, part: Path, columns: Mapping[str, str], where: Condition | None) -> Table:
+def table_of(
+    frame: pl.LazyFrame,
+    part: Path,
+    columns: Mapping[str, str],
+    where: Condition | None,
+    lists_are_events: bool = True,
+) -> Table:
     """A table from a frame and the columns of its roles."""
-    lists = _lists(frame.collect_schema(), columns, part)
+    lists = _lists(frame.collect_schema(), columns, part) if lists_are_events else []
 
     def events(batch: pl.DataFrame) -> pl.DataFrame:
         chosen = batch.select("row", *(pl.col(name).alias(role) for role, name in columns.items()))

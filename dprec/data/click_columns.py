@@ -1,0 +1,200 @@
+"""Which columns of a click log are read, and how: all of it comes from the recipe, nothing from the data."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dprec.data.formats import AUTO
+from dprec.data.formats.format import Wanted
+from dprec.data.ids import normal_texts
+from dprec.errors import UserError
+
+FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
+LOG = "log"
+OF_COUNTS = 10.0  # what models divide the logarithms of counts by
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A public list of values: the n-th has id n, a missing value 0, and all others share the last id."""
+
+    values: tuple[str, ...]
+
+    @classmethod
+    def read(cls, file: str, column: str) -> Vocabulary:
+        try:
+            lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.categories.{column} names the file {file}, which cannot be read: {error}") from None
+        values = [value for value in normal_texts(lines) if value is not None]
+        if not values or len(set(values)) < len(values):
+            problem = "names a value twice" if values else "names no value"
+            raise UserError(f"{file} {problem}: give the values of '{column}' one a line, each once")
+        return cls(tuple(values))
+
+    @property
+    def size(self) -> int:
+        return len(self.values) + 2
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {value: place for place, value in enumerate(self.values, start=1)}
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of values, or of lists of values: hashed into rows of a table, or found in a public list."""
+
+    column: str
+    rows: int
+    vocabulary: Vocabulary | None
+    bag: int | None  # of a list, the first so many ids count; None: one value in each record
+
+    @property
+    def slots(self) -> int:
+        return 1 if self.bag is None else self.bag
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers: taken as counts, whose logarithm models take, or placed between public bounds."""
+
+    column: str
+    bounds: tuple[float, ...] | None
+
+    def as_counts(self, values: np.ndarray) -> np.ndarray:
+        """Numbers in the form of counts; a missing one, NaN here, is 0.
+
+        >>> Number("age", (18, 30, 60)).as_counts(np.array([10, 30, 45, np.nan])).round(2).tolist()
+        [27.03, 785.77, 4159.26, 0.0]
+
+        Models take the logarithm of a count and divide it: of these, they get 1/3, 2/3, 5/6 and 0.
+        """
+        missing = ~np.isfinite(values)
+        if self.bounds is not None:
+            places = np.arange(1, len(self.bounds) + 1) / len(self.bounds)
+            values = np.expm1(OF_COUNTS * np.interp(values, self.bounds, places))
+        return np.where(missing, 0.0, values)
+
+
+class ClickColumns:
+    """The columns of a log that a recipe names.
+
+    >>> columns = ClickColumns("clicked", "user_id", None, {"ad_id": 1000, "tags": 50}, {"tags": 3}, {"price": "log"})
+    >>> columns.sizes, columns.slots, columns.bag
+    ((1000, 50), 4, 3)
+    """
+
+    def __init__(
+        self,
+        label: str,
+        user: str | None,
+        time: str | None,
+        categories: Mapping[str, int | str],
+        bags: Mapping[str, int],
+        numbers: Mapping[str, Any],
+        scale: float = 1.0,
+        format: str = AUTO,
+        where: str | None = None,
+    ) -> None:
+        self.label, self.user, self.time = label, user, time
+        self.format, self.where = format, where
+        if not categories and not numbers:
+            raise UserError("data.categories and data.numbers are empty: name at least one column of the log")
+        unknown = next((name for name in bags if name not in categories), None)
+        if unknown is not None:
+            raise UserError(f"data.bags names '{unknown}', which is not in data.categories: enter its rows there")
+        self.categories = [_category(name, value, bags.get(name), scale) for name, value in categories.items()]
+        self.numbers = [_number(name, value) for name, value in numbers.items()]
+        if label in categories or label in numbers:
+            raise UserError(f"'{label}' is what is predicted (data.label_column): take it out of the features")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The ids of each categorical column."""
+        return tuple(category.rows for category in self.categories)
+
+    @property
+    def slots(self) -> int:
+        """Places for ids in a record."""
+        return sum(category.slots for category in self.categories)
+
+    @property
+    def bag(self) -> int:
+        """The most ids of one column in a record."""
+        return max((category.slots for category in self.categories), default=1)
+
+    @property
+    def facts(self) -> list[Any]:
+        """What makes it the same reading, in plain values; of vocabularies a hash."""
+        listed = [
+            hashlib.sha256("\n".join(one.vocabulary.values).encode()).hexdigest() if one.vocabulary else None
+            for one in self.categories
+        ]
+        columns = [[one.column, one.rows, one.bag] for one in self.categories]
+        return [self.label, self.user, self.time, self.where, columns, listed, [vars(one) for one in self.numbers]]
+
+    def wanted(self) -> WantedColumns:
+        roles: dict[str, str | None] = {"label": self.label, "user": self.user, "time": self.time}
+        roles |= {role(number): number.column for number in self.numbers}
+        roles |= {role(category): category.column for category in self.categories}
+        return WantedColumns(roles, self.where, lists_are_events=False)
+
+
+class WantedColumns(Wanted):
+    """The columns of a click log, none of which is guessed."""
+
+    def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
+        self.columns = {role: name for role, name in self.given.items() if name is not None}
+        for name in self.columns.values():
+            if name not in names:
+                raise UserError(f"{part} has no column '{name}': its columns are {', '.join(names)}")
+        return self.columns
+
+    @property
+    def by_row(self) -> bool:
+        return self.given["time"] is None
+
+    def refuse_columns(self, part: Path, kind: str) -> None:
+        raise UserError(f"{part} ({kind}) has no named columns: write the click log with a header, such as CSV")
+
+
+def role(feature: Category | Number) -> str:
+    """The name of a feature's column in a batch; one column may have several roles."""
+    return f"{type(feature).__name__} {feature.column}"
+
+
+def _category(column: str, value: int | str, bag: int | None, scale: float) -> Category:
+    if bag is not None and not 1 <= bag <= 1000:
+        raise UserError(f"data.bags.{column} is {bag}: give the most ids of a record that count, from 1 to 1,000")
+    if isinstance(value, str):
+        vocabulary = Vocabulary.read(value, column)
+        return Category(column, vocabulary.size, vocabulary, bag)
+    if isinstance(value, bool) or not 2 <= value < 2**31:
+        raise UserError(
+            f"data.categories.{column} is {value}: give the rows that its values are hashed to, from 2 on, one of "
+            "them for missing values, or a file of public values"
+        )
+    return Category(column, max(min(value, FEWEST), round(value * scale)), None, bag)
+
+
+def _number(column: str, value: Any) -> Number:
+    if value == LOG:
+        return Number(column, None)
+    bounds = value if isinstance(value, (list, tuple)) else ()
+    plain = all(isinstance(one, (int, float)) and math.isfinite(one) for one in bounds)
+    if len(bounds) < 2 or not plain or any(low >= high for low, high in pairwise(bounds)):
+        raise UserError(
+            f"data.numbers.{column} is {value}: give log, or two and more public bounds, ascending, such as its "
+            "quantiles in public data"
+        )
+    return Number(column, tuple(map(float, bounds)))

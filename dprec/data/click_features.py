@@ -1,0 +1,111 @@
+"""From the columns of a batch of rows to numbers: labels, counts and ids. Each value is read by itself."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from dprec.data.click_columns import Category, Number, Vocabulary
+from dprec.data.ids import normal
+from dprec.errors import UserError
+
+_CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}
+_OF_TEXT = r'^[\s"\']+|[\s"\']+$'  # around an id of a list that is written as text
+
+
+def labels(column: pl.Series, rows: np.ndarray, part: Path, name: str) -> np.ndarray:
+    """(n,) uint8 of 0, 1, true and false; `rows` are the rows' numbers in the part, from 0."""
+    if column.dtype.is_nested():
+        raise UserError(f"{part}: column '{name}' holds {column.dtype}: set data.label_column to one of 0 and 1")
+    text = _normal(column).str.to_lowercase()
+    read = text.replace_strict(_CLICKED, default=None, return_dtype=pl.Int8)
+    _refuse(
+        read.is_null(), column, rows, part, name, "want 0 or 1, or true or false; set data.label_column, or mend it"
+    )
+    return read.to_numpy().astype(np.uint8)
+
+
+def counts(column: pl.Series, rows: np.ndarray, part: Path, number: Number) -> np.ndarray:
+    """(n,) float32 in the form of counts; missing values are 0."""
+    wanted = "want a number or nothing; mend it, or read the column as a category"
+    if column.dtype.is_nested() or column.dtype.is_temporal():
+        raise UserError(f"{part}: column '{number.column}' holds {column.dtype}: {wanted}")
+    if column.dtype == pl.String:
+        text = _normal(column)
+        values = text.cast(pl.Float64, strict=False)
+        _refuse(values.is_null() & text.is_not_null(), column, rows, part, number.column, wanted)
+    else:
+        values = column.cast(pl.Float64)
+    found = number.as_counts(values.fill_null(np.nan).to_numpy())
+    return np.clip(found, -np.float64(3e38), 3e38).astype(np.float32)
+
+
+def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
+    """(n, slots) uint32: what `bucket_ids` makes an id of; 0 is a missing value, or no value in a bag."""
+    if category.bag is None:
+        if column.dtype.is_nested():
+            raise UserError(
+                f"{part}: column '{category.column}' holds {column.dtype}: set data.bags.{category.column} to the "
+                "most ids of a record that count"
+            )
+        return _codes(column, category.vocabulary)[:, None]
+    if column.dtype == pl.String:
+        column = _split(column)
+    if isinstance(column.dtype, pl.Array):
+        column = column.arr.to_list()
+    if not isinstance(column.dtype, pl.List) or column.dtype.inner.is_nested():
+        raise UserError(
+            f"{part}: column '{category.column}' holds {column.dtype}, and data.bags says it holds lists: give lists, "
+            "text such as a|b, or take it out of data.bags"
+        )
+    bag = column.list.drop_nulls().list.head(category.bag)
+    lengths = bag.list.len().fill_null(0).to_numpy()
+    ids = np.zeros((len(bag), category.bag), dtype=np.uint32)
+    flat = bag.filter(pl.Series(lengths > 0)).explode()
+    ids[np.arange(category.bag) < lengths[:, None]] = _codes(flat, category.vocabulary)
+    return ids
+
+
+def hash_of(value: str) -> int:
+    """A hash from 1 to 2^32 - 1, the same on every machine.
+
+    >>> hash_of("ann") == hash_of("ann") != hash_of("bob")
+    True
+    """
+    return max(1, int.from_bytes(blake2b(value.encode(), digest_size=4).digest(), "little"))
+
+
+def _codes(column: pl.Series, vocabulary: Vocabulary | None) -> np.ndarray:
+    raw = column.cast(pl.String).rename("raw").to_frame()
+    read = raw.unique().with_columns(value=normal(pl.col("raw"))).drop_nulls()
+    if vocabulary is None:
+        found = [hash_of(value) for value in read["value"]]
+    else:
+        others = len(vocabulary.values) + 1
+        found = [vocabulary.ids.get(value, others) for value in read["value"]]
+    known = read.select("raw", code=pl.Series(found, dtype=pl.UInt32))
+    return raw.join(known, on="raw", how="left", maintain_order="left")["code"].fill_null(0).to_numpy()
+
+
+def _split(column: pl.Series) -> pl.Series:
+    """Lists that are written as text: `["a", "b"]` or `a|b`."""
+    inside = column.str.strip_chars().str.strip_chars_start("[").str.strip_chars_end("]")
+    listed = column.str.contains(r"^\s*\[").fill_null(False)
+    parts = pl.DataFrame({"text": inside, "listed": listed}).select(
+        pl.when("listed").then(pl.col("text").str.split(",")).otherwise(pl.col("text").str.split("|"))
+    )
+    return parts.to_series().list.eval(normal(pl.element().str.replace_all(_OF_TEXT, "")))
+
+
+def _normal(column: pl.Series) -> pl.Series:
+    return column.to_frame("it").select(normal(pl.col("it"))).to_series()
+
+
+def _refuse(wrong: pl.Series, column: pl.Series, rows: np.ndarray, part: Path, name: str, wanted: str) -> None:
+    if wrong.any():
+        place = wrong.arg_max() or 0
+        shown = str(column[place])[:40]
+        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is '{shown}': {wanted}")

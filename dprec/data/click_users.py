@@ -1,0 +1,84 @@
+"""The people of a click log: which records are whose, and the micro-batches of drawn people."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from dprec.data.batch import PersonBatch
+from dprec.data.named_clicks import NamedLog
+from dprec.data.packing import pack
+from dprec.errors import UserError
+
+_STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed
+
+
+class TrainingClickUsers(Dataset):
+    """All people with a training record, numbered by their first, served a logical batch at a time.
+
+    Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
+    function of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and
+    nobody else's records change its law. The key comes from the operating system, or from `seed`. `step` tells which
+    step it is.
+    """
+
+    def __init__(
+        self,
+        log: NamedLog,
+        records: range,
+        most: int | None,
+        micro_batch: int,
+        seed: int | None,
+        step: Callable[[], int],
+    ) -> None:
+        if micro_batch < 1:
+            raise UserError(f"data.micro_batch is {micro_batch}: give a micro-batch at least 1 record")
+        assert log.users is not None
+        self.log, self.micro_batch, self.most, self._step = log, micro_batch, most, step
+        self.offsets, self.records = _grouped(log.users[records.start : records.stop])
+        self.records += records.start
+        self._key = (
+            [secrets.randbits(64), secrets.randbits(64)]
+            if seed is None
+            else np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(2, np.uint64)
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, user: int) -> list[PersonBatch]:
+        return self.__getitems__([user])
+
+    def __getitems__(self, users: Sequence[int]) -> list[PersonBatch]:
+        """The micro-batches of one step: a partition of `users`; none for an empty draw."""
+        step = self._step()
+        own = [self._drawn(user, step) for user in users]
+        lengths = np.array([len(records) for records in own], dtype=np.int64)
+        return [self._batch([own[place] for place in group]) for group in pack(lengths, self.micro_batch)]
+
+    def _drawn(self, user: int, step: int) -> np.ndarray:
+        records = self.records[self.offsets[user] : self.offsets[user + 1]]
+        if self.most is None or len(records) <= self.most:
+            return records
+        rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, user, step]))
+        return records[np.sort(rng.choice(len(records), self.most, replace=False, shuffle=False))]
+
+    def _batch(self, own: Sequence[np.ndarray]) -> PersonBatch:
+        lengths = np.array([len(records) for records in own])
+        present = np.arange(lengths.max()) < lengths[:, None]  # (B, R)
+        return PersonBatch.padded(self.log.read(np.concatenate(own)), present)
+
+
+def _grouped(users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each person's records start, and the records, one person after the other.
+
+    >>> [part.tolist() for part in _grouped(np.array([8, 3, 8]))]
+    [[0, 2, 3], [0, 2, 1]]
+    """
+    _, first, which, lengths = np.unique(users, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first)  # people by their first record
+    records = np.argsort(first[which], kind="stable")
+    return np.concatenate([[0], np.cumsum(lengths[order])]), records

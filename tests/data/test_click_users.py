@@ -1,0 +1,107 @@
+"""People of a click log: all of a person's records are one row, and of many records each step draws some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from dprec.data import Clicks
+from dprec.data.batch import PersonBatch
+from tests.data.test_named_clicks import FRAME, of
+
+LENGTHS = [1, 5, 3, 1, 4]
+
+
+def people(folder: Path, lengths: list[int] = LENGTHS, **options: Any) -> Clicks:
+    """Person u has so many records, whose prices are 10 u, 10 u + 1 and so on; half of the log is the test."""
+    pairs = [(f"u{u}", 10.0 * u + n) for u, length in enumerate(lengths) for n in range(length)]
+    rows = [pairs[n] for n in np.random.default_rng(0).permutation(len(pairs))] * 2
+    frame = pl.DataFrame({"user": [u for u, _ in rows], "price": [p for _, p in rows], "clicked": [0, 1] * len(pairs)})
+    usual = {"categories": {}, "numbers": {"price": "log"}, "days": 2, "user_column": "user", "batch_size": 2}
+    return of(frame, folder, **{**usual, **options})
+
+
+def held(batches: list[PersonBatch]) -> list[list[int]]:
+    """The prices of each person's row, in ascending order."""
+    return [
+        sorted(batch.numbers[row, batch.present[row], 0].int().tolist())
+        for batch in batches
+        for row in range(len(batch))
+    ]
+
+
+def test_a_row_has_all_training_records_of_a_person(tmp_path: Path) -> None:
+    data = people(tmp_path)
+    assert (data.unit, data.users, data.batches.unit, data.batches.rate) == ("user", 5, "user", 2 / 5)
+    batches = data.training.__getitems__(range(5))
+    assert sorted(held(batches)) == [[10 * u + n for n in range(length)] for u, length in enumerate(LENGTHS)]
+    assert all((batch.categories[~batch.present] == -1).all() for batch in batches)
+    assert data.assumptions[0] == "the number of users (5)"
+    assert data.training.__getitems__([]) == []
+    assert sum(map(len, data.test_dataloader())) == sum(LENGTHS)  # records, not people
+
+
+@pytest.mark.parametrize("micro_batch", [1, 6, 100])
+def test_micro_batches_keep_to_their_size_and_change_nothing(micro_batch: int, tmp_path: Path) -> None:
+    batches = people(tmp_path, micro_batch=micro_batch).training.__getitems__(range(5))
+    assert sorted(held(batches)) == sorted(held(people(tmp_path).training.__getitems__(range(5))))
+    assert all(len(batch) == 1 or batch.clicked.numel() <= micro_batch for batch in batches)
+
+
+def test_a_step_has_at_most_so_many_records_of_a_person_and_every_set_is_as_likely(tmp_path: Path) -> None:
+    data = people(tmp_path, records_per_step=2)
+    drawn: Counter[tuple[int, ...]] = Counter()
+    for step in range(3000):
+        data.batches.step = step
+        rows = held(data.training.__getitems__([0, 1, 2, 3, 4]))
+        assert sorted(map(len, rows)) == [1, 1, 2, 2, 2]
+        drawn.update(tuple(row) for row in rows if row[0] // 10 == 1)
+    sets = list(combinations(range(10, 15), 2))
+    assert set(drawn) == set(sets)
+    # Each of ten sets is drawn 300 times; six standard deviations are 99.
+    assert all(abs(drawn[one] - 300) < 99 for one in sets)
+
+
+def test_whose_records_are_drawn_hangs_on_nobody_else(tmp_path: Path) -> None:
+    data = people(tmp_path, records_per_step=2, sampling_seed=4)
+    for step in range(20):
+        data.batches.step = step
+        together = data.training.__getitems__(range(5))
+        alone = [data.training[user][0] for user in range(5)]
+        assert sorted(held(together)) == sorted(held(alone))
+    again = people(tmp_path, records_per_step=2, sampling_seed=4)
+    again.batches.step = data.batches.step
+    assert held(again.training.__getitems__(range(5))) == held(together)
+
+
+def test_unseeded_draws_differ_between_runs(tmp_path: Path) -> None:
+    runs = [people(tmp_path, [40], records_per_step=20, batch_size=1).training for _ in range(2)]
+    assert held(runs[0][0]) != held(runs[1][0])
+
+
+def test_a_batch_of_some_is_what_they_are_alone(tmp_path: Path) -> None:
+    (batch,) = people(tmp_path).training.__getitems__(range(5))
+    for place in range(5):
+        own = batch.select([place])
+        assert own.clicked.shape[1] == int(batch.present[place].sum())
+        assert own.present.all()
+    assert torch.equal(batch.select([4, 0]).numbers[0], batch.numbers[4][: int(batch.present[[4, 0]].sum(1).max())])
+
+
+def test_the_fingerprint_tells_nothing_of_how_many_records_there_are(tmp_path: Path) -> None:
+    assert people(tmp_path, [1, 5, 3]).fingerprint == people(tmp_path, [2, 2, 2]).fingerprint
+    assert people(tmp_path, [1, 5, 3]).fingerprint != people(tmp_path, [1, 5, 3, 1]).fingerprint
+
+
+def test_spellings_of_an_id_are_one_person_and_nobody_is_none(tmp_path: Path) -> None:
+    spelled = ["7", " 7", "7.0", "NULL", "8", None, "8 ", "7", "8", "7"] * 2
+    data = of(FRAME.with_columns(user_id=pl.Series(spelled)), tmp_path, user_column="user_id", days=2)
+    assert data.users == 2
+    assert len(data.load().log) == 16
