@@ -62,7 +62,7 @@ def test_a_person_changes_the_choice_in_their_own_rows_and_the_sum_within_the_bo
 
 
 def search(model: str, strategies: str) -> None:
-    @settings(max_examples=6, deadline=None)
+    @settings(max_examples=2, deadline=None)
     @given(
         lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
         seed=st.integers(0, 10_000),
@@ -71,7 +71,7 @@ def search(model: str, strategies: str) -> None:
         mode=st.sampled_from(["auto-v", "auto-s", "flat"]),
     )
     @example(lengths=[9, 4, 1], seed=0, cut=3, loud=1.0, mode="auto-v")
-    @example(lengths=[40, 1, 1, 2], seed=1, cut=2, loud=30.0, mode="flat")
+    @example(lengths=[9, 4, 1], seed=2770, cut=3, loud=30.0, mode="flat")  # one of three has no gradient
     def of(lengths: list[int], seed: int, cut: int, loud: float, mode: Any) -> None:
         _compare(model, strategies, people(lengths, seed), cut, loud, mode)
 
