@@ -75,7 +75,7 @@ class Number:
         """Numbers in the form of counts; a missing one, NaN here, is 0.
 
         >>> Number("age", (18, 30, 60)).as_counts(np.array([10, 30, 45, np.nan])).round(2).tolist()
-        [27.03, 785.77, 4159.26, 0.0]
+        [27.03, 784.77, 4159.26, 0.0]
 
         Models take the logarithm of a count and divide it: of these, they get 1/3, 2/3, 5/6 and 0.
         """

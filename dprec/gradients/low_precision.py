@@ -31,7 +31,7 @@ class OwnPrecision:
     """Refuses tensors of less than float32 on the way of a gradient, unless parameters or an autocast around are so.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
-    >>> OwnPrecision({"weight": weight}).refuse([weight.bfloat16()])
+    >>> OwnPrecision({"weight": weight}).refuse([weight.bfloat16()])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     dprec.errors.UncoveredUse: losses(batch) computes in bfloat16 by itself: ...
     """

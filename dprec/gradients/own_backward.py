@@ -19,7 +19,7 @@ def no_own_backward(parameters: Mapping[str, Tensor]) -> Iterator[None]:
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(2))
-    >>> with no_own_backward({"weight": weight}):
+    >>> with no_own_backward({"weight": weight}):  # doctest: +ELLIPSIS
     ...     torch.autograd.backward(weight.sum())
     Traceback (most recent call last):
     dprec.errors.UncoveredUse: losses(batch) takes a backward pass by itself, ...
