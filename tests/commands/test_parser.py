@@ -128,9 +128,9 @@ def test_print_config_prints_a_recipe(recipe: Path, capsys: pytest.CaptureFixtur
 
 def test_the_list_of_commands_names_every_command_and_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     commands = {file.stem for file in (ROOT / "dprec").glob("*.py") if "__main__" in file.read_text()} - {"__main__"}
-    assert set(re.findall(r"^  (\w+) [A-Z]", usage.COMMANDS, re.M)) == commands
-    (recipe,) = re.findall(r"recipes/\S+", usage.COMMANDS)
-    assert (ROOT / recipe).exists()
+    assert set(re.findall(r"^  (\w+) [ A-Z]", usage.COMMANDS, re.M)) == commands
+    (recipe,) = re.findall(r"dprec fit (\w+)$", usage.COMMANDS, re.M)
+    assert (ROOT / "recipes" / f"{recipe}.yaml").exists()
     assert listed([]) == 2
     assert listed(["--help"]) == 0
     assert capsys.readouterr().out == 2 * usage.COMMANDS

@@ -107,6 +107,7 @@ class Backend:
 class OnPretend(torch.Tensor):
     """A tensor on the device. `inner` has its numbers."""
 
+    __module__ = "torch"  # as those of any device, so that nobody takes the counts below for a model's state
     inner: torch.Tensor
 
     @staticmethod
@@ -148,6 +149,9 @@ class OnPretend(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
+
+
+torch.OnPretend = OnPretend  # type: ignore[attr-defined]  # where pickle looks for it
 
 
 def counted(work: Callable[[], Any]) -> Count:
