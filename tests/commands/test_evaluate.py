@@ -84,9 +84,10 @@ def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest
 
 
 def test_a_sample_of_users_says_that_it_is_one(
-    trained: Path, recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its means lie within a few standard errors of those of all users, and both tables say who was ranked."""
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal breaks a table's heads
     all_users = evaluated(capsys, str(trained))
     assert "standard_errors" not in all_users
     some = evaluated(capsys, str(trained), "--data.metrics_users", "40")
