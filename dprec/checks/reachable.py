@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dprec.sparsity.rows.pay_first import PayFirst
+from dprec_kernels.workspace import Workspace
 
 Generator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -78,7 +79,7 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
 def _outside() -> tuple[type, ...]:
     """Return the kinds of things that hold the whole run, or that only write down what happens."""
     lightning = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
-    return (PayFirst, OfTheRun, logging.Logger, logging.Handler, *([] if lightning is None else [lightning]))
+    return (PayFirst, OfTheRun, Workspace, logging.Logger, logging.Handler, *([] if lightning is None else [lightning]))
 
 
 def _parts(name: str, value: Any) -> tuple[bool, list[tuple[str, Any]]]:

@@ -145,7 +145,7 @@ def refuse_changed(before: State, after: State) -> None:
 
 def changed(before: State, after: State) -> str | None:
     """Return by which name something has changed between two states, if anything has."""
-    names = (n for n in after.keys() | before.keys() if n not in before or n not in after or before[n] != after[n])
+    names = (n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n])
     return next(names, None)
 
 

@@ -253,14 +253,15 @@ def _clip(
     norm = squared.sqrt()
     scale = clipping.scale(norm, rounded)
     left_out = [user for user, lost in enumerate((scale == 0).tolist()) if lost]  # the one wait for the device
+    broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
     scales = {scale.dtype: scale}
     for name, uses in rest.items():
         out = sums[name]
         dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
         weight = scales.setdefault(dtype, scale.to(dtype))
         for use in uses:
-            if left_out:  # all whose gradient is not finite are among them
-                use.forget(~(norm < LARGEST))
+            if broken is not None:
+                use.forget(broken)
             if isinstance(out, RowSum):
                 out.add(use, weight)
             else:

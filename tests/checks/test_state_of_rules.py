@@ -37,13 +37,15 @@ MEANS = {"mean": torch.zeros(3)}
 
 @pytest.fixture(params=[False, True], ids=["keeps nothing", "keeps a mean"])
 def keeps(request: Any) -> Iterator[bool]:
+    keeps: bool = request.param
+
     @rule(scaled)
     def of_scaled(tape: Any, operation: Any, args: Any, kwargs: Any) -> Any:
-        if request.param:
+        if keeps:
             MEANS["mean"] += args[0].detach().flatten(0, -2).mean(0)
         return RULES[torch.mul].run(tape, torch.mul, args, kwargs)
 
-    yield request.param
+    yield keeps
     del RULES[scaled]
 
 

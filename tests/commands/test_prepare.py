@@ -28,10 +28,16 @@ def messy(here: Path) -> Path:
     return here / "log.csv"
 
 
+def assert_said(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
+    said = " ".join(capsys.readouterr().out.split())
+    for line in lines:
+        assert line in said, line
+
+
 def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(["log.csv", "--out", "home"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for line in (
+    assert_said(
+        capsys,
         "rows read │ 6",
         "events │ 4",
         "users │ 2",
@@ -45,8 +51,7 @@ def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.C
         "2020-01-02 to 2020-01-06",
         "prepared in home",
         "python -m dprec.fit RECIPE --data.path home",
-    ):
-        assert line in said, line
+    )
     assert prepare(["log.csv", "--out", "home", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["folder"], facts["rows"], facts["events"], facts["duplicate_events"]) == ("home", 6, 4, 1)
@@ -73,16 +78,15 @@ def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.Cap
     (here / "log.csv").write_text("user,item,time\n" + "".join(rows))
     args = [str(recipe), "--data.path", "log.csv", "--trainer.max_steps", "1", "--data.batch_size", "10"]
     assert fit([*args, "--data.min_events", "2", "--out", "run"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for line in (
+    assert_said(
+        capsys,
         "rows read │ 185",
         "events │ 184",
         "users │ 32",
         "items │ 9",
         "events used │ 181",
         "users tested │ 30",
-    ):
-        assert line in said, line
+    )
     facts = json.loads((here / "run/logs/data.json").read_text())
     expected = {
         "rows": 185,

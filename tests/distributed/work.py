@@ -44,6 +44,7 @@ def clicks() -> Clicks:
 SMALL: dict[str, Any] = {"dim": 8, "blocks": 1, "feedforward": 8, "dropout": 0.0}
 RECURRENT: dict[str, Any] = {"dim": 8, "dropout": 0.0}
 SPECTRAL: dict[str, Any] = {"rank": 4, "top": 8, "blocks": 1, "feedforward": 8, "dropout": 0.0}
+CLICKS: dict[str, Any] = {"hidden": [8], "weight_decay": 0.0}
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0}
 FLAT: dict[str, Any] = {"clipping": "flat", "max_norm": 1.0}
 
@@ -55,19 +56,19 @@ RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, An
     "AdaFEST": (
         clicks,
         PCTR,
-        {"hidden": [8], "weight_decay": 0.0},
+        CLICKS,
         SEEDS | FLAT | {"sparsity": AdaFEST(threshold=2.0)},
     ),
     "FEST": (
         clicks,
         PCTR,
-        {"hidden": [8], "weight_decay": 0.0},
+        CLICKS,
         {"epsilon": 8} | SEEDS | FLAT | {"sparsity": FEST(keep=30)},
     ),
     "Exponential": (
         clicks,
         PCTR,
-        {"hidden": [8], "weight_decay": 0.0},
+        CLICKS,
         SEEDS | FLAT | {"sparsity": ExponentialSelection(keep=30)},
     ),
     "LazyDP": (

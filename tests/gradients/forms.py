@@ -64,6 +64,8 @@ def causal() -> Tensor:
 
 
 class Product(torch.autograd.Function):
+    """A function on a weight, which no torch function sees."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -72,7 +74,8 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        return gradient @ weight.T, x.flatten(0, 1).T @ gradient.flatten(0, 1)
+        gradient = gradient.to(weight.dtype)
+        return gradient @ weight.T, x.to(weight.dtype).flatten(0, -2).T @ gradient.flatten(0, -2)
 
 
 def experts(m: Any, x: Tensor, ids: Tensor) -> Tensor:

@@ -18,23 +18,9 @@ from dprec.gradients.clipping import Clipping
 from dprec.models.optimizers import SGD
 from dprec.sparsity import AdaFEST, LazyDP
 from tests.adding import add_clipped
+from tests.gradients.forms import Product
 
 USERS, LENGTH, ITEMS, DIM = 6, 5, 11, 4
-
-
-class Product(torch.autograd.Function):
-    """A function on a weight, which no torch function sees."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        gradient = gradient.to(weight.dtype)
-        return gradient @ weight.T, x.to(weight.dtype).flatten(0, -2).T @ gradient.flatten(0, -2)
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

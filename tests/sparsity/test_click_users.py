@@ -14,13 +14,11 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from dprec.data.batch import ClickBatch, PersonBatch
 from dprec.models import DLRM, PCTR, Logistic
-from dprec.sparsity import AdaFEST
 from tests.sparsity import test_neighbours as neighbours
-from tests.sparsity.test_neighbours import BOUND, World
+from tests.sparsity.test_neighbours import World
 
 SIZES, NUMBERS, BAG = (9, 4), 2, 3
 MODELS: dict[str, Callable[[], Any]] = {
@@ -82,39 +80,11 @@ def _compare(model: str, strategies: str, users: PersonBatch, cut: int, loud: fl
     def world(batch: PersonBatch) -> World:
         return ClickWorld(model, strategies, batch, cut, loud, mode)
 
-    everybody = world(users)
-    whole = everybody.step()
-    for user in range(len(users)):
-        other, alone = (
-            world(users.select([one for one in range(len(users)) if one != user])),
-            world(users.select([user])),
-        )
-        if len(everybody.counts):
-            moved = (everybody.counts - other.counts).abs()
-            assert float(moved.norm()) <= 1 + 1e-9
-            assert _most(moved[alone.counts == 0]) < 1e-12
-        for one in (other, alone):
-            if len(everybody.counts):  # the next choice is among the same rows
-                one.rules.strategies[0].load_state_dict(everybody.rules.strategies[0].state_dict())
-            one.step()
-        if len(everybody.looked):
-            chosen = everybody.rules.strategies[-1]
-            moved = (everybody.looked - other.looked).abs()
-            exact = isinstance(chosen, AdaFEST)
-            assert float(moved.norm() if exact else moved.max()) <= chosen.bound * (1 + 1e-6)  # type: ignore[attr-defined]
-            assert _most(moved[alone.looked == 0]) <= 1e-9
-        other.rules.choose = lambda recorded, rules=other.rules: _chosen_alike(rules, everybody)  # type: ignore[method-assign]
-        rest = other.step()
-        off = sum(float((whole[name].to_dense() - rest[name].to_dense()).double().square().sum()) for name in whole)
-        assert off**0.5 <= BOUND * (1 + 1e-6)
+    neighbours.compare(world, users, without)
 
 
-def _chosen_alike(rules: Any, as_in: World) -> None:
-    rules._chosen = dict(as_in.rules._chosen)
-
-
-def _most(values: Tensor) -> float:
-    return float(values.max()) if len(values) else 0.0
+def without(users: PersonBatch, user: int) -> PersonBatch:
+    return users.select([other for other in range(len(users)) if other != user])
 
 
 def test_a_persons_share_is_that_of_plain_autograd_over_all_their_records() -> None:

@@ -154,12 +154,15 @@ def test_a_user_changes_the_choice_in_their_own_rows_and_the_sum_within_the_boun
     model: str, strategies: str, lengths: list[int], seed: int, cut: int, loud: float, mode: Any
 ) -> None:
     users = sequences(sorted(lengths, reverse=True), seed)
-    options = strategies, cut, loud, mode
-    everybody = World(model, options[0], users, *options[1:])
+    compare(lambda own: World(model, strategies, own, cut, loud, mode), users, without)
+
+
+def compare(world_of: Callable[[Any], World], users: Any, without: Callable[[Any, int], Any]) -> None:
+    """Leave out one user after the other, and look at counts, choices and the sum."""
+    everybody = world_of(users)
     whole = everybody.step()
     for user in range(len(users)):
-        other = World(model, options[0], without(users, user), *options[1:])
-        alone = World(model, options[0], users.select([user]), *options[1:])
+        other, alone = world_of(without(users, user)), world_of(users.select([user]))
         if len(everybody.counts):
             moved = (everybody.counts - other.counts).abs()
             assert float(moved.norm()) <= 1 + 1e-9

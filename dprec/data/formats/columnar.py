@@ -10,12 +10,19 @@ import polars as pl
 from dprec.data.formats.named import NamedFormat, Types
 
 
-class Parquet(NamedFormat):
-    name = "parquet"
-    endings = (".parquet", ".pq")
+class Columnar(NamedFormat):
+    """A file that says what its columns are and how many rows it has."""
 
     def names(self, path: Path, part: Path) -> list[str]:
         return list(self.types(path))
+
+    def rows(self, path: Path) -> int:
+        return int(self.scan(path, ()).select(pl.len()).collect().item())
+
+
+class Parquet(Columnar):
+    name = "parquet"
+    endings = (".parquet", ".pq")
 
     def types(self, path: Path) -> Types:
         return pl.read_parquet_schema(path)
@@ -23,22 +30,13 @@ class Parquet(NamedFormat):
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_parquet(path)
 
-    def rows(self, path: Path) -> int:
-        return int(pl.scan_parquet(path).select(pl.len()).collect().item())
 
-
-class Feather(NamedFormat):
+class Feather(Columnar):
     name = "feather"
     endings = (".feather", ".arrow", ".ipc")
-
-    def names(self, path: Path, part: Path) -> list[str]:
-        return list(self.types(path))
 
     def types(self, path: Path) -> Types:
         return pl.read_ipc_schema(path)
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_ipc(path)
-
-    def rows(self, path: Path) -> int:
-        return int(pl.scan_ipc(path).select(pl.len()).collect().item())

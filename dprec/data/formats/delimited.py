@@ -10,9 +10,7 @@ from typing import ClassVar
 import polars as pl
 
 from dprec.data.formats.format import Start, first_line
-from dprec.data.formats.named import NamedFormat, Types
-from dprec.data.formats.table import not_utf8
-from dprec.errors import UserError
+from dprec.data.formats.named import NamedFormat, Types, first_text
 
 
 class CSV(NamedFormat):
@@ -21,12 +19,7 @@ class CSV(NamedFormat):
     marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
 
     def names(self, path: Path, part: Path) -> list[str]:
-        line = first_line(path)
-        if not line:
-            raise UserError(f"{part} is empty: give a header line and at least one event")
-        if "\ufffd" in line:
-            raise not_utf8(part)
-        return self._header(line)[1]
+        return self._header(first_text(path, part, "a header line and at least one event"))[1]
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False)

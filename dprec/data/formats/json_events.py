@@ -9,9 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
-from dprec.data.formats.format import Start, first_line
-from dprec.data.formats.named import NamedFormat, Types
-from dprec.data.formats.table import not_utf8
+from dprec.data.formats.format import Start
+from dprec.data.formats.named import NamedFormat, Types, first_text
 from dprec.errors import UserError
 
 EXAMPLE = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
@@ -25,11 +24,7 @@ class JSONLines(NamedFormat):
         return super().recognises(start) or (start.ending == ".json" and not _is_array(start))
 
     def names(self, path: Path, part: Path) -> list[str]:
-        line = first_line(path)
-        if not line:
-            raise UserError(f"{part} is empty: give at least one event")
-        if "\ufffd" in line:
-            raise not_utf8(part)
+        line = first_text(path, part, "at least one event")
         with suppress(json.JSONDecodeError):
             if isinstance(found := json.loads(line), dict):
                 return list(found)

@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from dprec.data.formats.condition import Condition
-from dprec.data.formats.format import Format, Wanted
-from dprec.data.formats.table import THE_ROWS, Table, one_line
+from dprec.data.formats.format import Format, Wanted, first_line
+from dprec.data.formats.table import THE_ROWS, Table, not_utf8, one_line
 from dprec.errors import UserError
 
 Types = Mapping[str, pl.DataType]
@@ -41,6 +41,16 @@ class NamedFormat(Format):
         needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
         with one_line(part):
             return table_of(self.scan(path, needed).select(needed), part, columns, where, wanted.lists_are_events)
+
+
+def first_text(path: Path, part: Path, least: str) -> str:
+    """The first line that is not blank, in UTF-8; `least` is what to give where there is none."""
+    line = first_line(path)
+    if not line:
+        raise UserError(f"{part} is empty: give {least}")
+    if "\ufffd" in line:
+        raise not_utf8(part)
+    return line
 
 
 def table_of(

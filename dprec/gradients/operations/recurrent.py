@@ -43,10 +43,7 @@ def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(LAYER, args, kwargs)
     if tape.trainable(given.get("input")):
         return NotImplemented
-    name = operation_name(function)
-    rows = _checked(tape, name, given, args)
-    each = 4 if given["has_biases"] else 2
-    weights = [Weights(*given["params"][at : at + each]) for at in range(0, len(given["params"]), each)]
+    name, rows, weights = _asked(tape, function, given, args)
     dtype = given["params"][0].dtype
     last_states = []
     with torch.autocast(given["input"].device.type, enabled=False):
@@ -73,22 +70,18 @@ def plain_layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) ->
     given = named(LAYER, args, kwargs)
     if tape.trainable(given.get("input")):
         return NotImplemented
-    name = operation_name(function)
-    rows = _checked(tape, name, given, args)
-    each = 4 if given["has_biases"] else 2
+    name, rows, weights = _asked(tape, function, given, args)
     bend = torch.tanh if name == "rnn_tanh" else torch.relu
     hidden, last = given["input"], []
     with tape:
-        for at in range(0, len(given["params"]), each):
-            w_ih, w_hh, *biases = given["params"][at : at + each]
-            b_ih, b_hh = biases or (None, None)
-            hidden = F.dropout(hidden, given["dropout"] if at else 0.0, given["train"])
+        for number, own in enumerate(weights):
+            hidden = F.dropout(hidden, given["dropout"] if number else 0.0, given["train"])
             states: list[Tensor] = []
-            for step in F.linear(hidden, w_ih, b_ih).unbind(1):
+            for step in F.linear(hidden, own.outer, own.outer_bias).unbind(1):
                 if states:
-                    step = step + F.linear(states[-1], w_hh, b_hh)
-                elif b_hh is not None:
-                    step = step + b_hh
+                    step = step + F.linear(states[-1], own.inner, own.inner_bias)
+                elif own.inner_bias is not None:
+                    step = step + own.inner_bias
                 states.append(bend(step))
             hidden = torch.stack(states, 1)
             last.append(states[-1])
@@ -145,6 +138,13 @@ def _lstm(layer: Layer) -> list[Tensor]:
     hidden, cells = recurrent.lstm(layer.x, layer.outer, layer.inner, layer.shift(biases, uses))
     layer.hidden = hidden.detach()
     return [hidden, cells]
+
+
+def _asked(tape: Recorder, function: Operation, given: dict[str, Any], args: Any) -> tuple[str, int, list[Weights]]:
+    """Return what the layers are called, how many rows of input belong to each user, and each layer's parameters."""
+    name, each = operation_name(function), 4 if given["has_biases"] else 2
+    rows = _checked(tape, name, given, args)
+    return name, rows, [Weights(*given["params"][at : at + each]) for at in range(0, len(given["params"]), each)]
 
 
 def _checked(tape: Recorder, name: str, given: dict[str, Any], args: Any) -> int:

@@ -91,14 +91,17 @@ def broken_alone(
             own.unpadded = torch.ones(own.users, dtype=torch.bool, device=own.losses.device)
             continue
         broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0)
-        own.unpadded = unmoved(own) & ~broken
+        own.unpadded, trimmed = unmoved(own) & ~broken, {}
         for user in own.unpadded.nonzero().flatten().tolist():
-            if _shapes(alone(part, user)) != _shapes(part):
-                own.unpadded[user], broken[user] = False, True
+            one = alone(part, user)
+            if _shapes(one) != _shapes(part):
+                own.unpadded[user], broken[user], trimmed[user] = False, True, one
         if bool(broken.any()):
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(broken)
-            retaken += [alone(part, user) for user in broken.nonzero().flatten().tolist()]
+            retaken += [
+                trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
+            ]
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
