@@ -14,6 +14,10 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")  # a property is searched at every desk; what lands must not depend on luck
 
+if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:  # each process has one of the cores
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+    torch.set_num_threads(1)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():

@@ -122,8 +122,8 @@ def test_the_readme_gives_two_commands_that_end_in_a_run_and_in_the_tests() -> N
     train, after, test, *_ = blocks(ROOT / "README.md", "console")
     assert train.strip().endswith("python -m dprec.fit recipes/quickstart.yaml")
     assert after.startswith("python -m dprec.recommend runs/quickstart/1 ")  # where the first command has put its run
-    assert test.strip().endswith("python -m pytest")
-    assert "python -m pytest" in (ROOT / ".ci" / "run").read_text()
+    assert test.strip().endswith("python -m pytest -n auto --dist worksteal")
+    assert "python -m pytest -n auto --dist worksteal" in (ROOT / ".ci" / "run").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
