@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 
 ROOM = 10  # there must be so many times more sequences than are drawn, so that drawing distinct ones ends soon

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Recommender
 

@@ -10,7 +10,7 @@ import torch
 
 from dprec.auditing.directions import own_state
 from dprec.cli.classes import build
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Recommender
 

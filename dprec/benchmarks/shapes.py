@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec.data import SequenceBatch
-from dprec.data.packing import pack, padded
+from dprec.data.selection.packing import pack, padded
 
 SEED = 11
 

@@ -18,7 +18,7 @@ from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 from dprec.models import item_shares
 from dprec.models.cooccurrence import item_counts
 from dprec.noise.gaussian import GaussianNoise

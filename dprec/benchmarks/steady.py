@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dprec.data.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch
 from dprec.sparsity import LazyDP
 from dprec.sparsity.lazydp_recursion import Rates
 from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed

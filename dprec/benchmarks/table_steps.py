@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
 from dprec.benchmarks.stages import ClippingWithStages, Stages
 from dprec.benchmarks.steady import RATES, LongRunning, LookUps
-from dprec.data.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.parameters import padding_rows
 from dprec.models.clicks import ClickModel
 from dprec.models.optimizers import SGD

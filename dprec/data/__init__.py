@@ -1,29 +1,22 @@
 """Users' histories and click records: reading, splitting, sampling and batching.
 
-There are two kinds of data. Both pass these stages, with a file for each stage:
+There are two kinds of data, `sequences` and `clicks`, with `module` as their base. Both pass these stages:
 
-    stage                     histories                             click records
-    a dataset's name → data   source, movielens, amazon, synthetic  click_source, criteo, click_world, named_world
-    a log → its rows          parts, formats                        click_cache, or parts, formats
-    rows → events             events, ids, times, grouping          named_clicks, click_columns, click_features
-    events kept in files      logs, prepared
-    which of them count       filtering
-    the arrays                histories, catalogue                  click_log, named_clicks
-    some of them → a batch    packing                               click_records, click_users
-    all of it for training    sequences                             clicks
-
-`module` is the common base of `sequences` and `clicks`. `poisson` and `stream` draw who takes part in a step, `batch`
-is the model's input, `held_out_users` holds out users in place of events, `ranked_users` chooses which users to rank,
-`stand_in` replaces datasets that are not found.
+    formats     what a file is: its rows, whatever it is written in
+    logs        its rows → events by user, in memory or in mapped files
+    datasets    a dataset's name → such a log, real, generated or a stand-in
+    selection   which items and users count, and some users' histories → a batch
+    click_logs  the same three for click records, of Criteo's form or with named columns, one by one or by person
+    draws       who takes part in a step, how long a run is, and the model's input
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dprec.data.batch import ClickBatch, RankingBatch, SequenceBatch
-    from dprec.data.catalogue import Catalogue
     from dprec.data.clicks import Clicks
-    from dprec.data.poisson import PoissonBatches, ShuffledBatches
+    from dprec.data.draws.batch import ClickBatch, RankingBatch, SequenceBatch
+    from dprec.data.draws.poisson import PoissonBatches, ShuffledBatches
+    from dprec.data.selection.catalogue import Catalogue
     from dprec.data.sequences import Sequences
 
 __all__ = [
@@ -38,14 +31,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Catalogue": "catalogue",
-    "ClickBatch": "batch",
+    "Catalogue": "selection.catalogue",
+    "ClickBatch": "draws.batch",
     "Clicks": "clicks",
-    "PoissonBatches": "poisson",
-    "RankingBatch": "batch",
-    "SequenceBatch": "batch",
+    "PoissonBatches": "draws.poisson",
+    "RankingBatch": "draws.batch",
+    "SequenceBatch": "draws.batch",
     "Sequences": "sequences",
-    "ShuffledBatches": "poisson",
+    "ShuffledBatches": "draws.poisson",
 }
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dprec.data.batch import ClickBatch, PersonBatch
-from dprec.data.click_columns import FEWEST, ClickColumns
-from dprec.data.click_log import FEATURES, NUMBERS, ClickLog
-from dprec.data.click_records import EvaluatedRecords, TrainingRecords
-from dprec.data.click_source import ClickDataset, open_clicks, open_named_clicks
-from dprec.data.click_users import TrainingClickUsers
+from dprec.data.click_logs.columns import FEWEST, ClickColumns
+from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
+from dprec.data.click_logs.named import NamedLog
+from dprec.data.click_logs.records import EvaluatedRecords, TrainingRecords
+from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_clicks
+from dprec.data.click_logs.users import TrainingClickUsers
+from dprec.data.datasets.stand_in import OnMissing, Source
+from dprec.data.draws.batch import ClickBatch, PersonBatch
+from dprec.data.draws.poisson import UserBatches
+from dprec.data.draws.stream import PeriodBatches
 from dprec.data.formats import AUTO
 from dprec.data.module import Law, SampledData, as_is
-from dprec.data.named_clicks import NamedLog
-from dprec.data.poisson import UserBatches
-from dprec.data.stand_in import OnMissing, Source
-from dprec.data.stream import PeriodBatches
 from dprec.errors import UserError
 
 # Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.

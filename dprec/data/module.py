@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import pytorch_lightning as pl
 
-from dprec.data.poisson import UserBatches, user_batches, usual_batch
+from dprec.data.draws.poisson import UserBatches, user_batches, usual_batch
 
 Law = Literal["poisson", "shuffle"]
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dprec.data.batch import RankingBatch, SequenceBatch
-from dprec.data.catalogue import Catalogue
-from dprec.data.filtering import build_histories
+from dprec.data.datasets.source import Dataset, open_source
+from dprec.data.datasets.stand_in import OnMissing, Source
+from dprec.data.datasets.synthetic import synthetic_interactions
+from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.formats import AUTO
-from dprec.data.held_out_users import HeldOutUsers, place_of
-from dprec.data.histories import Histories, Interactions, LeaveOneOut, Split
-from dprec.data.interactions import read_frame
-from dprec.data.logs import HowToRead, open_log
+from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut, Split
+from dprec.data.logs.interactions import read_frame
+from dprec.data.logs.reading import HowToRead, open_log
 from dprec.data.module import Law, SampledData, as_is
-from dprec.data.packing import RankingUsers, TrainingUsers
-from dprec.data.source import Dataset, open_source
-from dprec.data.stand_in import OnMissing, Source
-from dprec.data.synthetic import synthetic_interactions
+from dprec.data.selection.catalogue import Catalogue
+from dprec.data.selection.filtering import build_histories
+from dprec.data.selection.held_out_users import HeldOutUsers, place_of
+from dprec.data.selection.packing import RankingUsers, TrainingUsers
 from dprec.errors import UserError
 
 FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file

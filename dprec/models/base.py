@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.learner import Learner, refuse_unless

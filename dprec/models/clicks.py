@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.batch import ClickBatch, PersonBatch
+from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.metrics.clicks import ClickMetrics
 from dprec.models.learner import Learner, refuse_unless
 from dprec.models.tables import new_table

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dprec.accounting.release import Portion
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 
 PAIRS = 1 << 22  # in one portion; limits the memory
 

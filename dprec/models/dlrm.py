@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dprec.data.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch
 from dprec.models.clicks import ClickModel, FeatureTables, log_counts, network
 from dprec.models.learner import refuse_unless
 

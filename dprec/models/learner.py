@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.data.continued import draw_from
-from dprec.data.length import steps_of
+from dprec.data.draws.continued import draw_from
+from dprec.data.draws.length import steps_of
 from dprec.distributed.ranks import deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
 from dprec.errors import UserError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.data.batch import RankingBatch, SequenceBatch
+from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.models.base import Recommender
 from dprec.models.spectral_items import SpectralItems, spectral_releases
 

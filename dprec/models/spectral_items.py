@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 from dprec.models.cooccurrence import item_counts, pair_weights
 from dprec.models.learner import refuse_unless
 

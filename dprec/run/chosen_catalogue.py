@@ -9,7 +9,7 @@ import numpy as np
 
 from dprec.accounting.ledger import Ledger
 from dprec.accounting.private_catalogue import PrivateCatalogue
-from dprec.data.histories import visits
+from dprec.data.logs.histories import visits
 from dprec.errors import UserError
 from dprec.training.callback import Privacy
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from dprec.accounting.release import Release
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings
-from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.draws.poisson import UserBatches, user_batches
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner

@@ -12,9 +12,9 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
-from dprec.data.length import planned_steps
+from dprec.data.draws.length import planned_steps
+from dprec.data.draws.poisson import usual_batch
 from dprec.data.module import SampledData
-from dprec.data.poisson import usual_batch
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
 from dprec.run.checkpoints import AtomicCheckpointIO

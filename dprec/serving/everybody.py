@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dprec.data.interactions import read_interactions
+from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 from dprec.run.folder import replace_file
 from dprec.serving.served import POPULARITY, Served

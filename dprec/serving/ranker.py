@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dprec.data.batch import RankingBatch
+from dprec.data.draws.batch import RankingBatch
 from dprec.models import Recommender
 
 NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.catalogue import Catalogue
-from dprec.data.histories import Interactions
-from dprec.data.ids import normal_texts
-from dprec.data.interactions import read_frame
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.ids import normal_texts
+from dprec.data.logs.interactions import read_frame
+from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.checkpoints import load_run

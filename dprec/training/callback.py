@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
-from dprec.data.continued import draw_from
-from dprec.data.length import steps_of
+from dprec.data.draws.continued import draw_from
+from dprec.data.draws.length import steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun

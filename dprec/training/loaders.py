@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from dprec.contract import Drawable, UserData, refuse_without
-from dprec.data.poisson import UserBatches, user_batches
+from dprec.data.draws.poisson import UserBatches, user_batches
 from dprec.errors import UserError
 from dprec.training.micro_batches import MicroBatches
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dprec.contract import Losses
-from dprec.data.packing import pack
+from dprec.data.selection.packing import pack
 from dprec.errors import UserError
 from dprec.gradients.tape import batch_tensors
 from dprec.gradients.uses.layout import tensors_in

@@ -8,7 +8,7 @@ import torch
 from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
 from dprec.benchmarks.steady import LookUps
 from dprec.benchmarks.table_steps import SYSTEMS, Step
-from dprec.data.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models import DLRM

@@ -60,7 +60,7 @@ def test_what_is_released_before_training_is_listed(capsys: pytest.CaptureFixtur
 
 
 def test_stand_in_data_is_said(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dprec.data.movielens.GROUPLENS", (here / "nowhere").as_uri())
+    monkeypatch.setattr("dprec.data.datasets.movielens.GROUPLENS", (here / "nowhere").as_uri())
     (here / "ml.yaml").write_text(
         "data: {dataset: movielens-1m, on_missing: stand-in, synthetic_users: 200, batch_size: 50}\n"
         "privacy: {epsilon: 8}\n"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dprec.data import Clicks
-from dprec.data.batch import PersonBatch
+from dprec.data.draws.batch import PersonBatch
 from tests.data.test_named_clicks import FRAME, of
 
 LENGTHS = [1, 5, 3, 1, 4]

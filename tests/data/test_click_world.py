@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from dprec.data.click_log import WIDTH
-from dprec.data.click_world import BASE_RATE, ClickWorld, synthetic_clicks
+from dprec.data.click_logs.log import WIDTH
+from dprec.data.click_logs.world import BASE_RATE, ClickWorld, synthetic_clicks
 from dprec.data.clicks import VOCABULARIES
 
 SMALL = tuple(max(3, size // 50) for size in VOCABULARIES)

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dprec.data import click_cache, criteo
-from dprec.data.click_cache import converted
-from dprec.data.click_log import bucket_ids
-from dprec.data.criteo import LOCATE, parse, read_criteo
+from dprec.data.click_logs import cache as click_cache
+from dprec.data.click_logs import criteo
+from dprec.data.click_logs.cache import converted
+from dprec.data.click_logs.criteo import LOCATE, parse, read_criteo
+from dprec.data.click_logs.log import bucket_ids
 from dprec.errors import UserError
 
 

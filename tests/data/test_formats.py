@@ -7,7 +7,7 @@ import pytest
 
 from dprec.data import Sequences, formats
 from dprec.data.formats.named import NamedFormat
-from dprec.data.interactions import read_frame, read_interactions
+from dprec.data.logs.interactions import read_frame, read_interactions
 from dprec.errors import UserError
 
 ROWS = [("1", "9", 200), ("1", "11", 100), ("0", "11", 50), ("1", "10", 300)]
@@ -47,7 +47,7 @@ def test_a_format_is_added_in_one_place(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "0.alt").write_text(text)
     monkeypatch.setattr(formats, "FORMATS", (Semicolons(), *formats.FORMATS))
-    monkeypatch.setattr("dprec.data.parts.ENDINGS", (*formats.ENDINGS, ".alt"))
+    monkeypatch.setattr("dprec.data.logs.parts.ENDINGS", (*formats.ENDINGS, ".alt"))
     assert raw(read_interactions(folder)) == EXPECTED
     assert raw(read_interactions(folder, where="rating >= 2")) == [("1", "9"), ("1", "10")]
     (tmp_path / "log").write_text(text)

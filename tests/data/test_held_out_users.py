@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.held_out_users import place_of
-from dprec.data.logs import HowToRead, prepare_log
+from dprec.data.logs.reading import HowToRead, prepare_log
+from dprec.data.selection.held_out_users import place_of
 from dprec.errors import UserError
 from dprec.run.tasks.ranking import Ranking
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue
-from dprec.data.filtering import build_histories
-from dprec.data.histories import Interactions, LeaveOneOut, visits
+from dprec.data.logs.histories import Interactions, LeaveOneOut, visits
+from dprec.data.selection.filtering import build_histories
 from dprec.errors import UserError
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue, Sequences
-from dprec.data.ids import MISSING, normal_texts
-from dprec.data.interactions import read_interactions
+from dprec.data.logs.ids import MISSING, normal_texts
+from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
 SAME = ["12", "12 ", " 12", "12.0", "12.", "12.00", "\t12\u00a0", "\ufeff12", "\u200b12.0\u200b"]

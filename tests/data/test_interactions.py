@@ -4,7 +4,7 @@ from datetime import datetime
 import polars as pl
 import pytest
 
-from dprec.data.interactions import read_interactions
+from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
 EXPECTED = {"0": ["11"], "1": ["11", "9", "10"]}  # user 0 and 1 of every file below, in time order

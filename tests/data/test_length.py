@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dprec.data import PoissonBatches
-from dprec.data.length import planned_steps, steps_of
+from dprec.data.draws.length import planned_steps, steps_of
 from dprec.errors import UserError
 
 DRAWS = PoissonBatches(users=100, expected_batch=8)

@@ -6,7 +6,8 @@ import zipfile
 
 import pytest
 
-from dprec.data import Sequences, movielens
+from dprec.data import Sequences
+from dprec.data.datasets import movielens
 from dprec.errors import UserError
 
 RATINGS = "".join(f"{user}::{item}::5::{item}\n" for user in range(6) for item in range(6))

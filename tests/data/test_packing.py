@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.data.histories import Histories, LeaveOneOut
-from dprec.data.packing import RankingUsers, TrainingUsers, pack, padded
+from dprec.data.logs.histories import Histories, LeaveOneOut
+from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded
 from dprec.errors import UserError
 
 

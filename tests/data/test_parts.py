@@ -9,7 +9,7 @@ import zipfile
 import polars as pl
 import pytest
 
-from dprec.data.interactions import read_interactions
+from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
 ROWS = [("1", "9", 200), ("1", "11", 100), ("0", "11", 50), ("1", "10", 300)]

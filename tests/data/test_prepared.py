@@ -14,11 +14,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dprec.data import Sequences, event_store, logs
+from dprec.data import Sequences
 from dprec.data.formats import table
-from dprec.data.interactions import read_interactions
-from dprec.data.logs import HowToRead, open_log, prepare_log
-from dprec.data.prepared import home_of
+from dprec.data.logs import event_store
+from dprec.data.logs import reading as logs
+from dprec.data.logs.interactions import read_interactions
+from dprec.data.logs.prepared import home_of
+from dprec.data.logs.reading import HowToRead, open_log, prepare_log
 from dprec.errors import UserError
 from tests.commands.support import environment
 
@@ -154,9 +156,9 @@ def test_no_room_is_one_line(log, tmp_path):
 PREPARE = """
 import sys
 from pathlib import Path
-from dprec.data import event_store
+from dprec.data.logs import event_store
 from dprec.data.formats import table
-from dprec.data.logs import HowToRead, prepare_log
+from dprec.data.logs.reading import HowToRead, prepare_log
 event_store.BUFFER, table.ROWS = 700, 512
 print("ready", flush=True)
 sys.stdin.readline()

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from dprec.data import Clicks
-from dprec.data.click_world import ClickWorld
-from dprec.data.stream import PeriodBatches
+from dprec.data.click_logs.world import ClickWorld
+from dprec.data.draws.stream import PeriodBatches
 from dprec.errors import UserError
 
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from dprec.data.formats import table
-from dprec.data.interactions import read_interactions
+from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
 

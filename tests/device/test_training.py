@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprec.data.batch import RankingBatch
+from dprec.data.draws.batch import RankingBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models.base import Recommender

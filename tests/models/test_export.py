@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
-from dprec.data.batch import ClickBatch, RankingBatch
+from dprec.data.draws.batch import ClickBatch, RankingBatch
 from dprec.models import (
     DLRM,
     GRU,

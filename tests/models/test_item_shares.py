@@ -12,7 +12,7 @@ import pytest
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Release, release_events, unit_sum
 from dprec.data import Sequences
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 from dprec.fit import main as fit
 from dprec.models import item_shares

@@ -11,7 +11,7 @@ import torch
 
 from dprec.accounting.release import ExactSums, unit_sum
 from dprec.data import RankingBatch
-from dprec.data.histories import Histories
+from dprec.data.logs.histories import Histories
 from dprec.models import Spectral, SpectralFormer, cooccurrence
 from dprec.models.causal_network import CausalNetwork
 from dprec.models.cooccurrence import item_counts, pair_weights

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import dprec
 from dprec.data import Catalogue
-from dprec.data.batch import RankingBatch
+from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
 from dprec.models import Recommender, Spectral, Transformer
 from dprec.serving.ranker import Ranker

@@ -15,7 +15,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dprec.data.batch import ClickBatch, PersonBatch
+from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.models import DLRM, PCTR, Logistic
 from tests.sparsity import test_neighbours as neighbours
 from tests.sparsity.test_neighbours import World

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise

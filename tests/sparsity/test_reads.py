@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import record
 from dprec.gradients.tape import select_users

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows

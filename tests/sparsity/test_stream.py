@@ -20,7 +20,7 @@ from dprec.accounting.plan import Plan
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.accounting.sampling import Sampling
 from dprec.data import Clicks
-from dprec.data.poisson import Draw
+from dprec.data.draws.poisson import Draw
 from dprec.errors import UserError
 from dprec.models import PCTR
 from dprec.noise.gaussian import GaussianNoise

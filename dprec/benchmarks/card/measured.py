@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dprec.benchmarks.common.report import Row
-from dprec.data.batch import SequenceBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models import DPFormer

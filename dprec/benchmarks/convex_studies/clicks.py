@@ -23,8 +23,8 @@ from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum
 from dprec.convex.noise import VectorNoise
 from dprec.convex.rows import bounded_rows
-from dprec.data.click_log import FEATURES, NUMBERS
-from dprec.data.click_world import synthetic_clicks
+from dprec.data.click_logs.log import FEATURES, NUMBERS
+from dprec.data.click_logs.world import synthetic_clicks
 from dprec.data.clicks import VOCABULARIES
 from dprec.metrics.clicks import ClickMetrics
 

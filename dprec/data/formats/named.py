@@ -17,7 +17,7 @@ Types = Mapping[str, pl.DataType]
 
 
 class NamedFormat(Format):
-    """Text is read as text: ids keep their zeros, and `dprec.data.times` parses all times."""
+    """Text is read as text: ids keep their zeros, and `dprec.data.logs.times` parses all times."""
 
     @abstractmethod
     def names(self, path: Path, part: Path) -> list[str]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from torch.utils.data import Dataset
 
-from dprec.data.batch import ClickBatch
-from dprec.data.click_log import ClickLog
-from dprec.data.named_clicks import NamedLog
+from dprec.data.click_logs.log import ClickLog
+from dprec.data.click_logs.named import NamedLog
+from dprec.data.draws.batch import ClickBatch
 from dprec.errors import UserError
 
 _EVALUATED = 8_192  # records of a batch that is only evaluated

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dprec.data.events import Reading
 from dprec.data.formats import AUTO, format_of, refuse_unknown
 from dprec.data.formats.compression import readable
 from dprec.data.formats.format import Wanted
 from dprec.data.formats.frame import FRAME, frame_table
 from dprec.data.formats.table import Table
-from dprec.data.histories import Interactions
-from dprec.data.parts import parts_of
-from dprec.data.times import ReadAgain
+from dprec.data.logs.events import Reading
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.parts import parts_of
+from dprec.data.logs.times import ReadAgain
 
 
 def read_interactions(

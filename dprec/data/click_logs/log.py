@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from dprec.data.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch
 
 NUMBERS = 13  # counts of a record
 FEATURES = 26  # categorical features of a record

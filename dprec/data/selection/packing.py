@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dprec.data.batch import RankingBatch, SequenceBatch
-from dprec.data.held_out_users import HeldOutUsers
-from dprec.data.histories import Histories, LeaveOneOut, Split
-from dprec.data.ranked_users import sampled
+from dprec.data.draws.batch import RankingBatch, SequenceBatch
+from dprec.data.logs.histories import Histories, LeaveOneOut, Split
+from dprec.data.selection.held_out_users import HeldOutUsers
+from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
 _WORTH_A_PASS = 1024  # tokens, padding included

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.catalogue import Catalogue
-from dprec.data.histories import Histories, Interactions, blocks, visits
+from dprec.data.logs.histories import Histories, Interactions, blocks, visits
+from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 
 

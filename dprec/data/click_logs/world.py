@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dprec.data.click_log import FEATURES, NUMBERS, WIDTH, ClickBlock
+from dprec.data.click_logs.log import FEATURES, NUMBERS, WIDTH, ClickBlock
 
 BASE_RATE = 0.25
 NEW = 0.3  # share of the buckets of a large feature that appear after the first day

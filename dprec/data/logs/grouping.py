@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dprec.data.event_store import EventStore, Rows
-from dprec.data.histories import Interactions
-from dprec.data.id_keys import IdKeys, identity
-from dprec.data.ordering import dense, stable_order, starts
+from dprec.data.logs.event_store import EventStore, Rows
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.id_keys import IdKeys, identity
+from dprec.data.logs.ordering import dense, stable_order, starts
 
 
 @dataclass

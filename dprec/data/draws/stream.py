@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from dprec.data.poisson import PoissonBatches
+from dprec.data.draws.poisson import PoissonBatches
 from dprec.errors import UserError
 
 

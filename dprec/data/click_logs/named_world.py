@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dprec.data.click_columns import ClickColumns
-from dprec.data.named_clicks import NamedLog
+from dprec.data.click_logs.columns import ClickColumns
+from dprec.data.click_logs.named import NamedLog
 
 
 def named_clicks(columns: ClickColumns, records: int, days: int) -> NamedLog:

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dprec.data.formats import AUTO, rows_about
-from dprec.data.histories import Interactions
-from dprec.data.interactions import read_interactions
-from dprec.data.parts import parts_of
-from dprec.data.prepared import home_of, is_prepared, open_prepared, prepare, size_of
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.interactions import read_interactions
+from dprec.data.logs.parts import parts_of
+from dprec.data.logs.prepared import home_of, is_prepared, open_prepared, prepare, size_of
 from dprec.errors import UserError
 
 LARGE = 2**28  # bytes: a log of this size is always prepared

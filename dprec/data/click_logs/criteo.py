@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dprec.data.click_log import FEATURES, NUMBERS, WIDTH, ClickBlock
+from dprec.data.click_logs.log import FEATURES, NUMBERS, WIDTH, ClickBlock
 from dprec.errors import UserError
 
 PIECE = 2**20  # bytes read at a time: their records stay in the cache

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dprec.data.histories import Interactions
+from dprec.data.logs.histories import Interactions
 from dprec.errors import UserError
 
 GENRES = 12

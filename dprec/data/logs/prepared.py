@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.histories import Interactions
-from dprec.data.parts import ENDING, parts_of
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.parts import ENDING, parts_of
 from dprec.errors import UserError
 
 try:

@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from dprec.data import criteo
-from dprec.data.click_cache import converted
-from dprec.data.click_columns import ClickColumns
-from dprec.data.click_log import ClickLog
-from dprec.data.click_world import synthetic_clicks
-from dprec.data.named_clicks import NamedLog, read_clicks
-from dprec.data.named_world import named_clicks
-from dprec.data.parts import holds_parts
-from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.click_logs import criteo
+from dprec.data.click_logs.cache import converted
+from dprec.data.click_logs.columns import ClickColumns
+from dprec.data.click_logs.log import ClickLog
+from dprec.data.click_logs.named import NamedLog, read_clicks
+from dprec.data.click_logs.named_world import named_clicks
+from dprec.data.click_logs.world import synthetic_clicks
+from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "clicks", "synthetic"]

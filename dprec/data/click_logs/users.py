@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch.utils.data import Dataset
 
-from dprec.data.batch import PersonBatch
-from dprec.data.named_clicks import NamedLog
-from dprec.data.packing import pack
+from dprec.data.click_logs.named import NamedLog
+from dprec.data.draws.batch import PersonBatch
+from dprec.data.selection.packing import pack
 from dprec.errors import UserError
 
 _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed

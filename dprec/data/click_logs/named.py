@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 import torch
 
-from dprec.data.batch import ClickBatch
-from dprec.data.click_columns import ClickColumns, role
-from dprec.data.click_features import counts, hashes, labels
-from dprec.data.click_log import bucket_ids
+from dprec.data.click_logs.columns import ClickColumns, role
+from dprec.data.click_logs.features import counts, hashes, labels
+from dprec.data.click_logs.log import bucket_ids
+from dprec.data.draws.batch import ClickBatch
 from dprec.data.formats import format_of, refuse_unknown
 from dprec.data.formats.compression import readable
-from dprec.data.id_keys import IdKeys, identity
-from dprec.data.parts import parts_of
-from dprec.data.times import ReadAgain, Times
+from dprec.data.logs.id_keys import IdKeys, identity
+from dprec.data.logs.parts import parts_of
+from dprec.data.logs.times import ReadAgain, Times
 from dprec.errors import UserError
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dprec.data.click_log import WIDTH, ClickBlock
-from dprec.data.criteo import read_criteo
+from dprec.data.click_logs.criteo import read_criteo
+from dprec.data.click_logs.log import WIDTH, ClickBlock
 from dprec.errors import UserError
 
 _FORMAT = 1  # raise it when the content of the files changes

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from dprec.data.histories import Histories, Split
+from dprec.data.logs.histories import Histories, Split
 from dprec.errors import UserError
 
 

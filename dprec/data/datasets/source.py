@@ -8,11 +8,11 @@ from typing import Literal
 
 from rich.console import Console
 
-from dprec.data import amazon, movielens
-from dprec.data.histories import Interactions
-from dprec.data.parts import holds_parts
-from dprec.data.prepared import is_prepared, size_of
-from dprec.data.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.datasets import amazon, movielens
+from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.histories import Interactions
+from dprec.data.logs.parts import holds_parts
+from dprec.data.logs.prepared import is_prepared, size_of
 from dprec.errors import UserError
 
 Dataset = Literal[

@@ -1,0 +1,1 @@
+"""Click records: Criteo's form and named columns, one by one or by person, and generated ones."""
