@@ -8,6 +8,7 @@ usage: dprec COMMAND ...
   plan RECIPE         compute the privacy cost of a run before it starts
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
+  export RUN          write a trained model for other programs: ONNX, torch.export, safetensors
   report RUN          write a page about a run, or about several beside each other
   audit RECIPE        test whether training keeps its guarantee
   bench NAME          measure dprec's claims on this machine
@@ -121,6 +122,22 @@ is what most people choose as far as the model tells; "source" is then "populari
 
 example:
   dprec recommend runs/mine --history "12 7 95" -k 5
+"""
+
+EXPORT = """\
+usage: dprec export RUN --out FOLDER [--format onnx|torch|safetensors]
+
+Writes a folder with a trained recommender for other programs: the model, items.json with the raw id
+of each item number, and interface.json, which says what goes in and out, and the guarantee.
+
+  --out FOLDER         a folder that does not exist yet
+  --format NAME        onnx (default): model.onnx, for ONNX Runtime; needs pip install 'dprec[onnx]'
+                       torch: model.pt2, for torch.export.load
+                       safetensors: the weights alone; needs pip install 'dprec[safetensors]'
+  --trust MODULE       import this module of yours for the run's model
+
+example:
+  dprec export runs/mine --format torch --out exported
 """
 
 PLAN = """\

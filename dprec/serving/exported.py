@@ -1,0 +1,115 @@
+"""A run as files that other programs load: the model, its items, and what goes in and comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dprec
+from dprec.errors import UserError
+from dprec.serving.program import Program
+from dprec.serving.served import Served
+
+IDS, INTERFACE = "items.json", "interface.json"
+ONE_FILE = 2**30  # bytes of weights that still go into the .onnx file itself, which may not have 2 GiB
+
+
+def export_run(served: Served, kind: str, out: Path) -> Path:
+    """Write a folder with the model, its items and its interface, whole or not at all; return the model's file."""
+    if kind not in WRITERS:
+        raise UserError(f"--format is {kind!r}: give one of {', '.join(WRITERS)}")
+    if out.exists():
+        raise UserError(f"--out {out} exists: give a folder that does not exist yet")
+    name, packages, write = WRITERS[kind]
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UserError(f"--format {kind} needs {' and '.join(missing)}: pip install 'dprec[{kind}]'")
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(mode=0o700, parents=True)
+        lengths = write(served, part / name)
+        _write_json(part / INTERFACE, {"format": kind, "file": name, **_interface(served, *lengths)})
+        _write_json(part / IDS, [None, *served.items])
+        part.rename(out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return out / name
+
+
+def _onnx(served: Served, path: Path) -> tuple[int, int]:
+    program = Program.of(served.model)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in program.exported.state_dict.values())
+    torch.onnx.export(
+        program.exported,
+        f=path,
+        input_names=["history"],
+        output_names=["scores"],
+        external_data=weights > ONE_FILE,
+        dynamo=True,
+        verbose=False,
+    )
+    return program.shortest, program.longest
+
+
+def _torch(served: Served, path: Path) -> tuple[int, int]:
+    program = Program.of(served.model)
+    torch.export.save(program.exported, path)
+    return program.shortest, program.longest
+
+
+def _safetensors(served: Served, path: Path) -> tuple[int, int]:
+    from safetensors.torch import save_file
+
+    # Each tensor for itself, because the format has no tied ones.
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in served.model.state_dict().items()}
+    save_file(tensors, path, metadata={"class_path": served.facts["model"]["class_path"]})
+    return 1, served.model.max_length
+
+
+# Each format: the model's file, the packages that write it, and what writes it and says how long a history may be.
+WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Served, Path], tuple[int, int]]]] = {
+    "onnx": ("model.onnx", ("onnx", "onnxscript"), _onnx),
+    "torch": ("model.pt2", (), _torch),
+    "safetensors": ("model.safetensors", ("safetensors",), _safetensors),
+}
+
+
+def _interface(served: Served, shortest: int, longest: int) -> dict[str, Any]:
+    items, guarantee = served.model.items, served.facts["guarantee"]
+    return {
+        "made_by": f"dprec {dprec.__version__}",
+        "model": served.facts["model"],
+        "inputs": [
+            {
+                "name": "history",
+                "type": "int64",
+                "shape": ["users", "length"],
+                "length": {"least": shortest, "most": longest},
+                "is": "item numbers, the most recent ones, oldest first, then zeros",
+            }
+        ],
+        "outputs": [
+            {
+                "name": "scores",
+                "type": "float32",
+                "shape": ["users", items],
+                "is": "the score of each item, higher is better; -infinity for number 0, which is no item; "
+                "for a history of zeros, how popular each item is",
+            }
+        ],
+        "items": {"file": IDS, "is": f"the raw id of each number, 1 to {items - 1}; number 0 has none"},
+        "guarantee": {key: guarantee.get(key) for key in ("guarantee", "epsilon", "delta")},
+    }
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
