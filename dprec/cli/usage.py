@@ -9,6 +9,7 @@ usage: dprec COMMAND ...
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
   export RUN          write a trained model for other programs: ONNX, torch.export, safetensors
+  serve RUN           answer requests over HTTP
   report RUN          write a page about a run, or about several beside each other
   audit RECIPE        test whether training keeps its guarantee
   bench NAME          measure dprec's claims on this machine
@@ -138,6 +139,31 @@ of each item number, and interface.json, which says what goes in and out, and th
 
 example:
   dprec export runs/mine --format torch --out exported
+"""
+
+SERVE = """\
+usage: dprec serve RUN [--host HOST] [--port N]
+
+Answers requests over HTTP from a trained recommender; needs pip install 'dprec[serve]'.
+
+  POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first;
+                       answers {"items", "scores", "source", "unknown"}
+  GET /health          {"status": "ok", "items": N}
+  GET /guarantee       the run's sentence, ε and δ
+
+  --host HOST          127.0.0.1; the service has no password and no TLS
+  --port N             8000; 0 for any that is free, which is printed
+  --max_k N            items in an answer (1000)
+  --max_history N      events in a history (1000)
+  --max_body N         bytes of a request (65536)
+  --max_requests N     requests at a time (512)
+  --trust MODULE       import this module of yours for the run's model
+
+No history is stored or logged. What is refused gets a status of 4xx, or 503 where too many wait, and
+{"error": one line}.
+
+example:
+  dprec serve runs/mine --port 8000
 """
 
 PLAN = """\

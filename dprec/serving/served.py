@@ -87,7 +87,7 @@ class Served:
         return type(histories)(frame.to_dict(as_series=False))
 
     def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
-        encoded, unknown = self._encoded([_texts(history, n) for n, history in enumerate(histories)])
+        encoded, unknown = self._encoded([text_ids(history, n) for n, history in enumerate(histories)])
         found = self._ranker.best(encoded, k, exclude_seen)
         return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
 
@@ -143,10 +143,16 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     return Served(model, Catalogue(checkpoint["dprec"]["catalogue"]), checkpoint["dprec"])
 
 
-def _texts(history: Any, number: int) -> list[str]:
+def text_ids(history: Any, number: int) -> list[str]:
+    """The ids of a history as text; refuses what is no list, and text that is half a character."""
     if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
         raise UserError(f"history {number} is {history!r}: give a list of item ids, such as [['12', '7']]")
-    return [str(raw) for raw in history]
+    ids = [str(raw) for raw in history]
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"history {number} has an id that is no text of Unicode: give it in UTF-8") from None
+    return ids
 
 
 def _joined(parts: Sequence[np.ndarray]) -> list[str]:

@@ -1,0 +1,71 @@
+"""A request's body, read and refused in one line; nothing of it is kept or logged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from dprec.errors import UserError
+from dprec.serving.served import text_ids
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask, and how many the service takes at a time."""
+
+    k: int = 1000
+    history: int = 1000  # events
+    body: int = 65_536  # bytes
+    requests: int = 512  # that wait or are answered
+    seconds: float = 10.0  # until a request's body is here
+
+
+class Refused(Exception):
+    """A request that gets no answer: a status of HTTP and one line."""
+
+    def __init__(self, status: int, says: str) -> None:
+        super().__init__(says)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a request asks: the best `k` items after a history of raw ids."""
+
+    history: list[str]
+    k: int = 10
+    exclude_seen: bool = True
+
+    @classmethod
+    def read(cls, body: bytes, limits: Limits) -> Question:
+        """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true}."""
+        try:
+            value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):  # the message of json would hold a part of the history
+            raise Refused(400, 'the body is not JSON: send {"history": ["12", "7"], "k": 10}') from None
+        if not isinstance(value, dict) or "history" not in value:
+            raise Refused(400, 'the body is not an object with a history: send {"history": ["12", "7"], "k": 10}')
+        if set(value) - {"history", "k", "exclude_seen"}:
+            raise Refused(400, "the body has an unknown key: give history, k and exclude_seen")
+        k, exclude_seen = value.get("k", min(10, limits.k)), value.get("exclude_seen", True)
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limits.k:
+            raise Refused(400, f"k is no whole number from 1 to {limits.k}")
+        if not isinstance(exclude_seen, bool):
+            raise Refused(400, "exclude_seen is neither true nor false")
+        return cls(_history(value["history"], limits), k, exclude_seen)
+
+
+def _history(ids: Any, limits: Limits) -> list[str]:
+    if not isinstance(ids, list) or not all(isinstance(raw, (str, int)) and not isinstance(raw, bool) for raw in ids):
+        raise Refused(400, 'history is no list of item ids, such as ["12", "7"]')
+    if len(ids) > limits.history:
+        raise Refused(413, f"the history has {len(ids)} events, more than {limits.history}: send the most recent ones")
+    try:
+        return text_ids(ids, 0)
+    except (UserError, ValueError):  # a surrogate, or a number of thousands of digits
+        raise Refused(400, "history has an id that is no text of Unicode") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
