@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dprec.benchmarks.process import keep_memory
+from dprec.benchmarks.common.process import keep_memory
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import BENCH

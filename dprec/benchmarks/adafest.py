@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.compare import one_thread
+from dprec.benchmarks.peers.compare import one_thread
 from dprec.gradients.clipping import Clipping
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.compare import one_thread
 from dprec.benchmarks.convex_studies import clicks, means, risks
 from dprec.benchmarks.convex_studies import picture as drawing
 from dprec.benchmarks.convex_studies.measured import slope
+from dprec.benchmarks.peers.compare import one_thread
 
 COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}
 HEADINGS = {  # study: the meaning of its value

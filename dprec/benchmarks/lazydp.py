@@ -3,9 +3,9 @@
 The cost of a step is that of a whole step, and that of its embedding part alone: the same tables under a model that
 only adds up what it looks up.
 
-What is measured is a run that has gone on for long (`dprec.benchmarks.steady`): no batch comes twice, and rows wait for
-as long as such batches let them. All sizes take turns in one process, in the same memory: small tables are the first
-rows of large ones.
+What is measured is a run that has gone on for long (`dprec.benchmarks.table_work.steady`): no batch comes twice, and
+rows wait for as long as such batches let them. All sizes take turns in one process, in the same memory: small
+tables are the first rows of large ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rich.console import Group
 from torch import Tensor, nn
 
 from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.compare import one_thread
-from dprec.benchmarks.measure import against, race
-from dprec.benchmarks.stages import STAGES
-from dprec.benchmarks.steady import LookUps
-from dprec.benchmarks.table_steps import HOOKED, SYSTEMS, Pooled, Step
+from dprec.benchmarks.peers.compare import one_thread
+from dprec.benchmarks.table_work.stages import STAGES
+from dprec.benchmarks.table_work.steady import LookUps
+from dprec.benchmarks.table_work.steps import HOOKED, SYSTEMS, Pooled, Step
 from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel

@@ -13,14 +13,14 @@ from functools import partial
 from rich.console import Group
 from rich.table import Table
 
-from dprec.benchmarks.architectures import TRANSFORMER
 from dprec.benchmarks.common import bars, figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
-from dprec.benchmarks.memory import MemoryMeter
-from dprec.benchmarks.peers import SYSTEMS, OptimizerAlone, PlainPyTorch
-from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import DprecPlain, DprecPrivate, System
+from dprec.benchmarks.peers.architectures import TRANSFORMER
+from dprec.benchmarks.peers.compare import COLUMNS, Comparison, one_thread
+from dprec.benchmarks.peers.memory import MemoryMeter
+from dprec.benchmarks.peers.others import SYSTEMS, OptimizerAlone, PlainPyTorch
+from dprec.benchmarks.peers.shapes import Shape
+from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
 
 BASE = DprecPlain.name
 CURVE = (OptimizerAlone, PlainPyTorch, DprecPlain, DprecPrivate)

@@ -15,11 +15,11 @@ from rich.table import Table
 
 from dprec.benchmarks.common import bars, figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.compare import COLUMNS, Comparison, one_thread
-from dprec.benchmarks.memory import MemoryMeter
-from dprec.benchmarks.peers import RECURRENT
-from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import DprecPlain, DprecPrivate, System
+from dprec.benchmarks.peers.compare import COLUMNS, Comparison, one_thread
+from dprec.benchmarks.peers.memory import MemoryMeter
+from dprec.benchmarks.peers.others import RECURRENT
+from dprec.benchmarks.peers.shapes import Shape
+from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
 
 CELLS = ("GRU", "LSTM")
 ROUNDS = 5

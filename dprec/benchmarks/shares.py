@@ -19,8 +19,8 @@ from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 from dprec.data.logs.histories import Histories
-from dprec.models import item_shares
-from dprec.models.cooccurrence import item_counts
+from dprec.models.items import shares as item_shares
+from dprec.models.items.cooccurrence import item_counts
 from dprec.noise.gaussian import GaussianNoise
 
 RECIPE = "recipes/movielens_dpformer.yaml"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from dprec.benchmarks.sweep import Named, Point, Sweep
+from dprec.benchmarks.common.sweep import Named, Point, Sweep
 from dprec.cli.arguments import CommandLine
 
 SETTINGS: tuple[str, ...] = (

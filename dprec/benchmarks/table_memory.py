@@ -21,7 +21,7 @@ from rich.console import Group
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.memory import GIVE_BACK, read
+from dprec.benchmarks.peers.memory import GIVE_BACK, read
 from dprec.errors import UserError
 
 ROWS, SMALL, DIM, STEPS = 10_000_000, 1_000, 64, 3

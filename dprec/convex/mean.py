@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.noise import VectorNoise, draws
-from dprec.convex.promise import promise
-from dprec.convex.regimes import choose
-from dprec.convex.rows import bounded_rows
+from dprec.convex.release.noise import VectorNoise, draws
+from dprec.convex.release.promise import promise
+from dprec.convex.release.regimes import choose
+from dprec.convex.release.rows import bounded_rows
 
 
 @dataclass(frozen=True)

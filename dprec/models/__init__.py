@@ -5,7 +5,7 @@ from dprec.models.clicks import ClickModel
 from dprec.models.dlrm import DLRM
 from dprec.models.dpformer import DPFormer
 from dprec.models.dual_encoder import DualEncoder
-from dprec.models.learner import Learner
+from dprec.models.learning.learner import Learner
 from dprec.models.logistic import Logistic
 from dprec.models.pctr import PCTR
 from dprec.models.recurrent import GRU, LSTM

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
-from dprec.models.learner import Learner, refuse_unless
-from dprec.models.negatives import Negatives, in_batch_softmax, shared_negatives
-from dprec.models.tables import new_table
+from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
+from dprec.models.items.tables import new_table
+from dprec.models.learning.learner import Learner, refuse_unless
 from dprec_kernels import catalogue_softmax
 
 FIRST_ITEMS, ROUNDS = 512, 10  # how many items stand for all, and how long somebody goes on, without a history

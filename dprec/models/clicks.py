@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.metrics.clicks import ClickMetrics
-from dprec.models.learner import Learner, refuse_unless
-from dprec.models.tables import new_table
+from dprec.models.items.tables import new_table
+from dprec.models.learning.learner import Learner, refuse_unless
 
 
 class ClickModel(Learner):

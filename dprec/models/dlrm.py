@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch
 from dprec.models.clicks import ClickModel, FeatureTables, log_counts, network
-from dprec.models.learner import refuse_unless
+from dprec.models.learning.learner import refuse_unless
 
 
 class DLRM(ClickModel):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.models import item_shares
-from dprec.models.learner import refuse_unless
-from dprec.models.reattentive import ReAttentiveNetwork
+from dprec.models.items import shares as item_shares
+from dprec.models.learning.learner import refuse_unless
+from dprec.models.networks.reattentive import ReAttentiveNetwork
 from dprec.models.transformer import Transformer
 
 
@@ -23,8 +23,8 @@ class DPFormer(Transformer):
     The noise of a private step has the standard deviation σC/B in every entry of the gradient. Only a few users
     contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where
     p is the share of users who saw the item. Every other parameter has the error σC/B. The errors are propagated
-    through the layers beside the activations (`dprec.models.reattention`), as numbers without gradient. Without noise
-    this is the `Transformer`, bit for bit.
+    through the layers beside the activations (`dprec.models.networks.reattention`), as numbers without gradient.
+    Without noise this is the `Transformer`, bit for bit.
 
     The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
     that of one gradient step at learning rate 1, as in the definition. The real error of the weights depends on the
@@ -36,7 +36,7 @@ class DPFormer(Transformer):
 
     Args:
         frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of
-            the budget (`dprec.models.item_shares`). "public": from `frequency_file`, which the guarantee then takes
+            the budget (`dprec.models.items.shares`). "public": from `frequency_file`, which the guarantee then takes
             as public. "uniform": no look at the data, all items are as frequent as if every history were
             `max_length` items drawn at random.
         frequency_share: part of the privacy budget for the estimate. Training has the rest.

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dprec.models.base import SequenceRecommender
-from dprec.models.causal_network import CausalNetwork
-from dprec.models.learner import refuse_unless
-from dprec.models.tables import copied_table
+from dprec.models.items.tables import copied_table
+from dprec.models.learning.learner import refuse_unless
+from dprec.models.networks.causal_network import CausalNetwork
 
 
 class DualEncoder(SequenceRecommender):

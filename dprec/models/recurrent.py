@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dprec.models.base import SequenceRecommender
-from dprec.models.learner import refuse_unless
+from dprec.models.learning.learner import refuse_unless
 
 
 class Recurrent(SequenceRecommender):

@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.models.base import Recommender
-from dprec.models.spectral_items import SpectralItems, spectral_releases
+from dprec.models.items.spectral import SpectralItems, spectral_releases
 
 
 class Spectral(Recommender):

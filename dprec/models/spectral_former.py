@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.models.causal_network import Activation
-from dprec.models.learner import refuse_unless
-from dprec.models.reattentive import ReAttentiveNetwork
+from dprec.models.learning.learner import refuse_unless
+from dprec.models.networks.causal_network import Activation
+from dprec.models.networks.reattentive import ReAttentiveNetwork
 from dprec.models.spectral import Spectral
 
 

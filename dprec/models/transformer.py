@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from dprec.models.base import SequenceRecommender
-from dprec.models.causal_network import Activation, CausalNetwork, Norm
-from dprec.models.tables import copied_table
+from dprec.models.items.tables import copied_table
+from dprec.models.networks.causal_network import Activation, CausalNetwork, Norm
 
 
 class Transformer(SequenceRecommender):

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from dprec.bench import main as bench
-from dprec.benchmarks import peers
-from dprec.benchmarks.architectures import TRANSFORMER
-from dprec.benchmarks.measure import race
-from dprec.benchmarks.memory import Job, MemoryMeter
+from dprec.benchmarks.common.measure import race
+from dprec.benchmarks.peers import others as peers
+from dprec.benchmarks.peers.architectures import TRANSFORMER
+from dprec.benchmarks.peers.memory import Job, MemoryMeter
+from dprec.benchmarks.peers.plain import PlainTransformer
+from dprec.benchmarks.peers.systems import DprecPrivate
 from dprec.benchmarks.phantom import SHAPES, SMALL
-from dprec.benchmarks.plain import PlainTransformer
-from dprec.benchmarks.systems import DprecPrivate
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
 from tests.commands.support import strict

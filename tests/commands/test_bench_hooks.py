@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
-from dprec.benchmarks.steady import LookUps
-from dprec.benchmarks.table_steps import SYSTEMS, Step
+from dprec.benchmarks.table_work.hooked import HookedGradient, Materialised, Reweighted
+from dprec.benchmarks.table_work.steady import LookUps
+from dprec.benchmarks.table_work.steps import SYSTEMS, Step
 from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dprec.bench import main as bench
-from dprec.benchmarks.architectures import ARCHITECTURES
+from dprec.benchmarks.peers.architectures import ARCHITECTURES
 from dprec.data import SequenceBatch
 from tests.commands.support import strict
 from tests.commands.test_bench import COLUMNS

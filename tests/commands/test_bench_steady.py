@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec.benchmarks.steady import RATES, LongRunning, LookUps
-from dprec.benchmarks.table_steps import Pooled, Step
+from dprec.benchmarks.table_work.steady import RATES, LongRunning, LookUps
+from dprec.benchmarks.table_work.steps import Pooled, Step
 from dprec.models.clicks import FeatureTables
 from dprec.sparsity import LazyDP
 

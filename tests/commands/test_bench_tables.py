@@ -9,7 +9,7 @@ import pytest
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, sparsity, stream
-from dprec.benchmarks.sweep import Point
+from dprec.benchmarks.common.sweep import Point
 
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:

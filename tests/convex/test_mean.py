@@ -13,11 +13,11 @@ from scipy import sparse
 
 from dprec.benchmarks.convex_studies.means import drawn_mean, drawn_rows, error
 from dprec.convex import private_mean
-from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection
-from dprec.convex.noise import VectorNoise
-from dprec.convex.promise import gaussian_multiplier
-from dprec.convex.regimes import regime
-from dprec.convex.rows import bounded_rows, mean_of
+from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection
+from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.regimes import regime
+from dprec.convex.release.rows import bounded_rows, mean_of
 from dprec.errors import UserError
 from tests.convex.support import sparse_rows
 

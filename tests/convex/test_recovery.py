@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dprec.convex.design import CosineDesign, Design, GaussianDesign, random_design
-from dprec.convex.mechanisms import Gaussian, Recovery
-from dprec.convex.noise import VectorNoise
-from dprec.convex.recovery import least_l1, measured_mean, measurements_wanted, recovers
-from dprec.convex.rows import mean_of
+from dprec.convex.release.design import CosineDesign, Design, GaussianDesign, random_design
+from dprec.convex.release.mechanisms import Gaussian, Recovery
+from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.recovery import least_l1, measured_mean, measurements_wanted, recovers
+from dprec.convex.release.rows import mean_of
 from tests.convex.support import one_hot, sparse_rows
 
 DESIGNS = [GaussianDesign, CosineDesign]

@@ -12,8 +12,8 @@ from dprec.convex.boosting import Boosting, score_of
 from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import risk
-from dprec.convex.noise import draws
-from dprec.convex.promise import gaussian_multiplier
+from dprec.convex.release.noise import draws
+from dprec.convex.release.promise import gaussian_multiplier
 from dprec.convex.sgd import Descent
 from dprec.convex.stopping import call_epsilon, steps_within_ledger
 from dprec.errors import UserError
@@ -88,7 +88,7 @@ def test_by_default_about_all_steps_are_paid_for() -> None:
 def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.zeros((64, 4_000))
     rows[:, 0] = 1.0
-    monkeypatch.setattr("dprec.convex.mechanisms.project_l1", lambda vector, radius: vector)
+    monkeypatch.setattr("dprec.convex.release.mechanisms.project_l1", lambda vector, radius: vector)
     model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=1, step_epsilon=20.0, max_steps=1, seed=0)
     data = sgd.bounded_rows(rows, 1.0, 1), np.zeros(64), Logistic()
     descent = Descent(model, *data, 100.0, 1e-4, sgd.VectorNoise(0), draws(0))

@@ -14,7 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models import DPFormer
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec.models.optimizers import SGD, Adam
+from dprec.models.learning.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, OnPretend

@@ -15,7 +15,7 @@ from dprec import private
 from dprec.errors import MixedUsers, UncoveredUse, UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import AdaFEST, LazyDP
 from tests.adding import add_clipped
 from tests.gradients.forms import Product

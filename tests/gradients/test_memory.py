@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dprec.benchmarks.memory import GIVE_BACK
+from dprec.benchmarks.peers.memory import GIVE_BACK
 
 ROWS, DIM = 200_000, 64
 MANY = 1_000_000  # 256 MB, of which the process may have half

@@ -15,8 +15,8 @@ from dprec.data import Sequences
 from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 from dprec.fit import main as fit
-from dprec.models import item_shares
 from dprec.models.dpformer import DPFormer
+from dprec.models.items import shares as item_shares
 from dprec.noise.gaussian import GaussianNoise
 
 ITEMS, USERS = 401, 4000

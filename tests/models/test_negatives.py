@@ -16,8 +16,9 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.contributions import Rows, SharedRows
 from dprec.gradients.tape import Tape
-from dprec.models import DualEncoder, Transformer, negatives
-from dprec.models.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
+from dprec.models import DualEncoder, Transformer
+from dprec.models.items import negatives
+from dprec.models.items.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
 from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
 from tests.adding import add_clipped

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from dprec import Privacy, Sequences, Transformer
-from dprec.models import optimizers
+from dprec.models.learning import optimizers
 
 
 def parameters() -> list[torch.nn.Parameter]:

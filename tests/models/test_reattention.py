@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from dprec.accounting.release import ExactSums
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
-from dprec.models import DPFormer, reattention
-from dprec.models.descent import PlainDescent
+from dprec.models import DPFormer
+from dprec.models.learning.descent import PlainDescent
+from dprec.models.networks import reattention
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit

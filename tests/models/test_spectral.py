@@ -12,11 +12,12 @@ import torch
 from dprec.accounting.release import ExactSums, unit_sum
 from dprec.data import RankingBatch
 from dprec.data.logs.histories import Histories
-from dprec.models import Spectral, SpectralFormer, cooccurrence
-from dprec.models.causal_network import CausalNetwork
-from dprec.models.cooccurrence import item_counts, pair_weights
-from dprec.models.descent import PlainDescent
-from dprec.models.spectral_items import spectral_vectors
+from dprec.models import Spectral, SpectralFormer
+from dprec.models.items import cooccurrence
+from dprec.models.items.cooccurrence import item_counts, pair_weights
+from dprec.models.items.spectral import spectral_vectors
+from dprec.models.learning.descent import PlainDescent
+from dprec.models.networks.causal_network import CausalNetwork
 from tests.privacy.support import data, trainer
 
 

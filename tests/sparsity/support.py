@@ -13,7 +13,7 @@ from torch.special import ndtri
 
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient

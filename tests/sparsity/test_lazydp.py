@@ -18,7 +18,7 @@ from dprec.checks.probe import probe
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.tape import select_users
-from dprec.models.optimizers import Adam
+from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice, lazydp_tables
 from dprec.sparsity.lazydp_recursion import Decayed, Rates

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping, record
-from dprec.models.optimizers import SGD, Adam
+from dprec.models.learning.optimizers import SGD, Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP

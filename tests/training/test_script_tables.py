@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from dprec import Learner, Privacy, private
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import FEST, AdaFEST, LazyDP
 from dprec.training.loaders import private_loader
 from dprec.training.script import Training

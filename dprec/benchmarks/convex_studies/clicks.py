@@ -21,8 +21,8 @@ from dprec.benchmarks.convex_studies.measured import measured
 from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum
-from dprec.convex.noise import VectorNoise
-from dprec.convex.rows import bounded_rows
+from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.rows import bounded_rows
 from dprec.data.click_logs.log import FEATURES, NUMBERS
 from dprec.data.click_logs.world import synthetic_clicks
 from dprec.data.clicks import VOCABULARIES

@@ -15,12 +15,12 @@ from scipy import sparse
 
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies.measured import measured
-from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery
-from dprec.convex.noise import VectorNoise
-from dprec.convex.promise import gaussian_multiplier
-from dprec.convex.recovery import measurements_wanted, recovers
-from dprec.convex.regimes import regime
-from dprec.convex.rows import mean_of
+from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery
+from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.recovery import measurements_wanted, recovers
+from dprec.convex.release.regimes import regime
+from dprec.convex.release.rows import mean_of
 
 EPSILON, DELTA = 1.0, 1e-6
 ROUNDS = 3

@@ -39,5 +39,5 @@ def refuse_changed(module: nn.Module | None, before: Mapping[str, Tensor], after
         if name not in before or name not in after or not torch.equal(before[name], after[name]):
             raise UserError(
                 f"{type(module).__name__}.shared_rows gives other rows of '{name}' before a batch than after it: "
-                "let them follow from the step alone, as dprec.models.negatives.SharedNegatives does"
+                "let them follow from the step alone, as dprec.models.items.negatives.SharedNegatives does"
             )

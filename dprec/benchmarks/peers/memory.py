@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dprec.benchmarks.shapes import Shape
+from dprec.benchmarks.peers.shapes import Shape
 
 MB = 1 << 20
 LIMIT = 16 << 30  # bytes; a system whose step takes more counts as one that cannot run
@@ -50,7 +50,7 @@ class MemoryMeter:
         if sys.platform == "linux":
             kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "dprec.benchmarks.memory"],
+                [sys.executable, "-m", "dprec.benchmarks.peers.memory"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 env=kept | GIVE_BACK | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -89,7 +89,7 @@ def largest_batch(memory: float, least: float, few: tuple[int, float], many: tup
 
 def serve() -> None:
     """Answer the jobs on standard input, one a line, each in a forked process."""
-    importlib.import_module("dprec.benchmarks.peers")
+    importlib.import_module("dprec.benchmarks.peers.others")
     with contextlib.suppress(ImportError):  # a system that needs it reports this in its row
         importlib.import_module("opacus")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and the end of the input this process
@@ -127,7 +127,7 @@ def _answer(job: Job) -> None:
 def _peak(job: Job) -> float:
     import torch
 
-    from dprec.benchmarks.peers import MEASURED
+    from dprec.benchmarks.peers.others import MEASURED
 
     torch.set_num_threads(1)
     kind = MEASURED[job.system]

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from scipy import sparse
 
-from dprec.convex.design import Design
-from dprec.convex.projection import shrunk
+from dprec.convex.release.design import Design
+from dprec.convex.release.projection import shrunk
 
 LONGEST = 1.5  # the largest norm of a measured row, over that of an unmeasured one
 FEWER = 6  # theory gives the order of m without a constant: of 1 / 32 to 1, a sixth had the smallest error

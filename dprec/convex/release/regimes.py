@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Mechanism, Projection, Recovery, Zero
-from dprec.convex.promise import check_budget, gaussian_multiplier
+from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Mechanism, Projection, Recovery, Zero
+from dprec.convex.release.promise import check_budget, gaussian_multiplier
 from dprec.errors import UserError
 
 MECHANISMS = ("auto", "projection", "recovery", "plain", "zero")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.benchmarks.systems import CannotRun, DprecPlain, DprecPrivate, DprecUntied, System, adam
+from dprec.benchmarks.peers.systems import CannotRun, DprecPlain, DprecPrivate, DprecUntied, System, adam
 from dprec.data import SequenceBatch
 
 MAX_NORM = 1.0

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dprec.benchmarks.hooked import HookedGradient, Materialised, Reweighted
-from dprec.benchmarks.stages import ClippingWithStages, Stages
-from dprec.benchmarks.steady import RATES, LongRunning, LookUps
+from dprec.benchmarks.table_work.hooked import HookedGradient, Materialised, Reweighted
+from dprec.benchmarks.table_work.stages import ClippingWithStages, Stages
+from dprec.benchmarks.table_work.steady import RATES, LongRunning, LookUps
 from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.parameters import padding_rows
 from dprec.models.clicks import ClickModel
-from dprec.models.optimizers import SGD
+from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient

@@ -22,8 +22,8 @@ from dprec.distributed.ranks import deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
-from dprec.models import optimizers
-from dprec.models.descent import Descent, MeanGradient, PlainDescent
+from dprec.models.learning import optimizers
+from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
 from dprec_kernels.file_tensor import in_file
 
 
@@ -137,7 +137,7 @@ class Learner(pl.LightningModule):
         if self.memory_map is not None and not any(in_file(p) for p in self.parameters()):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
-                "a file: train on the CPU, make tables with dprec.models.tables.new_table, or leave it out"
+                "a file: train on the CPU, make tables with dprec.models.items.tables.new_table, or leave it out"
             )
         optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
         self.trainer.fit_loop.epoch_loop.max_steps = self.descent.steps(self.total_steps)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.models.causal_network import CausalNetwork
+from dprec.models.networks.causal_network import CausalNetwork
 
 
 class PlainModel(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dprec.benchmarks.plain import PlainGRU, PlainLSTM, PlainModel, PlainTransformer
+from dprec.benchmarks.peers.plain import PlainGRU, PlainLSTM, PlainModel, PlainTransformer
 from dprec.models import GRU, LSTM, SequenceRecommender, Transformer
 
 TRANSFORMER = "Transformer"

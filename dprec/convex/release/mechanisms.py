@@ -9,11 +9,11 @@ import numpy as np
 from scipy import sparse
 
 from dprec.accounting.ledger import Event
-from dprec.convex.design import Design, random_design
-from dprec.convex.noise import VectorNoise, on_grid
-from dprec.convex.projection import project_l1
-from dprec.convex.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
-from dprec.convex.rows import mean_of
+from dprec.convex.release.design import Design, random_design
+from dprec.convex.release.noise import VectorNoise, on_grid
+from dprec.convex.release.projection import project_l1
+from dprec.convex.release.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, recovers
+from dprec.convex.release.rows import mean_of
 
 
 @dataclass(frozen=True)

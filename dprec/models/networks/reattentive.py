@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.models import reattention
-from dprec.models.causal_network import Block, CausalAttention, CausalNetwork
+from dprec.models.networks import reattention
+from dprec.models.networks.causal_network import Block, CausalAttention, CausalNetwork
 
 
 class ReAttentiveNetwork(CausalNetwork):
-    """Subtracts from attention scores what errors in weights and inputs add to them (`dprec.models.reattention`).
+    """Subtracts from attention scores what errors in weights and inputs add to them (`reattention`).
 
     Errors are propagated through the layers beside the activations, as numbers without gradient. Without errors this
     is the `CausalNetwork`, bit for bit.

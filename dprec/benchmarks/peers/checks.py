@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dprec.benchmarks.systems import CannotRun, System
+from dprec.benchmarks.peers.systems import CannotRun, System
 from dprec.data import SequenceBatch
 
 TOLERANCE = 1e-4  # of the clipped sum's norm; float32 leaves about 1e-6

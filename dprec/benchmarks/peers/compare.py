@@ -9,13 +9,13 @@ from functools import partial
 
 import torch
 
-from dprec.benchmarks.architectures import ARCHITECTURES
-from dprec.benchmarks.checks import clip_error
+from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.measure import against, race
-from dprec.benchmarks.memory import MB, Job, MemoryMeter, largest_batch
-from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import CannotRun, System
+from dprec.benchmarks.peers.architectures import ARCHITECTURES
+from dprec.benchmarks.peers.checks import clip_error
+from dprec.benchmarks.peers.memory import MB, Job, MemoryMeter, largest_batch
+from dprec.benchmarks.peers.shapes import Shape
+from dprec.benchmarks.peers.systems import CannotRun, System
 
 GB16 = 16 * 1024.0  # MB
 COLUMNS = {

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dprec.benchmarks.architectures import ARCHITECTURES, TRANSFORMER
-from dprec.benchmarks.plain import PlainModel
+from dprec.benchmarks.peers.architectures import ARCHITECTURES, TRANSFORMER
+from dprec.benchmarks.peers.plain import PlainModel
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.models.descent import Gradient, MeanGradient
+from dprec.models.learning.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient

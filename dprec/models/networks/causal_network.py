@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.errors import UserError
-from dprec.models.learner import refuse_unless
+from dprec.models.learning.learner import refuse_unless
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]

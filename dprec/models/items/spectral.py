@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.cooccurrence import item_counts, pair_weights
-from dprec.models.learner import refuse_unless
+from dprec.models.items.cooccurrence import item_counts, pair_weights
+from dprec.models.learning.learner import refuse_unless
 
 MIX = 3.0  # scale of the scores before training
 FADE = 0.85  # before training, the weight of an item of a history falls by this with each later item

@@ -1,0 +1,1 @@
+"""Ways to release a mean privately: mechanisms, what they need, their error, and what they promise."""

@@ -1,0 +1,1 @@
+"""What models know of items: tables, counts and pairs, shares, spectral vectors, sampled negatives."""

@@ -1,0 +1,1 @@
+"""Networks that sequence models share: causal attention, and Re-Attention in it."""
