@@ -164,6 +164,10 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.narrow(F.pad(m.wide(x.mT), (2, 0))),
         lambda: {"wide": nn.Conv1d(DIM, 6, 3, padding="same", groups=2), "narrow": nn.Conv1d(6, 2, 2, dilation=2)},
     ),
+    "`nn.Conv2d`, `nn.Conv3d`": Form(
+        lambda m, x, ids: m.deep(m.wide(x.unsqueeze(1)).unsqueeze(2)),
+        lambda: {"wide": nn.Conv2d(1, 2, 2), "deep": nn.Conv3d(2, 1, (1, 2, 2))},
+    ),
     "`torch.einsum` of one parameter": Form(
         lambda m, x, ids: torch.einsum("bti,hio,bto->bth", x, m.block, x) + torch.einsum("bti,oi->bto", x, m.weight),
         lambda: {"block": p(3, DIM, DIM), "weight": p(3, DIM)},
@@ -183,7 +187,10 @@ EXACT: dict[str, Form] = {
     "`nn.PReLU`": Form(
         lambda m, x, ids: m.bend(x.mT) + m.one(x.mT), lambda: {"bend": nn.PReLU(DIM), "one": nn.PReLU()}
     ),
-    "`nn.GroupNorm`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.GroupNorm(2, DIM)}),
+    "`nn.GroupNorm`, `nn.InstanceNorm1d`": Form(
+        lambda m, x, ids: m.norm(x.mT) + m.own(x.mT),
+        lambda: {"norm": nn.GroupNorm(2, DIM), "own": nn.InstanceNorm1d(DIM, affine=True)},
+    ),
     "`nn.RNN`, `nn.RNNCell`": Form(
         lambda m, x, ids: m.deep(x)[0].sum(1) + steps(m, x, ids),
         lambda: {"deep": nn.RNN(DIM, 3, 2, batch_first=True), "cell": nn.RNNCell(DIM, 3, nonlinearity="relu")},
@@ -219,7 +226,6 @@ ALONE: dict[str, Form] = {
     "`gather` from a parameter": Form(
         lambda m, x, ids: m.bias.expand(len(ids), -1).gather(1, ids), lambda: {"bias": p(ITEMS)}, "bias.*gather"
     ),
-    "`nn.Conv2d`": Form(lambda m, x, ids: m.mix(x.unsqueeze(1)), lambda: {"mix": nn.Conv2d(1, 2, 2)}, "mix.*conv2d"),
     "a recurrent layer from a learned state": Form(
         lambda m, x, ids: m.cell(x, m.start.expand(-1, len(x), -1).contiguous())[0],
         lambda: {"cell": nn.GRU(DIM, 3, batch_first=True), "start": p(1, 1, 3)},
@@ -246,6 +252,11 @@ ALONE: dict[str, Form] = {
         lambda m, x, ids: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m.filter), LENGTH, dim=1),
         lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
         "filter.*complex",
+    ),
+    "bags by offsets": Form(
+        lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH)),
+        lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
+        "more.*no offsets",
     ),
     "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
 }
@@ -279,11 +290,6 @@ REFUSED: dict[str, Form] = {
         lambda m, x, ids: m.more(ids),
         lambda: {"more": nn.Embedding(ITEMS, DIM, scale_grad_by_freq=True)},
         "leave scale_grad_by_freq out",
-    ),
-    "bags by offsets": Form(
-        lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH)),
-        lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
-        "no offsets",
     ),
     "a mean over the batch": Form(lambda m, x, ids: m.mix(x) - m.mix(x).mean(0), linear, "users' order|who else"),
 }

@@ -145,9 +145,36 @@ CALLS = [
         lambda g: [g.back, g.filter[:, :1], g.b, (1,), "same", (2,), DIM],
     ),
     Call(torch.conv1d, "input weight", lambda g: [g.back, g.filter], {"padding": "valid"}),
+    *(
+        Call(
+            function,
+            "input weight bias stride padding dilation groups",
+            lambda g, d=d, padding=padding, stride=stride, groups=groups: [
+                g.x.reshape(-1, 3, 1, 1, 5)[:, :, 0] if d == 2 else g.x.reshape(-1, 3, 1, 1, 5),
+                g.filter[:, : 3 // groups].reshape(3, -1, *[1] * (d - 1), 2),
+                g.b,
+                stride,
+                padding,
+                [*[1] * (d - 1), 2],
+                groups,
+            ],
+        )
+        for function, d in ((torch.conv2d, 2), (torch.conv3d, 3))
+        for padding, stride, groups in (
+            (2, 2, 1),
+            ([*[1] * (d - 1), 0], [1] * d, 3),
+            ("same", 1, 1),
+            ("valid", (1,), 1),
+        )
+    ),
     Call(torch.take, "input index", lambda g: [g.table, g.ids]),
     Call(T.take, "self index", lambda g: [g.table, g.ids]),
     Call(F.group_norm, "input num_groups weight bias eps", lambda g: [g.back, DIM, g.b, g.b * 2, 1e-3]),
+    Call(
+        F.instance_norm,
+        "input running_mean running_var weight bias use_input_stats momentum eps",
+        lambda g: [g.back, None, None, g.b, g.b * 2, True, 0.1, 1e-3],
+    ),
     Call(torch.prelu, "input weight", lambda g: [g.back - 1, g.b]),
     Call(torch.prelu, "self weight", lambda g: [g.back - 1, g.b[:1]]),
     *(

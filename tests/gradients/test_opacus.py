@@ -91,3 +91,11 @@ def test_opacus_ghost_clipping_lets_a_tied_user_pass_the_bound(model: Functional
     # A user scaled by C / claimed ends with norm C * ratio: the promise is broken by this much.
     assert ratio > 1.05
     print(f"Opacus {opacus.__version__} ghost clipping: a tied user reaches {float(ratio):.2f} C")
+
+
+def test_opacus_hooks_count_an_item_once_that_a_bag_has_twice() -> None:
+    bag, ids, each = nn.EmbeddingBag(9, 3, mode="sum"), torch.tensor([4, 4, 2]), torch.ones(3)
+    hooked = GradSampleModule(bag, loss_reduction="sum")
+    hooked(ids, torch.tensor([0])).sum().backward()
+    assert torch.equal(bag.weight.grad[4], 2 * each)
+    assert torch.equal(bag.weight.grad_sample[0, 4], each)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.errors import UncoveredUse
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.uses.arguments import at_least_float32, named
@@ -45,7 +45,7 @@ def embedding_bag(tape: Recorder, function: Operation, args: Any, kwargs: Any) -
             return (rows_read if padding is None else rows_read * (ids != padding).unsqueeze(-1)).sum(1)
     else:
         return NotImplemented if layout_of(ids) is None else _pool(tape, weight, ids, mode, padding)
-    raise UncoveredUse(
+    raise NoRule(
         f"parameter '{tape.name_of(weight if tape.trainable(weight) else given['per_sample_weights'])}' "
         f"is read in a form of embedding_bag that has no per-user gradient rule: {instead}"
     )

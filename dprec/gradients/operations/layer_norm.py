@@ -1,4 +1,4 @@
-"""Normalisation over a user's own features: layer norm and RMS norm."""
+"""Normalisation over a user's own features: layer norm and RMS norm, group and instance norm."""
 
 from __future__ import annotations
 
@@ -33,22 +33,36 @@ def rms_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any
 def group_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     names = ("input", "num_groups", "weight", "bias", "eps")
     given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
+    return _in_groups(tape, "group_norm", given, given["num_groups"])
+
+
+@rule(F.instance_norm)
+def instance_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """Each channel of a row is a group of its own, unless means of many batches are kept or used."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    given = {"weight": None, "bias": None, "use_input_stats": True, "eps": 1e-5} | named(names, args, kwargs)
+    if given.get("running_mean") is not None or not given["use_input_stats"]:
+        return NotImplemented
+    return _in_groups(tape, "instance_norm", given, given["input"].shape[1])
+
+
+def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) -> Any:
     x, scale, shift = given["input"], given["weight"], given["bias"]
     if tape.trainable(x):
         return NotImplemented
-    rows = tape.rows(x, "group_norm", scale if tape.trainable(scale) else shift)
+    rows = tape.rows(x, name, scale if tape.trainable(scale) else shift)
     plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
 
     def per_user(gradient: Tensor) -> Tensor:
         return at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1).sum((1, 3))
 
     def for_scale(gradient: Tensor) -> Contribution:
-        return Dense(per_user(gradient * F.group_norm(x.detach(), given["num_groups"], eps=given["eps"])))
+        return Dense(per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"])))
 
     def for_shift(gradient: Tensor) -> Contribution:
         return Dense(per_user(gradient))
 
-    output = F.group_norm(x, given["num_groups"], **plain, eps=given["eps"])
+    output = F.group_norm(x, groups, **plain, eps=given["eps"])
     return tape.record(output, rows, [(scale, for_scale), (shift, for_shift)], kept=[x])
 
 
