@@ -22,10 +22,14 @@ class Sampler(Protocol):
     kind: str  # "poisson" or "shuffle"
     users: int
     expected_batch: int
-    rate: float
-    seeded: bool
     unit: str  # what a "user" is: "user" or "record"
     telling: bool  # whether draws are kept until `served` is asked for them
+
+    @property
+    def rate(self) -> float: ...
+
+    @property
+    def seeded(self) -> bool: ...
 
     def served(self) -> tuple[int, Sequence[int]] | None:
         """Return the step and the users of the batch that training is about to get, once for each batch."""
@@ -82,6 +86,18 @@ class Sampling:
         _refuse_shared([part for part, _ in given])
         periods = tuple(Period(part.start, len(part), steps) for part, steps in given)
         return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit, periods)
+
+    def refuse_changed(self, sampler: Any) -> None:
+        """Refuse a sampler that draws by another law than this one, by which its draws are accounted for."""
+        now = Sampling.of(sampler)
+        if now != self:
+            names = ("kind", "users", "expected_batch", "rate", "seeded", "unit", "periods")
+            name = next(name for name in names if getattr(now, name) != getattr(self, name))
+            raise UserError(
+                f"{type(sampler).__name__}.{name} was {getattr(self, name)} when the run was planned and is now "
+                f"{getattr(now, name)}, so draws are not those that are accounted for: leave the sampler as it is, and "
+                "start a new run for another batch size"
+            )
 
     def period_of(self, step: int) -> int | None:
         """Return the number of the period that a step draws from."""

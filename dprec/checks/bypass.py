@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import pairwise
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
+from dprec.checks.reachable import reachable
 from dprec.contract import MixesUsers, offers
 from dprec.errors import UserError
 
@@ -28,6 +31,45 @@ def refuse_model(model: nn.Module) -> None:
     for name, part in model.named_modules():
         if reason := _rewritten(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")
+
+
+def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.Parameter]) -> None:
+    """Refuse trained parameters that lie in the memory of others, and tables that pay as read under a second name.
+
+    A step moves each parameter by itself. And of what is read under another name nobody hears, so that rows which owe
+    noise would be read without it.
+    """
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for (one, own), (other, its) in pairwise(sorted(trained, key=lambda named: _extent(named[1]))):
+        if _meet(own, its):
+            raise UserError(
+                f"parameters '{one}' and '{other}' share memory, so that each step would move it twice: tie them by "
+                "one nn.Parameter that both modules hold"
+            )
+    if not owing:
+        return
+    tables = {id(table) for table in owing.values()}
+    for held, value in reachable({"": model, "losses": losses}):
+        if isinstance(value, Tensor) and id(value) not in tables and value.layout == torch.strided:
+            for name, table in owing.items():
+                if _meet(table, value):
+                    raise UserError(
+                        f"'{held}' shares memory with table '{name}', whose rows pay the noise that they owe as they "
+                        "are read by its own name: read the table itself, or keep a copy of what is public"
+                    )
+
+
+def _extent(value: Tensor) -> tuple[int, int]:
+    """Return where a tensor begins and ends in memory."""
+    if not value.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    return value.data_ptr(), value.data_ptr() + (last + 1) * value.element_size()
+
+
+def _meet(one: Tensor, other: Tensor) -> bool:
+    (begin, end), (first, last) = _extent(one), _extent(other)
+    return one.device == other.device and one.device.type != "meta" and begin < last and first < end
 
 
 def _rewritten(part: nn.Module) -> str | None:

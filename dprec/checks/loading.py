@@ -32,20 +32,20 @@ class Loading:
         self.dataset = loader.dataset
         self.unit = unit
         self._collate: Callable[[Any], Any] = loader.collate_fn
-        self._sampler = loader.batch_sampler
-        self._sampler.telling = True
+        self.sampler = loader.batch_sampler
+        self.sampler.telling = True
         self._loader, self.transfer = loader, transfer
         self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
         self._alone: dict[Any, Any] | None = None  # the batches of the step's users alone, by their numbers
 
     def __len__(self) -> int:
-        users: int = self._sampler.users
+        users: int = self.sampler.users
         return users
 
     def deal(self, ranks: Ranks) -> None:
         """Let each process draw users of its own."""
-        deal(self._sampler, ranks)
+        deal(self.sampler, ranks)
 
     def forget_seeds(self) -> None:
         """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.
@@ -56,10 +56,11 @@ class Loading:
         first = self._loader.worker_init_fn
         if not isinstance(first, FreshWorkers):
             self._loader.worker_init_fn = FreshWorkers(first, [self._collate])
+        self._loader._iterator = None  # persistent workers that were started before draw from seeds of before
 
     def drawn(self, step: int) -> Sequence[int]:
         """Return the users that were drawn for the batch of this step, in the sampler's order; to be called once."""
-        draw = self._sampler.served()
+        draw = self.sampler.served()
         if draw is None or draw[0] != step:
             raise UserError(
                 f"batches do not come in the order they were drawn in, so a step may use another's {self.unit}s: give "

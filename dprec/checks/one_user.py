@@ -91,6 +91,8 @@ def each_alone(
         together = losses(part)
     if together.shape != (len(part),):
         raise UncoveredUse(f"losses(batch) has shape {tuple(together.shape)}; return one loss per user, ({len(part)},)")
+    if together.requires_grad:
+        _refuse_mixed_backwards(parameters, together)
     for place, user in enumerate(one_by_one(part, why)):
         with SameDraws(user, streams):
             alone = record_alone(parameters, losses, user, read).contributions
@@ -110,6 +112,25 @@ def each_alone(
                 f"Besides, {why}"
             )
         yield alone, 0
+
+
+def _refuse_mixed_backwards(parameters: Mapping[str, nn.Parameter], together: Tensor) -> None:
+    """Refuse losses whose gradient together is not the sum of each one's: a hook on its way mixes users."""
+
+    def gradient(loss: Tensor) -> list[Tensor | None]:
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+        return [None if one is None or one.is_sparse else one for one in found]  # rows come by dense ways, too
+
+    whole, each = gradient(together.sum()), [gradient(loss) for loss in together]
+    for place, name in enumerate(parameters):
+        found, parts = whole[place], [own[place] for own in each]
+        if found is not None and all(part is not None for part in parts):
+            total = torch.stack([part for part in parts if part is not None])
+            if bool(total.isfinite().all()) and (found - total.sum(0)).norm() > TOLERANCE * total.norm():
+                raise MixedUsers(
+                    f"parameter '{name}': the gradient of several users is not the sum of each one's, since a hook on "
+                    "its way depends on who else is in the batch: compute row u of what it returns from row u alone"
+                )
 
 
 def off(

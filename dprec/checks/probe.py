@@ -179,7 +179,7 @@ def _compare_one(
         truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
     with SameDraws(streams=streams) as draws:
         parts = made(together)
-    own_draws, found = draws.by_user, []
+    own_draws, found = draws.drew, []
     for part in parts:
         try:
             with (

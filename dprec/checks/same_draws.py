@@ -42,6 +42,11 @@ class SameDraws(TorchFunctionMode):
         self._restart()
         return super().__enter__()
 
+    @property
+    def drew(self) -> bool:
+        """Whether any number was drawn: where data is made user after user, each has numbers of its own."""
+        return self.by_user or self._operations > 1
+
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.by_user |= self._streams.states() != self._started

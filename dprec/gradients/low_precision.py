@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UncoveredUse
+from dprec.gradients.arithmetic import computes_in_less, refuse_less
 
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
 LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
@@ -37,17 +38,27 @@ class OwnPrecision:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        device = next((p.device.type for p in parameters.values()), "cpu")
-        self._known = _declared.get() or torch.is_autocast_enabled(device)
+        self._device = next((p.device.type for p in parameters.values()), "cpu")
+        self._known = _declared.get() or torch.is_autocast_enabled(self._device)
         self._known |= any(p.dtype in LOW for p in parameters.values())
+        self._less = computes_in_less()
 
     def refuse(self, tensors: Iterable[Tensor]) -> None:
+        """Look at what an operation is given, and at what it will be computed in."""
+        if computes_in_less() != self._less:  # if only for a while
+            refuse_less()
         if self._known:
             return
+        if torch.is_autocast_enabled(self._device):  # where no gradient flows, too: roundings follow from shapes
+            raise UncoveredUse(_by_itself(torch.get_autocast_dtype(self._device)))
         for tensor in tensors:
             if tensor.dtype in LOW and tensor.requires_grad:
-                raise UncoveredUse(
-                    f"losses(batch) computes in {str(tensor.dtype).removeprefix('torch.')} by itself: leave out "
-                    "torch.autocast and casts there, and set trainer.precision, or put torch.autocast around "
-                    "training.step(batch), so that the guarantee says what roundings it does not cover"
-                )
+                raise UncoveredUse(_by_itself(tensor.dtype))
+
+
+def _by_itself(dtype: torch.dtype) -> str:
+    return (
+        f"losses(batch) computes in {str(dtype).removeprefix('torch.')} by itself: leave out torch.autocast and casts "
+        "there, and set trainer.precision, or put torch.autocast around training.step(batch), so that the guarantee "
+        "says what roundings it does not cover"
+    )

@@ -1,16 +1,20 @@
-"""Losses that run a backward pass by themselves: its gradients would be neither clipped nor noised."""
+"""What losses do to the backward pass: one of their own is refused, hooks on its way see one user's rows at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dprec.errors import UncoveredUse
+from dprec.errors import MixedUsers, UncoveredUse
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
+APART = 1e-3  # of the norm of what a hook returns: by so much it may differ when it sees all users at once
+
+Hook = Callable[[Tensor], Any]
 
 
 @contextmanager
@@ -39,3 +43,35 @@ def _gradients(parameters: Mapping[str, Tensor]) -> list[tuple[int, int] | None]
     with torch._C.DisableTorchFunction():  # a tape would take it for a read of all rows
         grads = [parameter.grad for parameter in parameters.values()]
     return [None if grad is None else (id(grad), grad._version) for grad in grads]
+
+
+def by_user(hook: Hook, users: int) -> Hook:
+    """Return a hook that gives each user what this one gives for the user's rows, which are in the users' order.
+
+    A hook that sees all rows can mix them, such as one that bounds their norm, and do so only where they are large.
+    What flows on never does; a hook that would give something else for all rows at once is refused.
+
+    >>> by_user(lambda gradient: gradient / gradient.max(), users=2)(torch.tensor([1.0, 1.0, 4.0, 2.0]))
+    Traceback (most recent call last):
+    dprec.errors.MixedUsers: what a hook on a gradient in losses(batch) returns for a user depends on who else is in \
+the batch: compute row u from row u alone
+    """
+
+    def each(gradient: Tensor) -> Tensor:
+        apart = torch.cat([_of(hook, own) for own in gradient.chunk(users)] if users else [gradient])
+        if users > 1 and bool(torch.isfinite(apart).all()):
+            together = _of(hook, gradient)
+            if together.shape != apart.shape or not bool((together - apart).norm() <= APART * apart.norm()):
+                raise MixedUsers(
+                    "what a hook on a gradient in losses(batch) returns for a user depends on who else is in the "
+                    "batch: compute row u from row u alone"
+                )
+        return apart
+
+    return each
+
+
+def _of(hook: Hook, gradient: Tensor) -> Tensor:
+    own = gradient.clone()
+    given = hook(own)
+    return own if given is None else given

@@ -27,7 +27,7 @@ from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
-from dprec.gradients.own_backward import MESSAGE
+from dprec.gradients.own_backward import MESSAGE, by_user
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
@@ -35,6 +35,7 @@ from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
 # What asks for a tensor's form, not for its values.
 FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
+HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node
 CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
@@ -213,6 +214,8 @@ class Tape(TorchFunctionMode):
             raise UncoveredUse(MESSAGE)
         tensors = layout.tensors_in((args, kwargs))
         self._precision.refuse(tensors)
+        if func in HOOKS:
+            return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
             result = func(*args, **kwargs)
@@ -254,6 +257,20 @@ class Tape(TorchFunctionMode):
         raise (UncoveredUse if name in MIXING else NoRule)(
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
         )
+
+    def _hook(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Let a hook on a gradient on its way see one user's rows at a time."""
+        if id(args[0]) in self._names:  # a hook of a parameter is refused before the step, wherever it comes from
+            return func(*args, **kwargs)
+        known = None if self.trainable(args[0]) else layout_of(args[0])
+        if func is Tensor.register_hook and known is not None and known.known:
+            return func(args[0], by_user(kwargs.get("hook", args[-1]), self.users))
+        if func is Tensor.register_hook or args[0].grad_fn is not None:
+            raise NoRule(
+                "losses(batch) puts a hook on a gradient that is not one of the users' rows in their order, or on a "
+                "node of autograd's graph (grad_fn), which may look at several users: use tensor.register_hook"
+            )
+        return func(*args, **kwargs)
 
     def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""

@@ -10,7 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
-from dprec.checks.bypass import refuse_gradient_hooks, refuse_model, refuse_other_gradients, refuse_own_step
+from dprec.checks.bypass import (
+    refuse_gradient_hooks,
+    refuse_model,
+    refuse_other_gradients,
+    refuse_own_step,
+    refuse_shared_memory,
+)
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
@@ -81,6 +87,7 @@ class PrivateSteps(OfTheRun, Gate):
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
+        refuse_shared_memory(module, trained.losses, rules.owing)
         if run.steps == 0:
             with unchanged(module, losses=trained.losses):
                 rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
@@ -101,6 +108,7 @@ class PrivateSteps(OfTheRun, Gate):
         """
         self._before = self.run.steps
         self._refuse_changed_gradients()
+        self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
         self._drawn.users = drawn

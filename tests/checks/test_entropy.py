@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from dprec import Learner, Privacy
+from dprec import Learner, Privacy, private
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.data import PoissonBatches
+from dprec.training.loaders import private_loader
 
 USERS = 24
 
@@ -106,6 +108,52 @@ def test_runs_of_one_seed_share_no_random_number(workers: int, options: Any) -> 
         one, other = (set(run[:, source].tolist()) for run in runs)
         assert len(one) > USERS
         assert not one & other, source
+
+
+class Rolled(Dataset):
+    """Each user's row has one random number: Python's, or torch's."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return USERS
+
+    def __getitem__(self, user: int) -> Tensor:
+        return torch.tensor([1.0, self.draw()])
+
+
+def test_workers_that_were_started_before_the_run_draw_anew_in_it() -> None:
+    """Somebody looked at the loader first: its persistent workers follow the seed of that time."""
+    runs = []
+    for _ in range(2):
+        random.seed(1)
+        torch.manual_seed(1)
+        layer = nn.Linear(2, 1)
+        loader = private_loader(Rolled(random.random), 12, num_workers=1, persistent_workers=True)
+        list(loader)
+        run = private(
+            layer, torch.optim.SGD(layer.parameters(), lr=0.1), loader, losses=lambda x: layer(x).squeeze(1),  # noqa: B023
+            noise_multiplier=1.0, steps=2, verify=0.0,
+        )  # fmt: skip
+        rows: list[float] = []
+        for batch in run:
+            rows += [number for part in batch for number in part[:, 1].tolist()]
+            run.step(batch)
+        runs.append(set(rows))
+    assert not runs[0] & runs[1]
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(()).item()])
+def test_rows_with_random_numbers_of_their_own_are_no_mixing(draw: Callable[[], float]) -> None:
+    layer = nn.Linear(2, 1)
+    run = private(
+        layer, torch.optim.SGD(layer.parameters(), lr=0.1), Rolled(draw), losses=lambda x: layer(x).squeeze(1).square(),
+        noise_multiplier=1.0, expected_batch=12, steps=2,
+    )  # fmt: skip
+    for batch in run:
+        run.step(batch)
+    assert run.steps == 2
 
 
 def test_a_run_that_is_repeatable_on_purpose_keeps_its_masks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, ReduceLROnPlateau
 from torch.utils.checkpoint import checkpoint
 
+from dprec import private
 from dprec.errors import UserError
+from dprec.sparsity import LazyDP
 from tests.checks.test_loading import Bag, one, train
+from tests.training.scripts import take
 
 
 def plateau(model: Bag) -> Any:
@@ -98,6 +102,53 @@ def test_modules_whose_uses_are_not_seen_are_refused_for_the_true_reason(make: A
     with pytest.raises(UserError, match=said) as caught:
         train(make(), one)
     assert "\n" not in str(caught.value)
+
+
+class TwoTables(nn.Module):
+    """Reads a table, and beside it what `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, rows = kind, torch.randn(8, 4)
+        self.table, self.other = nn.Embedding(6, 4), nn.Embedding(6, 4)
+        if kind == "overlapping":
+            self.table.weight, self.other.weight = nn.Parameter(rows[:6]), nn.Parameter(rows[2:])
+        elif kind == "apart":
+            self.table.weight, self.other.weight = nn.Parameter(rows[:4]), nn.Parameter(rows[4:])
+        elif kind == "tied":
+            self.other.weight = self.table.weight
+        elif kind == "buffer":
+            self.register_buffer("again", self.table.weight.data)
+        elif kind == "list":
+            self.again = [self.table.weight.detach()]
+
+    def losses(self, ids: Tensor) -> Tensor:
+        again = self.again[0] if self.kind == "list" else self.again if self.kind == "buffer" else self.other.weight
+        return (self.table(ids[:, 0]) * again[ids[:, 1]]).sum(1)
+
+
+@pytest.mark.parametrize("strategy", [None, LazyDP])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("overlapping", "parameters 'table.weight' and 'other.weight' share memory"),
+        ("buffer", "'again' shares memory with table 'table.weight'"),
+        ("list", r"'again\[0\]' shares memory with table 'table.weight'"),
+        ("apart", ""),
+        ("tied", ""),
+    ],
+)
+def test_memory_under_two_names_is_refused(kind: str, said: str, strategy: Any) -> None:
+    """A row would move twice a step, and under LazyDP be read while it owes noise."""
+    torch.manual_seed(0)
+    model = TwoTables(kind)
+    run = private(
+        model, SGD(model.parameters(), lr=0.1), torch.randint(4, (40, 2)), noise_multiplier=1.0, expected_batch=9,
+        steps=2, verify=0.0, sparsity=strategy and strategy(),
+    )  # fmt: skip
+    refused = said and (strategy is not None or kind == "overlapping")
+    with pytest.raises(UserError, match=said) if refused else nullcontext():
+        take(run)
 
 
 def test_a_map_over_users_trains_by_each_user_alone() -> None:

@@ -103,6 +103,32 @@ def cast(network: Any) -> Losses:
     return losses
 
 
+def without_gradient(network: Any) -> Losses:
+    """bfloat16 where no gradient flows, which the gradient of all others follows from."""
+
+    def losses(batch: Any) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            shift = batch[0] @ batch[0].new_ones(4, 4)
+        return plain(network)((batch[0] + shift.float(), batch[1]))
+
+    return losses
+
+
+def for_a_while(network: Any) -> Losses:
+    def losses(batch: Any) -> Tensor:
+        torch.set_float32_matmul_precision("medium")
+        each = plain(network)(batch)
+        torch.set_float32_matmul_precision("highest")
+        return each
+
+    return losses
+
+
+def bounded(gradient: Tensor) -> Tensor:
+    """What people write against gradients that explode: here no user's alone reaches the bound."""
+    return gradient * min(1.0, 1.0 / float(gradient.norm()))
+
+
 def part_back(network: Any) -> Losses:
     """A backward pass over a part of the model alone, from which the losses do not follow."""
 
@@ -154,11 +180,17 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
     ),
     "hook while training": (later, "0.weight' has a hook|0.weight': the sum of 12 users is off"),
     "hook that mixes": (on_hidden(lambda h: h.register_hook(lambda g: g / g.norm())), "who else is in the batch"),
+    "hook that mixes where gradients are large": (
+        on_hidden(lambda h: h.register_hook(bounded)),
+        "who else is in the batch",
+    ),
     "module hook that mixes": (
         hooked(lambda net: net[2].register_full_backward_hook(lambda m, g, _: (g[0] / g[0].norm(),))),
         "who else is in the batch",
     ),
     "autocast": (low, "computes in bfloat16 by itself"),
+    "autocast without a gradient": (without_gradient, "computes in bfloat16 by itself"),
+    "precision for a while": (for_a_while, "was set to medium while training"),
     "cast": (cast, "computes in bfloat16 by itself"),
     "backward": (before(lambda each: each.sum().backward(retain_graph=True)), "takes a backward pass by itself"),
     "backward that frees": (before(lambda each: each.sum().backward()), "takes a backward pass by itself"),

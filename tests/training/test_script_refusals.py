@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dprec.errors import UserError
 from dprec.sparsity import FEST
-from tests.training.scripts import Sorter, take, training
+from dprec.training.loaders import private_loader
+from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
 
 
 class Normed(Sorter):
@@ -132,3 +133,21 @@ def test_a_scale_taken_from_the_first_batch_is_refused(table: bool) -> None:
     with pytest.raises(UserError, match="changes with the users' data"):
         take(run)
     assert run.steps == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("expected_batch", 18), ("seed", 5), ("users", USERS - 1)])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_draws_by_another_law_than_was_planned_is_refused(name: str, value: int, workers: int) -> None:
+    """A schedule of batch sizes, say: the ledger would hold another rate than users were drawn at."""
+    run = training(verify=0.0, loader={"num_workers": workers})
+    batches = iter(run)
+    run.step(next(batches))
+    setattr(run.loader.batch_sampler, name, value)
+    with pytest.raises(UserError, match=f"PoissonBatches.{name}.* is now {value}|PoissonBatches.seeded"):
+        next(batches)
+
+
+def test_a_seed_that_a_sampler_is_given_later_is_no_secret() -> None:
+    loader = private_loader(people(), BATCH)
+    loader.batch_sampler.seed = 5  # type: ignore[union-attr]
+    assert training(users=loader, expected_batch=None).guarantee().startswith("not private")

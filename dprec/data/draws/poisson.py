@@ -55,13 +55,23 @@ class UserBatches(Sampler[list[int]]):
             raise UserError(f"data.sampling_seed is {seed}: give a number that is not negative")
         self.users = users
         self.expected_batch = expected_batch
-        self.rate = expected_batch / users
         self.seed = seed
-        self.seeded = seed is not None
         self.unit = unit
         self.step = 0
         self._process, self._processes = 0, 1  # this one's number, and how many there are
         self._drawn: deque[Draw] = deque()  # draws that are not served yet
+
+    # What accounting asks for follows from what draws follow from, so that they cannot differ.
+
+    @property
+    def rate(self) -> float:
+        """The largest probability with which a user is in a step."""
+        return self.expected_batch / self.users
+
+    @property
+    def seeded(self) -> bool:
+        """Whether draws can be repeated by whoever knows the seed."""
+        return self.seed is not None
 
     def __len__(self) -> int:
         """Batches in one pass: `users / expected_batch`, rounded up."""
@@ -151,18 +161,18 @@ class ShuffledBatches(UserBatches):
 
     def __init__(self, users: int, batch: int, seed: int | None = None, unit: str = "user") -> None:
         super().__init__(users, batch, seed, unit)
-        self._key = secrets.randbits(128) if seed is None else seed
+        self._secret = secrets.randbits(128)
         self._shuffle: tuple[int, np.ndarray] | None = None  # the current shuffle and its number
 
     def deal(self, process: int, processes: int, key: int) -> None:
         super().deal(process, processes, key)
         if not self.seeded and processes > 1:  # all deal the same shuffle
-            self._key, self._shuffle = key & (1 << 128) - 1, None
+            self._secret, self._shuffle = key & (1 << 128) - 1, None
 
     def draw(self, step: int) -> np.ndarray:
         number, place = divmod(step, self.users // self.expected_batch)
         if self._shuffle is None or self._shuffle[0] != number:
-            rng = np.random.Generator(_philox(self._key, number))
+            rng = np.random.Generator(_philox(self._secret if self.seed is None else self.seed, number))
             self._shuffle = number, rng.permutation(self.users)
         start = place * self.expected_batch
         return self._own(np.sort(self._shuffle[1][start : start + self.expected_batch]))

@@ -44,8 +44,11 @@ class PeriodBatches(PoissonBatches):
             )
         super().__init__(sum(map(len, periods)), expected_batch, seed, unit)
         self.periods = tuple((part, max(1, round(passes * len(part) / expected_batch))) for part in periods)
-        self.rate = expected_batch / least
         self._ends = [*accumulate(steps for _, steps in self.periods)]
+
+    @property
+    def rate(self) -> float:
+        return self.expected_batch / min(len(part) for part, _ in self.periods)
 
     def __len__(self) -> int:
         return self._ends[-1]
