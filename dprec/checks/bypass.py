@@ -29,7 +29,7 @@ def refuse_model(model: nn.Module) -> None:
                 "in one more dimension, and use torch.view_as_complex of it"
             )
     for name, part in model.named_modules():
-        if reason := _rewritten(part):
+        if reason := _keeps(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")
 
 
@@ -72,8 +72,8 @@ def _meet(one: Tensor, other: Tensor) -> bool:
     return one.device == other.device and one.device.type != "meta" and begin < last and first < end
 
 
-def _rewritten(part: nn.Module) -> str | None:
-    """Why the weight of a module is not the same in all passes of a step, or not seen; None where it is both."""
+def _keeps(part: nn.Module) -> str | None:
+    """Why a module keeps something of a pass, or its weight is not the same in all; None where neither is so."""
     hooks = part._forward_pre_hooks.values()
     if part.training and (isinstance(part, _SpectralNorm) or any(isinstance(h, SpectralNorm) for h in hooks)):
         return (
@@ -85,7 +85,15 @@ def _rewritten(part: nn.Module) -> str | None:
             "torch.nn.utils.weight_norm keeps the weight of the last pass in the module; use the one in "
             "torch.nn.utils.parametrizations"
         )
+    if any(_of_opacus(getattr(hook, "__self__", None)) for hook in part._forward_hooks.values()):
+        return (
+            "hooks of Opacus keep each user's gradient there; give dprec the model without, model.to_standard_module()"
+        )
     return None
+
+
+def _of_opacus(owner: Any) -> bool:
+    return any(kind.__module__.split(".")[0] == "opacus" for kind in type(owner).__mro__)
 
 
 def refuse_gradient_hooks(model: nn.Module) -> None:

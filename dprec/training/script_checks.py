@@ -18,6 +18,8 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     """Refuse an optimizer that needs more than a gradient, or moves other parameters than those that are trained."""
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"the optimizer is a {type(optimizer).__name__}: give one torch.optim.Optimizer")
+    if type(optimizer).__module__.split(".")[0] == "opacus":
+        raise UserError("the optimizer is Opacus's, which adds noise of its own: give optimizer.original_optimizer")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UserError(
