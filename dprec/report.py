@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from dprec.cli.arguments import CommandLine
@@ -29,7 +30,12 @@ def report(line: CommandLine, console: Console) -> None:
     if len(runs) > 1 and out is None:
         raise UserError("several runs make one page: say where with --out comparison.html")
     path = Path(out) if out is not None else RunFolder(runs[0].folder).report
-    text = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    try:
+        text = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The files of a run from elsewhere can hold anything.
+        said = f"{type(error).__name__}: {shorten(str(error), 80)}"
+        raise UserError(f"{line.others[0]} is not as dprec fit wrote it ({said}): give another run") from None
     try:
         write_private(path, text)
     except OSError as error:

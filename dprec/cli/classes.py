@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def resolve(base: type, name: str, where: str) -> type:
     if not isinstance(found, type) or not issubclass(found, base):
         raise UserError(f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}")
     missing = unwritten(found)
-    if missing and "." in name and found.__module__.partition(".")[0] != "dprec":
+    if missing and "." in name and not _ours(found):
         raise UserError(f"{where}: {name} lacks {' and '.join(missing)}: write it, as in docs/bring_your_model.md")
     return found
 
@@ -119,7 +120,7 @@ def build(
     cls = resolve(base, (named or [settings["class_path"]])[-1], class_key)
     for key, _ in overrides:
         check(normal(key), {where: cls}, "command line")
-    arguments = {} if named else dict(settings.get("init_args") or {})
+    arguments = {} if named else _arguments(settings, cls, where)
     arguments |= {key: value for key, value in (given or {}).items() if key in parameters(cls)}
     parser = _parser(cls, where)
     typed = [f"--{key.replace('.init_args.', '.')}={value}" for key, value in overrides]
@@ -128,7 +129,29 @@ def build(
         config = parser.parse_args([word for word in typed if normal(word[2:].partition("=")[0]) != class_key])
     except jsonargparse.ArgumentError as error:
         raise UserError(one_line(str(error))) from None
-    return parser.instantiate_classes(config)[where]
+    try:
+        return parser.instantiate_classes(config)[where]
+    except UserError:
+        raise
+    except Exception as error:
+        if not _ours(cls):
+            raise  # a mistake in the class of a user
+        reason = textwrap.shorten(str(error), 120, placeholder=" ...")
+        raise UserError(f"{where}: no {cls.__name__} can be made of its settings ({reason})") from None
+
+
+def _arguments(settings: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
+    """What a file gives a class, which of ours must have each of these arguments."""
+    arguments = settings.get("init_args") or {}
+    unknown = [key for key in arguments if _ours(cls) and key not in parameters(cls)]
+    if not isinstance(arguments, Mapping) or unknown:
+        what = f"an argument {unknown[0]!r}" if isinstance(arguments, Mapping) else f"arguments {arguments!r:.40}"
+        raise UserError(f"{where}: {cls.__name__} has no {what}: use the dprec that wrote it")
+    return dict(arguments)
+
+
+def _ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "dprec"
 
 
 def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, Any]) -> Any:

@@ -79,10 +79,10 @@ class Command:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # the user's model is in the current folder
+        words = list(sys.argv[1:] if argv is None else argv)
+        _find_own_code(reads_run=self.positionals == "RUN", words=words, alone=argv is None)
         try:
-            self._run(list(sys.argv[1:] if argv is None else argv))
+            self._run(words)
             sys.stdout.flush()
         except Told:  # the first process says it; Lightning would kill it if this one ended with anything but 0
             return 0
@@ -106,6 +106,20 @@ class Command:
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
         self.do(line, Console(width=None if told else PIPED, quiet=not first_process()))
+
+
+def _find_own_code(reads_run: bool, words: Sequence[str], alone: bool) -> None:
+    """Let the user's model be found in the current folder; in a process of its own, after all that is installed.
+
+    Who reads a run may stand in its folder, and the run may be somebody else's. Then a file there, such as rich.py, is
+    code only if the words name code of the user's own.
+    """
+    here = os.getcwd()
+    if alone and sys.path and sys.path[0] in ("", here):  # where `python -m` has put it
+        del sys.path[0]
+    named = ("--trust", "--data=", "--data.class_path")
+    if here not in sys.path and (not reads_run or any(word == "--data" or word.startswith(named) for word in words)):
+        sys.path.insert(len(sys.path) if alone else 0, here)
 
 
 def print_json(value: Any) -> None:

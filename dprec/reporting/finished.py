@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
@@ -63,11 +61,6 @@ class Finished:
     @property
     def not_covered(self) -> str:
         return self.guarantee.partition("; not covered: ")[2]
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        loaded = yaml.safe_load(self.config) if self.config else {}
-        return loaded if isinstance(loaded, dict) else {}
 
     @cached_property
     def quality(self) -> list[tuple[str, float, float, str]]:

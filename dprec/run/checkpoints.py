@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -165,7 +166,9 @@ class SaveRun(pl.Callback):
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint that dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file that is no checkpoint, torch says more than that it is none
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         # torch.load raises many kinds of error for a damaged pickle or zip.
         reason = textwrap.shorten(str(error), 80, placeholder=" ...")
@@ -179,7 +182,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} has checkpoint format {found}, but this version reads {FORMAT}: use the dprec that wrote it"
         )
+    _refuse_misshapen(checkpoint, path)
     return checkpoint
+
+
+def _refuse_misshapen(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Refuse a checkpoint without what every one of this format has: somebody has changed it."""
+    ours = checkpoint["dprec"]
+    texts = (("model", "class_path"), ("data", "class_path"), ("guarantee", "guarantee"))
+    for group, key in texts:
+        if not isinstance(ours.get(group), dict) or not isinstance(ours[group].get(key), str):
+            raise UserError(f"{path} does not say {group}.{key}, so it is not as dprec.fit wrote it: give another one")
+    described = [("init_args", ours[group]) for group in ("model", "data") if ours[group].get("init_args") is not None]
+    for group, holder in (*described, ("identity", ours), ("recipe", ours), ("state_dict", checkpoint)):
+        if not isinstance(holder.get(group), dict):
+            raise UserError(f"{path} holds no {group}, so it is not as dprec.fit wrote it: give another one")
 
 
 def _other(path: Path) -> str | None:

@@ -140,7 +140,10 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     checkpoint, model = load_run(str(run), trust)
     if not isinstance(model, Recommender):
         raise UserError(f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender")
-    return Served(model, Catalogue(checkpoint["dprec"]["catalogue"]), checkpoint["dprec"])
+    ids = checkpoint["dprec"].get("catalogue")
+    if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
+        raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
+    return Served(model, Catalogue(ids), checkpoint["dprec"])
 
 
 def text_ids(history: Any, number: int) -> list[str]:

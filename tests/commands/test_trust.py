@@ -135,7 +135,7 @@ def kinds(annotation: object) -> set[object]:
     return set().union(*map(kinds, parts)) if parts else {typing.get_origin(annotation) or annotation}
 
 
-PLAIN = {int, float, bool, str, type(None), typing.Literal, typing.Any}
+PLAIN = {int, float, bool, str, type(None), typing.Literal}
 OURS = [
     cls
     for package in (dprec.models, dprec.data)

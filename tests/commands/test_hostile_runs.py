@@ -1,0 +1,205 @@
+"""A run folder, checkpoint, recipe or export from elsewhere runs no code, and what is wrong with it is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dprec.evaluate import main as evaluate
+from dprec.export import main as export
+from dprec.fit import main as fit
+from dprec.plan import main as plan
+from dprec.recommend import main as recommend
+from dprec.report import main as report
+from dprec.serve import main as serve
+from tests.commands.support import environment
+
+PAYLOAD = "touch ran"
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (PAYLOAD,)
+
+
+def refused(capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], int], *words: str) -> str:
+    capsys.readouterr()
+    assert command(list(words)) == 2, words
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert "Traceback" not in told
+    assert not Path("ran").exists()
+    return told
+
+
+@pytest.fixture
+def copy(trained: Path, here: Path) -> Path:
+    return shutil.copytree(trained, here / "sent")
+
+
+COMMANDS: tuple[tuple[Callable[[list[str]], int], tuple[str, ...]], ...] = (
+    (recommend, ("--history", "film1")),
+    (evaluate, ()),
+    (export, ("--format", "torch", "--out", "exported")),
+    (serve, ("--port", "0")),
+)
+
+
+def as_pickle(path: Path, checkpoint: dict) -> None:
+    path.write_bytes(pickle.dumps(checkpoint | {"more": Evil()}))
+
+
+def as_zip(path: Path, checkpoint: dict) -> None:
+    torch.save(checkpoint | {"more": Evil()}, path)
+
+
+def as_old_file(path: Path, checkpoint: dict) -> None:
+    torch.save(checkpoint | {"more": Evil()}, path, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize("write", [as_pickle, as_zip, as_old_file])
+def test_a_pickle_in_a_checkpoint_does_not_run(
+    copy: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path, dict], None]
+) -> None:
+    last = copy / "checkpoints/last.ckpt"
+    write(last, torch.load(last, weights_only=True))
+    for command, words in COMMANDS:
+        assert "cannot be read as a checkpoint" in refused(capsys, command, "sent", *words)
+    (copy / "metrics.json").unlink()
+    assert "cannot be read as a checkpoint" in refused(capsys, fit, "--resume", "sent")
+    with suppress(RuntimeError):  # the plain pickle is no file of torch's
+        torch.load(last, weights_only=False)  # whoever trusts it runs it: the payload is one
+    assert Path("ran").exists()
+
+
+CHANGES: dict[str, Callable[[dict], Any]] = {
+    "a module of Python's": lambda it: it["dprec"]["model"].update(class_path="os.system"),
+    "a class of Python's": lambda it: it["dprec"]["model"].update(class_path="subprocess.Popen", init_args={"args": 1}),
+    "what our module has imported": lambda it: it["dprec"]["model"].update(class_path="dprec.models.learner.pl"),
+    "ours, but no model": lambda it: it["dprec"]["model"].update(class_path="dprec.data.Sequences"),
+    "no class": lambda it: it["dprec"]["model"].update(class_path=["dprec.models.GRU"]),
+    "no settings": lambda it: it["dprec"].update(model=None),
+    "no guarantee": lambda it: it["dprec"].pop("guarantee"),
+    "no weights": lambda it: it.pop("state_dict"),
+    "other weights": lambda it: it.update(state_dict={"embedding": 3}),
+    "an argument that is code": lambda it: it["dprec"]["model"]["init_args"].update(
+        dim='{"class_path": "subprocess.Popen", "init_args": {"args": ["touch", "ran"]}}'
+    ),
+    "an unknown argument": lambda it: it["dprec"]["model"]["init_args"].update(hook="os.system"),
+    "arguments that are none": lambda it: it["dprec"]["model"].update(init_args=[1, 2]),
+    "a table without an end": lambda it: it["dprec"]["model"]["init_args"].update(dim=10**15),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_checkpoint_is_refused(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    last = copy / "checkpoints/last.ckpt"
+    checkpoint = torch.load(last, weights_only=True)
+    CHANGES[name](checkpoint)
+    torch.save(checkpoint, last)
+    for command, words in COMMANDS:
+        refused(capsys, command, "sent", *words)
+
+
+@pytest.mark.parametrize("catalogue", [None, ["film1"], [1] * 12, "film1film2fi"])
+def test_a_catalogue_of_other_items_is_refused(copy: Path, capsys: pytest.CaptureFixture[str], catalogue: Any) -> None:
+    last = copy / "checkpoints/last.ckpt"
+    checkpoint = torch.load(last, weights_only=True)
+    checkpoint["dprec"]["catalogue"] = catalogue
+    torch.save(checkpoint, last)
+    told = refused(capsys, recommend, "sent", "--history", "film1")
+    assert "does not name the 12 items of its model" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"seed: !!python/object/apply:os.system ['{PAYLOAD}']",
+        "model: !!python/name:os.system",
+        "model: {class_path: os.system, init_args: {command: touch ran}}",
+        "model: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
+        "data: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
+        "privacy: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
+        "model: {dim: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
+        "trainer: {callbacks: [{class_path: subprocess.Popen, init_args: {args: [touch, ran]}}]}",
+        "trainer: {logger: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
+        "trainer: {strategy: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
+        "trainer: {plugins: [{class_path: subprocess.Popen, init_args: {args: [touch, ran]}}]}",
+        "trainer: {profiler: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
+        "seed: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
+        "name: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
+    ],
+)
+def test_a_recipe_names_no_callable(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    Path("sent.yaml").write_text(text)
+    refused(capsys, plan, str(recipe), "sent.yaml", "--users", "60")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("metrics.json", lambda text: "[]"),
+        ("metrics.json", lambda text: json.dumps(json.loads(text) | {"delta": [1]})),
+        ("privacy.json", lambda text: '{"events": "x"}'),
+        ("privacy.json", lambda text: '{"events": [{"what": {}}]}'),
+    ],
+)
+def test_a_report_of_a_changed_run_is_refused(
+    copy: Path, capsys: pytest.CaptureFixture[str], file: str, change: Callable[[str], str]
+) -> None:
+    (copy / file).write_text(change((copy / file).read_text()))
+    refused(capsys, report, "sent", "--out", "page.html")
+    assert not Path("page.html").exists()
+
+
+def test_a_report_shows_what_a_run_says_as_text(copy: Path) -> None:
+    script = "<script>touch()</script>"
+    told = json.loads((copy / "metrics.json").read_text())
+    told.update(run=script, guarantee=f"private {script}; assumed public: {script}; not covered: {script}")
+    told.update({f"{script}@10": 0.5, f"popularity_{script}@10": 0.1, "protocol": script})
+    (copy / "metrics.json").write_text(json.dumps(told))
+    (copy / "config.yaml").write_text(f"name: '{script}'\nmodel: !!python/object/apply:os.system ['{PAYLOAD}']\n")
+    assert report(["sent"]) == 0
+    assert not Path("ran").exists()
+    page = (copy / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_an_export_is_no_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "exported").mkdir()
+    (here / "exported/interface.json").write_text("{}")
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), "exported/model.pt2")
+    for run in ("exported", "exported/model.pt2", "exported/interface.json"):
+        for command, words in COMMANDS:
+            refused(capsys, command, run, *words)
+
+
+HOSTILE = "from pathlib import Path\nPath('ran').touch()\n"
+START = "import sys\nfrom dprec.__main__ import main\nsys.exit(main())\n"  # as the script that pip writes
+
+
+def test_files_of_a_run_folder_are_no_modules(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Who stands in the folder imports nothing from there, neither what is installed nor what packages look for."""
+    for name in ("rich", "polars", "torchmetrics", "matplotlib", "torchaudio", "tensorboard", "mine"):
+        (copy / f"{name}.py").write_text(HOSTILE)
+    script = tmp_path_factory.mktemp("bin") / "dprec"
+    script.write_text(START)
+    words = [sys.executable, str(script), "recommend", ".", "--history", "film1", "--json"]
+    done = subprocess.run(words, cwd=copy, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["items"]) == 10
+    assert not (copy / "ran").exists()
