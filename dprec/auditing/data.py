@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from dprec.auditing.canaries import Canaries, Planted, together
-from dprec.data.sequences import Loaded, Sequences
+from dprec.data.selection.protocol import Loaded
+from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 
 

@@ -49,11 +49,11 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
   --data.test_users SHARE        hold out whole users, 0.1 for a tenth, in place of the last items
+  --data.test_days N, --data.test_events SHARE   hold out the last days, or each user's last share
   --data.metrics_users N         held-out users to rank; default all, at most 50,000 on large data
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            expected users a step (1024, or a quarter of few users)
-  for click logs also            --data.test_days N, --data.period_days N, --data.table_scale S,
-                                 --data.synthetic_records N
+  for click logs also            --data.period_days N, --data.table_scale S
 
 model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral;
         DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)

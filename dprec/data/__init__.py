@@ -5,7 +5,7 @@ There are two kinds of data, `sequences` and `clicks`, with `module` as their ba
     formats     what a file is: its rows, whatever it is written in
     logs        its rows → events by user, in memory or in mapped files
     datasets    a dataset's name → such a log, real, generated or a stand-in
-    selection   which items and users count, and some users' histories → a batch
+    selection   which items and users count, what of them is held out, and some users' histories → a batch
     click_logs  the same three for click records, of Criteo's form or with named columns, one by one or by person
     draws       who takes part in a step, how long a run is, and the model's input
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,35 +18,23 @@ from dprec.data.datasets.stand_in import OnMissing, Source
 from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.formats import AUTO
-from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut, Split
+from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import read_frame
 from dprec.data.logs.reading import HowToRead, open_log
 from dprec.data.module import Law, SampledData, as_is
 from dprec.data.selection.catalogue import Catalogue
-from dprec.data.selection.filtering import build_histories
-from dprec.data.selection.held_out_users import HeldOutUsers, place_of
+from dprec.data.selection.held_out_events import Cut
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
+from dprec.data.selection.protocol import Loaded, Protocol
 from dprec.errors import UserError
 
 FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The data after reading, filtering and splitting."""
-
-    histories: Histories
-    catalogue: Catalogue
-    split: LeaveOneOut | HeldOutUsers
-    training: Histories
-    items_filtered: bool  # by the number of users with them
-    name: str
-    notice: str | None
-    summary: dict[str, Any]
-
-
 class Sequences(SampledData):
     """Next-item prediction on users' histories: the last event is for the test, the one before it for validation.
+
+    `test_users`, `test_days` and `test_events` hold out something else.
 
     Args:
         dataset: what to train on; a missing MovieLens release is downloaded, amazon-games is not.
@@ -63,11 +51,16 @@ class Sequences(SampledData):
             with a noisy count of users above a threshold, for `catalogue_share` of the budget. from-data: the items
             in the data; the guarantee then assumes that they are public, although they come from the data.
         catalogue_share: of the budget, for a private catalogue.
-        min_events: users with fewer events are dropped, and from-data items with fewer users; 0 keeps all.
+        min_events: users with fewer events are dropped, and from-data items with fewer users; 0 keeps all. With
+            `test_days` or `test_events` only training's events count.
         validation: hold out the event before the last for the metrics during training; the test is then run only at the
             end. False is the protocol of most papers: train on that event too, and watch the metrics of the test.
         test_users: hold out this share of the users, 0.1 for a tenth, for the test, and as many for validation. They
             take no part in training; their last event is what to predict. Who is held out follows from the user's id.
+        test_days: the events of the last so many days are the test, of the days before as many validation. Users'
+            earlier events are their histories. Nothing of these days is trained on, counted or taken as an item.
+        test_events: the last share of each user's events, 0.2 for a fifth, is the test, and as many before it
+            validation.
         max_length: a model sees this many of the most recent events.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling; by default 1,024, or a
             quarter of fewer than 4,096 users.
@@ -103,6 +96,8 @@ class Sequences(SampledData):
         min_events: int = 5,
         validation: bool = True,
         test_users: float | None = None,
+        test_days: float | None = None,
+        test_events: float | None = None,
         max_length: int = 200,
         batch_size: int | None = None,
         sampling: Law = "poisson",
@@ -122,10 +117,7 @@ class Sequences(SampledData):
         self.catalogue_share = catalogue_share
         self.min_events = min_events
         self.validation = validation
-        self.test_users = test_users
-        if test_users is not None and not 0 < test_users < (0.5 if validation else 1):
-            most = "0.5, since as many are held out for validation" if validation else "1"
-            raise UserError(f"data.test_users is {test_users}: give a share above 0 and below {most}")
+        self.protocol = Protocol(validation, test_users, test_days, test_events)
         self.max_length = max_length
         self.tokens = tokens
         self.metrics_users = metrics_users
@@ -133,6 +125,7 @@ class Sequences(SampledData):
         self.synthetic_items = synthetic_items
         self._frame: Any = None
         self._source: Source[Interactions] | None = None
+        self._cut: Cut | None = None
         self._chosen: Catalogue | None = None
         self._loaded: Loaded | None = None
 
@@ -158,29 +151,8 @@ class Sequences(SampledData):
             source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
-            histories, catalogue, dropped, who = build_histories(source.found, self.min_events, given)
-            if len(catalogue) < 2:
-                raise UserError(
-                    f"the catalogue has {len(catalogue)} item, so there is nothing to rank: "
-                    "check data.item_column and data.catalogue, or lower data.min_events"
-                )
-            split: LeaveOneOut | HeldOutUsers = LeaveOneOut(histories, self.validation)
-            if self.test_users is not None:
-                places = place_of(source.found.ids_of(who))
-                split = HeldOutUsers(histories, places, self.test_users, self.validation)
-            filtered = given is None and self.min_events > 1
-            summary = {
-                **source.found.facts,
-                **dropped,
-                "users_kept": histories.users,
-                "items_kept": len(catalogue),
-                "events_kept": len(histories.items),
-                "users_tested": int(split.tested.sum()),
-            }
-            self._loaded = Loaded(
-                histories, catalogue, split, split.training(), filtered, source.name, source.notice, summary
-            )
-            self._source = None  # the raw events are not needed any more
+            self._loaded = self.protocol.load(source, self._cut_of(source), self.min_events, given)
+            self._source = self._cut = None  # the raw events are not needed any more
         return self._loaded
 
     def _opened(self) -> Source[Interactions]:
@@ -197,6 +169,11 @@ class Sequences(SampledData):
                 invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
             )
         return self._source
+
+    def _cut_of(self, source: Source[Interactions]) -> Cut | None:
+        if self._cut is None:
+            self._cut = self.protocol.cut(source.found)
+        return self._cut
 
     def _given_catalogue(self) -> Catalogue | None:
         if self.catalogue_from == FROM_DATA:
@@ -217,8 +194,10 @@ class Sequences(SampledData):
 
     @property
     def found(self) -> Interactions:
-        """The raw events. Private data, items included."""
-        return self._opened().found
+        """The raw events that training may know. Private data, items included."""
+        source = self._opened()
+        cut = self._cut_of(source)
+        return source.found if cut is None else cut.training
 
     def choose(self, ids: Sequence[str]) -> None:
         """Use these raw ids as the catalogue."""
@@ -271,6 +250,9 @@ class Sequences(SampledData):
             )
         elif self.catalogue_from != PRIVATE:
             assumed.append(f"the item catalogue, read from {self.catalogue_from}")
+        if self.protocol.test_days is not None:
+            days = f"{self.protocol.test_days * (2 if self.validation else 1):g} days"
+            assumed.append(f"the moment when training ends, {days} before the last event of this data")
         return assumed
 
     @property

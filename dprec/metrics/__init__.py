@@ -2,7 +2,8 @@
 
 from dprec.metrics.clicks import ClickMetrics
 from dprec.metrics.lists import ListMetrics
-from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, target_ranks
+from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, recall_at
+from dprec.metrics.ranks import target_ranks
 
 __all__ = [
     "GAINS",
@@ -13,5 +14,6 @@ __all__ = [
     "mrr_at",
     "ndcg_at",
     "precision_at",
+    "recall_at",
     "target_ranks",
 ]

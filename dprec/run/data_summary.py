@@ -27,7 +27,13 @@ _DROPPED_IF_ANY = {
     "events_of_users_left_out": "events of these users",
     "items_of_users_left_out": "items that only these users saw",
 }
-_KEPT = {"events_kept": "events used", "users_kept": "users", "items_kept": "items", "users_tested": "users tested"}
+_KEPT = {"events_kept": "events used", "users_kept": "users", "items_kept": "items"}
+_HELD_OUT_IF_ANY = {
+    "events_held_out": "events held out",
+    "held_out_of_other_users": "of these, of users that training lacks: not tested",
+    "held_out_of_other_items": "of these, with items that training lacks: not tested",
+    "events_tested": "events tested",
+}
 
 
 def log_table(facts: Mapping[str, Any], title: str) -> Table:
@@ -49,6 +55,10 @@ def data_table(summary: Mapping[str, Any], title: str) -> Table:
     _add_if_any(table, summary, _DROPPED_IF_ANY)
     for key, said in _KEPT.items():
         table.add_row(said, f"{summary[key]:,}", style="bold")
+    if "held_out" in summary:
+        table.add_row("held out for the test", summary["held_out"])
+    _add_if_any(table, summary, _HELD_OUT_IF_ANY)
+    table.add_row("users tested", f"{summary['users_tested']:,}", style="bold")
     return table
 
 

@@ -85,6 +85,7 @@ def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.Cap
         "users │ 32",
         "items │ 9",
         "events used │ 181",
+        "held out for the test │ each user's last item",
         "users tested │ 30",
     )
     facts = json.loads((here / "run/logs/data.json").read_text())

@@ -127,7 +127,9 @@ def test_leave_one_out(users, validation):
             with pytest.raises(UserError, match="no user can be tested"):
                 split.held_out(name)
             continue
-        places = zip(*split.held_out(name), strict=True)
+        held = split.held_out(name)
+        assert (held.end == held.first + 1).all()
+        places = zip(held.users, held.first, strict=True)
         got = [
             (
                 [catalogue.raw(int(i)) for i in histories.items[histories.offsets[u] : at]],

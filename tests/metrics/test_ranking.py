@@ -17,7 +17,7 @@ from torchmetrics.retrieval import (
 
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics, hit_at, ndcg_at, target_ranks
-from dprec.metrics.ranking import both_ranks, ranks_in_one_order
+from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 
 
 def slow_rank(scores: list[float], target: int, seen: list[int]) -> int:

@@ -48,10 +48,10 @@ class SequenceBatch:
 
 @dataclass
 class RankingBatch:
-    """Users' histories, and for each the one held-out item to rank."""
+    """Users' histories, and for each the held-out items to rank: one, or several."""
 
     history: Tensor  # (B, T) int64: the most recent items, right-padded with 0
-    target: Tensor  # (B,) int64
+    target: Tensor  # (B,) int64; or (B, K): each user's distinct items, the missing ones 0
     seen: Tensor  # (B, S) int64: every item the user saw before the target, padded with 0, repeats allowed
 
     def __len__(self) -> int:

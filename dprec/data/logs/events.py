@@ -83,7 +83,8 @@ class Reading:
         self._say_what_is_left_out()
         if self.timed:
             self.times.finish(self.path)
-        grouping = Grouping(self.store, self.users, self.items, self.advance)
+        ages = self.times.ages if self.timed and self.times.unit is not None else None
+        grouping = Grouping(self.store, self.users, self.items, self.advance, ages)
         found = grouping.run()
         if self.timed and len(found) > len(found.offsets) - 1:
             self.times.refuse_equal(self.path)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dprec.data.logs.event_store import EventStore, Rows
-from dprec.data.logs.histories import Interactions
+from dprec.data.logs.histories import Interactions, spans
 from dprec.data.logs.id_keys import IdKeys, identity
 from dprec.data.logs.ordering import dense, stable_order, starts
 
@@ -31,15 +32,17 @@ class _Bucket:
     lengths: np.ndarray  # (n,)
     items: np.ndarray  # (v,) identities of the items seen, ascending
     visitors: np.ndarray  # (v,) how many of these users saw each of them
-    places: np.ndarray | Path  # (e,) int32: the events' items, as places in `items`; in a file if the log is long
+    # (1 or 2, e) int32: the events' items, as places in `items`, and perhaps their ages; in a file if the log is long
+    events: np.ndarray | Path
+    columns: int
 
     def take(self) -> np.ndarray:
-        """The places; deletes their file."""
-        if not isinstance(self.places, Path):
-            return self.places
-        places = np.fromfile(self.places, dtype=np.int32)
-        self.places.unlink()
-        return places
+        """The events; deletes their file."""
+        if not isinstance(self.events, Path):
+            return self.events
+        events = np.fromfile(self.events, dtype=np.int32).reshape(self.columns, -1)
+        self.events.unlink()
+        return events
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Grouping:
     users: IdKeys
     items: IdKeys
     advance: Callable[[int], object] = lambda _: None
+    ages: Callable[[np.ndarray], np.ndarray] | None = None  # from times to seconds before the last event, as uint32
     repeats: Repeats = field(default_factory=Repeats)
     merged: dict[str, int] = field(default_factory=dict)  # spellings of users' and items' ids
 
@@ -74,14 +78,20 @@ class Grouping:
         for bucket, numbers in zip(buckets, first, strict=True):
             lengths[numbers] = bucket.lengths
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        item = self._new("items.all")
+        item = self._new("items.all", np.int32)
+        ages = None if self.ages is None else self._new("ages.all", np.uint32)
         for bucket, numbers, named in zip(buckets, first, place, strict=True):
-            item[_spans(offsets[numbers], bucket.lengths)] = named.astype(np.int32)[bucket.take()]
-            self.advance(int(bucket.lengths.sum()))
+            events = bucket.take()
+            positions = spans(offsets[numbers], bucket.lengths)
+            item[positions] = named.astype(np.int32)[events[0]]
+            if ages is not None:
+                ages[positions] = events[1].view(np.uint32)
+            self.advance(len(positions))
         item_users = np.zeros(len(items), dtype=np.int64)
         for bucket, named in zip(buckets, place, strict=True):
             item_users[named] += bucket.visitors
-        return Interactions(offsets, item, self.items.in_order(items).to_list(), self.users.in_order(users), item_users)
+        item_ids = self.items.in_order(items).to_list()
+        return Interactions(offsets, item, item_ids, self.users.in_order(users), item_users, ages=ages)
 
     def _sorted(self, rows: Rows) -> _Bucket:
         user = identity(rows.user)
@@ -91,13 +101,17 @@ class Grouping:
         new_user, new_time = starts(user), starts(user, time)
         visitors = self._count(new_user, new_time, places, len(items))
         lengths = np.diff(np.append(np.flatnonzero(new_user), len(user)))
-        return _Bucket(rows.keys(user[new_user]), lengths, items, visitors, self._kept(rows, places.astype(np.int32)))
+        events = np.empty((1 if self.ages is None else 2, len(user)), dtype=np.int32)
+        events[0] = places
+        if self.ages is not None:
+            events[1] = self.ages(time).view(np.int32)
+        return _Bucket(rows.keys(user[new_user]), lengths, items, visitors, self._kept(rows, events), len(events))
 
-    def _kept(self, rows: Rows, places: np.ndarray) -> np.ndarray | Path:
+    def _kept(self, rows: Rows, events: np.ndarray) -> np.ndarray | Path:
         if not self.store.spilled:
-            return places
+            return events
         path = self.store.folder / f"{rows.bucket}.sorted"
-        places.tofile(path)
+        events.tofile(path)
         return path
 
     def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray, items: int) -> np.ndarray:
@@ -119,22 +133,12 @@ class Grouping:
         numbers = ids.numbered(distinct).to_numpy()[places]
         return distinct, np.split(numbers, np.cumsum([len(part) for part in found])[:-1])
 
-    def _new(self, name: str) -> np.ndarray:
+    def _new(self, name: str, kind: type[np.integer[Any]]) -> np.ndarray:
         if not self.store.spilled:
-            return np.empty(self.store.events, dtype=np.int32)
-        return np.memmap(self.store.folder / name, dtype=np.int32, mode="w+", shape=(self.store.events,))
+            return np.empty(self.store.events, dtype=kind)
+        return np.memmap(self.store.folder / name, dtype=kind, mode="w+", shape=(self.store.events,))
 
 
 def _plain(keys: np.ndarray, ids: IdKeys) -> np.ndarray:
     """The distinct identities that are written as plain numbers."""
     return np.unique(keys[(keys & 3) == 0]) if ids.respelled else np.empty(0, dtype=np.int64)
-
-
-def _spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers first, first + 1, ... of each span.
-
-    >>> _spans(np.array([10, 3]), np.array([2, 3]))
-    array([10, 11,  3,  4,  5])
-    """
-    ends = np.cumsum(lengths)
-    return np.repeat(first - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)

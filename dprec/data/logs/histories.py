@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,9 @@ class Interactions:
     item_users: np.ndarray | None = None  # (items,) how many users saw each item
     facts: Mapping[str, Any] = field(default_factory=dict)  # about the log, and the rows left out of it
     read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
+    ages: np.ndarray | None = (
+        None  # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
+    )
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
@@ -45,7 +48,9 @@ class Interactions:
 
     def held(self, in_memory: bool) -> Interactions:
         """These events, copied out of mapped files so that they can outlive the files."""
-        return replace(self, item=np.array(self.item)) if in_memory and isinstance(self.item, np.memmap) else self
+        if not in_memory or not isinstance(self.item, np.memmap):
+            return self
+        return replace(self, item=np.array(self.item), ages=None if self.ages is None else np.array(self.ages))
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,24 @@ class Histories:
 
     def of(self, user: int) -> np.ndarray:
         return self.items[self.offsets[user] : self.offsets[user + 1]]
+
+
+class HeldOut(NamedTuple):
+    """Users with held-out events, and where these are: `items[first:end]` of the histories."""
+
+    users: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+
+
+def spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers first, first + 1, ... of each span.
+
+    >>> spans(np.array([10, 3]), np.array([2, 3]))
+    array([10, 11,  3,  4,  5])
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(first - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def blocks(offsets: np.ndarray, rows: int = 2**22) -> Iterator[tuple[int, int]]:
@@ -117,12 +140,13 @@ class LeaveOneOut:
             held[last[self.tested] - back] = True
         return Histories(offsets, self.histories.items[~held])
 
-    def held_out(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Users with a held-out event, and its position in `histories.items`."""
+    def held_out(self, split: Split) -> HeldOut:
+        """The tested users, with one event each."""
         if split == "validation" and not self.validation:
             raise UserError("there is no validation split: set data.validation to true")
         users = np.flatnonzero(self.tested)
         if not len(users):
             least, hint = (4, ", or 3 with data.validation false") if self.validation else (3, "")
             raise UserError(f"no user can be tested: leave-one-out needs users with at least {least} events{hint}")
-        return users, self.histories.offsets[users + 1] - (2 if split == "validation" else 1)
+        place = self.histories.offsets[users + 1] - (2 if split == "validation" else 1)
+        return HeldOut(users, place, place + 1)

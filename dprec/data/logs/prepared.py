@@ -1,6 +1,7 @@
 """A log's events in a folder, made once and then mapped into memory: opening takes no time for any size.
 
     items.int32        the item of every event, as its place in the catalogue: user after user, each in time order
+    ages.uint32        how many seconds before the last event of the log each one was; missing if times have no unit
     offsets.int64      user u's events are offsets[u] to offsets[u + 1]
     catalogue.parquet  item_id and users (how many saw it), in the order of the places
     users.parquet      user_id, in the order of the users
@@ -32,9 +33,10 @@ try:
 except ImportError:  # a platform without POSIX locks
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 1  # raise it when the content of the files changes
+FORMAT = 2  # raise it when the content of the files changes
 META = "meta.json"
-_ITEMS, _OFFSETS, _CATALOGUE, _USERS = "items.int32", "offsets.int64", "catalogue.parquet", "users.parquet"
+_ITEMS, _AGES, _OFFSETS = "items.int32", "ages.uint32", "offsets.int64"
+_CATALOGUE, _USERS = "catalogue.parquet", "users.parquet"
 _SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
 
 
@@ -130,7 +132,9 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
         offsets = np.fromfile(home / _OFFSETS, dtype=np.int64)
         catalogue = pl.read_parquet(home / _CATALOGUE)
         users = pl.scan_parquet(home / _USERS)
-        item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=(int(offsets[-1]),))
+        shape = (int(offsets[-1]),)
+        item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=shape)
+        ages = np.memmap(home / _AGES, dtype=np.uint32, mode="r", shape=shape) if _AGES in meta["bytes"] else None
         return Interactions(
             offsets,
             item,
@@ -138,26 +142,34 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             read_user_ids=lambda: users.collect()["user_id"],
             item_users=catalogue["users"].to_numpy(),
             facts=meta["found"],
+            ages=ages,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
         return None  # missing, or damaged
 
 
 def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None:
-    if isinstance(events.item, np.memmap):
-        events.item.flush()
-        Path(str(events.item.filename)).rename(folder / _ITEMS)
-    else:
-        events.item.astype(np.int32).tofile(folder / _ITEMS)
+    _put(events.item, folder / _ITEMS)
+    if events.ages is not None:
+        _put(events.ages, folder / _AGES)
     events.offsets.astype(np.int64).tofile(folder / _OFFSETS)
     pl.DataFrame({"item_id": events.item_ids, "users": events.item_users}).write_parquet(folder / _CATALOGUE)
     pl.DataFrame({"user_id": events.user_ids}).write_parquet(folder / _USERS)
-    files = (_ITEMS, _OFFSETS, _CATALOGUE, _USERS)
+    files = (_ITEMS, *(() if events.ages is None else (_AGES,)), _OFFSETS, _CATALOGUE, _USERS)
     meta = {"made_of": state, "found": events.facts, "bytes": {name: (folder / name).stat().st_size for name in files}}
     (folder / META).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in (*files, META):
         with open(folder / name, "rb+") as file:
             os.fsync(file.fileno())
+
+
+def _put(column: np.ndarray, file: Path) -> None:
+    """Write a column of the events, or rename the file that it is mapped from."""
+    if isinstance(column, np.memmap):
+        column.flush()
+        Path(str(column.filename)).rename(file)
+    else:
+        column.tofile(file)
 
 
 def _swap(work: Path, home: Path) -> None:

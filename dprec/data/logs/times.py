@@ -161,6 +161,25 @@ class Times:
             )
 
     @property
+    def unit(self) -> int | None:
+        """How many of the times' steps are a second; None for numbers of which nobody knows what they count."""
+        if self.kind in ("instant", "nanosecond"):
+            return 10**6 if self.kind == "instant" else 10**9
+        known = [unit for unit, count in self._units.items() if count]
+        return _UNITS[known[0]] if len(known) == 1 and not self._other else None
+
+    def ages(self, values: np.ndarray) -> np.ndarray:
+        """Whole seconds from events to the last of the log, from what `read` returned for them: as uint32.
+
+        More than 136 years count as 136 years.
+        """
+        if self.unit is None or self.most is None:
+            raise ValueError("these times have no unit")
+        times = _numbers_of(values) if self.kind == "fraction" else values
+        ages = np.floor_divide(self.most, self.unit) - np.floor_divide(times, self.unit)
+        return np.minimum(ages, 2**32 - 1).astype(np.uint32)
+
+    @property
     def said(self) -> str:
         """The span of all times in words, without the time of day if days are enough."""
         if self.least is None or self.most is None:
@@ -168,14 +187,9 @@ class Times:
         return f"{self._said(self.least)} to {self._said(self.most)}"
 
     def _said(self, value: float) -> str:
-        if self.kind in ("instant", "nanosecond"):
-            factor = 10**6 if self.kind == "instant" else 10**9
-        else:
-            unit = next((unit for unit, count in self._units.items() if count and not self._other), None)
-            if unit is None:
-                return f"{value:g}" if self.kind == "fraction" else f"{value}"
-            factor = _UNITS[unit]
-        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(value) // factor)
+        if self.unit is None:
+            return f"{value:g}" if self.kind == "fraction" else f"{value}"
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(value) // self.unit)
         return moment.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
 
 
@@ -193,6 +207,11 @@ def _ordered_bits(values: np.ndarray) -> np.ndarray:
     """Whole numbers in the order of float64 numbers."""
     bits = (values + 0.0).view(np.int64)  # -0.0 is 0.0
     return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+
+
+def _numbers_of(bits: np.ndarray) -> np.ndarray:
+    """The float64 numbers of `_ordered_bits`."""
+    return (bits ^ ((bits >> 63) & np.int64(2**63 - 1))).view(np.float64)
 
 
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:

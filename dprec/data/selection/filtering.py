@@ -16,6 +16,7 @@ class Filtered(NamedTuple):
     catalogue: Catalogue
     dropped: dict[str, int]  # what each filter left out, counted without noise: private data
     users: np.ndarray  # (N,) which users of the log stay
+    number: np.ndarray  # (items of the log,) the number of each in the catalogue, 0 for those that are not in it
 
 
 def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None) -> Filtered:
@@ -76,7 +77,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         part = chosen[start : min(end, start + 2**22)]
         part[:] = number[part]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    return Filtered(Histories(offsets, chosen[:end]), catalogue, dropped, np.concatenate(who))
+    return Filtered(Histories(offsets, chosen[:end]), catalogue, dropped, np.concatenate(who), number)
 
 
 def _passes(events: Interactions, least: int) -> np.ndarray:
@@ -86,7 +87,7 @@ def _passes(events: Interactions, least: int) -> np.ndarray:
         met = np.zeros(len(events.item_ids), dtype=np.int64)
         for _, items in visits(events):
             met += np.bincount(items, minlength=len(met))
-    passes: np.ndarray = met >= least
+    passes: np.ndarray = met >= max(1, least)
     return passes
 
 

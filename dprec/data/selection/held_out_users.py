@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from dprec.data.logs.histories import Histories, Split
+from dprec.data.logs.histories import HeldOut, Histories, Split
 from dprec.errors import UserError
 
 
@@ -49,11 +49,12 @@ class HeldOutUsers:
         offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
         return Histories(offsets, self.histories.items[np.repeat(stays, lengths)])
 
-    def held_out(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """The users of a split, and the position of each one's last event in `histories.items`."""
+    def held_out(self, split: Split) -> HeldOut:
+        """The users of a split, with the last event of each."""
         if split == "validation" and not self.validation:
             raise UserError("there is no validation split: set data.validation to true")
         users = np.flatnonzero(self._of_test if split == "test" else self._of_validation)
         if not len(users):
             raise UserError(f"data.test_users holds nobody out for the {split}: give a larger share")
-        return users, self.histories.offsets[users + 1] - 1
+        ends = self.histories.offsets[users + 1]
+        return HeldOut(users, ends - 1, ends)

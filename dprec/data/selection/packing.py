@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.logs.histories import Histories, LeaveOneOut, Split
+from dprec.data.selection.held_out_events import HeldOutEvents
 from dprec.data.selection.held_out_users import HeldOutUsers
 from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
@@ -89,7 +90,7 @@ class RankingUsers(Dataset):
 
     def __init__(
         self,
-        split: LeaveOneOut | HeldOutUsers,
+        split: LeaveOneOut | HeldOutUsers | HeldOutEvents,
         which: Split,
         max_length: int,
         tokens: int,
@@ -100,23 +101,32 @@ class RankingUsers(Dataset):
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.items = split.histories.items
         self.max_length = max_length
-        users, targets = split.held_out(which)
-        self.population = len(users)
-        chosen = sampled(users, items, sample)
-        self.targets = targets[chosen]
-        self.starts = split.histories.offsets[users[chosen]]
-        self.groups = pack(self.targets - self.starts, tokens, most=max(1, _SCORES // items))
+        held = split.held_out(which)
+        self.population = len(held.users)
+        chosen = sampled(held.users, items, sample)
+        self.firsts, self.ends = held.first[chosen], held.end[chosen]
+        self.starts = split.histories.offsets[held.users[chosen]]
+        self.groups = pack(self.firsts - self.starts, tokens, most=max(1, _SCORES // items))
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, number: int) -> RankingBatch:
         group = self.groups[number]
-        starts, targets = self.starts[group], self.targets[group]
-        seen = targets - starts
+        starts, firsts = self.starts[group], self.firsts[group]
+        seen = firsts - starts
         recent = np.minimum(seen, self.max_length)
         return RankingBatch(
-            history=padded(self.items, targets - recent, recent),
-            target=torch.from_numpy(self.items[targets].astype(np.int64)),
+            history=padded(self.items, firsts - recent, recent),
+            target=self._targets(firsts, self.ends[group] - firsts),
             seen=padded(self.items, starts, seen),
         )
+
+    def _targets(self, firsts: np.ndarray, lengths: np.ndarray) -> Tensor:
+        """(B,) if each user has one held-out event, else each one's distinct items: (B, K)."""
+        targets = padded(self.items, firsts, lengths)
+        if targets.shape[1] == 1:
+            return targets[:, 0]
+        targets = targets.sort(dim=1, descending=True).values
+        targets[:, 1:][targets[:, 1:] == targets[:, :-1]] = 0
+        return targets.sort(dim=1, descending=True).values

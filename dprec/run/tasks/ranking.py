@@ -16,14 +16,21 @@ from torch import Tensor
 
 from dprec.cli.classes import build
 from dprec.cli.keys import normal
+from dprec.data.selection.protocol import Protocol
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.metrics.lists import KINDS, ListMetrics
-from dprec.metrics.ranking import GAINS, RankingMetrics, both_ranks, ranks_in_one_order
+from dprec.metrics.ranking import GAINS, RankingMetrics
+from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 from dprec.models import Recommender
 from dprec.run.tasks.task import Task
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
+ONE = "of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
+SEVERAL = (
+    "of a user's several held-out items, each counts once: ndcg@k is divided by that of the best order, hit@k is 1 "
+    "with any of them, recall@k is their share among the first k"
+)
 SHOWN = 10  # items of a list that should not be the same for everybody
 FEW = 0.1  # of the items that these lists could hold
 
@@ -65,7 +72,7 @@ class Collected:
 class Ranking(Task):
     protocol = (
         "leave-one-out, full ranking over the catalogue: metrics mask the items a user has already seen, "
-        "those named /all rank all items; of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
+        f"those named /all rank all items; {ONE}"
     )
     metrics = ("ndcg@10", "hit@10")
     watched = ("ndcg@10", "NDCG@10")
@@ -73,16 +80,20 @@ class Ranking(Task):
 
     def describe(self, data: Any) -> dict[str, Any]:
         protocol, validation = self.protocol, getattr(data, "validation", False)
-        if (share := getattr(data, "test_users", None)) is not None:
-            whom = f"the last item of {share:g} of the users, who take no part in training"
-            protocol = protocol.replace("leave-one-out", whom)
-            protocol += "; as many other users are for validation and not for training" if validation else ""
-        elif validation:
-            protocol += "; the item before the last is for validation and not for training"
+        rule: Protocol | None = getattr(data, "protocol", None)
+        if rule is not None and not rule.leave_one_out:
+            protocol = protocol.replace("leave-one-out", rule.said)
+        if rule is not None and rule.events is not None:
+            protocol = protocol.replace(ONE, SEVERAL)
+        if validation:
+            protocol += f"; {'the item before the last is' if rule is None else rule.said_of_validation} for validation"
+            protocol += " and not for training"
         return super().describe(data) | {"items": data.items - 1, "protocol": protocol}
 
     def size(self, data: Any) -> str:
-        return f"{super().size(data)}, {data.items - 1:,} items"
+        rule: Protocol | None = getattr(data, "protocol", None)
+        tested = "" if rule is None or rule.leave_one_out else f"; tested on {rule.said}"
+        return f"{super().size(data)}, {data.items - 1:,} items{tested}"
 
     def belongings(self, data: Any) -> dict[str, Any]:
         return {"catalogue": list(data.catalogue_ids)}

@@ -1,0 +1,186 @@
+"""Held-out events, several of a user: those of the last days of a log, or the last share of each user's.
+
+They are cut off before anything else is done, so nothing that training counts, or takes as its items, depends on them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
+from dprec.data.selection.filtering import Filtered
+from dprec.errors import UserError
+
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class HoldOutEvents(ABC):
+    """A rule that cuts each user's events in two or three: for training, perhaps for validation, for the test."""
+
+    amount: float
+    validation: bool
+    setting = ""
+
+    @property
+    @abstractmethod
+    def said(self) -> str:
+        """What is held out for the test, in words."""
+
+    @abstractmethod
+    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+        """How many of each user's events (N,) come before the validation, and how many before the test."""
+
+    def cut(self, events: Interactions) -> Cut:
+        before, until_test = self.ends(events)
+        if before.sum() == len(events) or not before.any():
+            raise UserError(
+                f"data.{self.setting} {self.amount:g} leaves {before.sum():,} of {len(events):,} events for training "
+                f"and {int((np.diff(events.offsets) - until_test).sum()):,} for the test: give another number"
+            )
+        starts = events.offsets[:-1]
+        return Cut(self, events, _between(events, starts, starts + before), starts + before, starts + until_test)
+
+
+class LastDays(HoldOutEvents):
+    """The events less than so many days before the last event of the log; validation has as many days before these."""
+
+    setting = "test_days"
+
+    @property
+    def said(self) -> str:
+        return f"the items of the last {self.amount:g} day{'' if self.amount == 1 else 's'} of the log"
+
+    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+        if events.ages is None:
+            known = events.facts.get("times")
+            why = "has no times" if known in (None, "none") else f"has times of an unknown unit ({known})"
+            raise UserError(f"data.test_days needs times that are dates or counts since 1970, and the log {why}")
+        until_test = _older(events, self.amount * DAY)
+        return (_older(events, 2 * self.amount * DAY) if self.validation else until_test), until_test
+
+
+class LastShare(HoldOutEvents):
+    """The last events of each user, a share of them, rounded down; validation has as many before these.
+
+    Two events of each user remain for training, whatever the share.
+    """
+
+    setting = "test_events"
+
+    @property
+    def said(self) -> str:
+        return f"the last {self.amount:g} of each user's items"
+
+    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+        lengths = np.diff(events.offsets)
+        held = np.floor(lengths * self.amount + 1e-9).astype(np.int64)  # 0.29 of 100 is 29
+        parts = 2 if self.validation else 1
+        held = np.minimum(held, np.maximum(lengths - 2, 0) // parts)
+        return lengths - parts * held, lengths - held
+
+
+class Cut(NamedTuple):
+    """A log in two: what training may know, and the rest."""
+
+    rule: HoldOutEvents
+    events: Interactions
+    training: Interactions
+    validation: np.ndarray  # (N,) where each user's events for validation begin
+    test: np.ndarray  # (N,) and those of the test
+
+    def join(self, kept: Filtered) -> tuple[HeldOutEvents, dict[str, int]]:
+        """Add the held-out events to the histories that stay, and count those that cannot be tested.
+
+        Only users and items that training knows are tested.
+        """
+        ends = self.events.offsets[1:][kept.users]
+        places = [self.validation[kept.users], self.test[kept.users], ends]
+        later = [_known(self.events, *pair, kept.number) for pair in pairwise(places)]
+        whole = _side_by_side([kept.histories, *later])
+        test = whole.offsets[1:] - later[1].lengths
+        counts = {
+            "events_held_out": len(self.events) - len(self.training),
+            "events_tested": len(later[1].items),
+            "held_out_of_other_users": len(self.events) - len(self.training) - int((ends - places[0]).sum()),
+            "held_out_of_other_items": int((ends - places[0]).sum()) - sum(len(part.items) for part in later),
+        }
+        return HeldOutEvents(self.rule, whole, kept.histories, test - later[0].lengths, test), counts
+
+
+@dataclass(frozen=True)
+class HeldOutEvents:
+    """Histories whose last events are held out: `validation` and `test` say where each user's begin in them."""
+
+    rule: HoldOutEvents
+    histories: Histories
+    before: Histories
+    validation: np.ndarray  # (N,)
+    test: np.ndarray  # (N,)
+
+    @property
+    def tested(self) -> np.ndarray:  # (N,) bool
+        return self.test < self.histories.offsets[1:]
+
+    def training(self) -> Histories:
+        return self.before
+
+    def held_out(self, split: Split) -> HeldOut:
+        """The users with held-out events of a split, with all of these."""
+        if split == "validation" and not self.rule.validation:
+            raise UserError("there is no validation split: set data.validation to true")
+        first, end = (self.test, self.histories.offsets[1:]) if split == "test" else (self.validation, self.test)
+        users = np.flatnonzero(first < end)
+        if not len(users):
+            raise UserError(
+                f"data.{self.rule.setting} {self.rule.amount:g} holds out no event for the {split} of a user and an "
+                "item that training knows: give a larger number"
+            )
+        return HeldOut(users, first[users], end[users])
+
+
+def _older(events: Interactions, seconds: float) -> np.ndarray:
+    """How many of each user's events are at least so much older than the last of the log."""
+    assert events.ages is not None
+    counts = np.empty(len(events.offsets) - 1, dtype=np.int64)
+    for first, last in blocks(events.offsets):
+        start = events.offsets[first]
+        older = np.concatenate([[0], np.cumsum(events.ages[start : events.offsets[last]] >= seconds)])
+        counts[first:last] = np.diff(older[events.offsets[first : last + 1] - start])
+    return counts
+
+
+def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
+    """The events from `starts` to `ends` of each user alone."""
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)])
+    item = np.empty(offsets[-1], dtype=np.int32)
+    for first, last in blocks(offsets):
+        lengths = ends[first:last] - starts[first:last]
+        item[offsets[first] : offsets[last]] = events.item[spans(starts[first:last], lengths)]
+    return replace(events, offsets=offsets, item=item, item_users=None, ages=None)
+
+
+def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
+    """The same in numbers of the catalogue, without the items that it lacks."""
+    part = _between(events, starts, ends)
+    items = number[part.item]
+    kept = np.concatenate([[0], np.cumsum(items > 0)])
+    return Histories(kept[part.offsets], items[items > 0])
+
+
+def _side_by_side(parts: list[Histories]) -> Histories:
+    """Each user's events of the first part, then of the second, and so on."""
+    offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
+    items = np.empty(offsets[-1], dtype=np.int32)
+    for first, last in blocks(offsets):
+        place = offsets[first:last].copy()
+        for part in parts:
+            lengths = part.lengths[first:last]
+            items[spans(place, lengths)] = part.items[part.offsets[first] : part.offsets[last]]
+            place += lengths
+    return Histories(offsets, items)

@@ -1,0 +1,113 @@
+"""What is held out of the data: last items, whole users, last days or last shares; and the data after that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dprec.data.datasets.stand_in import Source
+from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
+from dprec.data.selection.catalogue import Catalogue
+from dprec.data.selection.filtering import build_histories
+from dprec.data.selection.held_out_events import Cut, HeldOutEvents, HoldOutEvents, LastDays, LastShare
+from dprec.data.selection.held_out_users import HeldOutUsers, place_of
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The data after reading, filtering and splitting."""
+
+    histories: Histories
+    catalogue: Catalogue
+    split: LeaveOneOut | HeldOutUsers | HeldOutEvents
+    training: Histories
+    items_filtered: bool  # by the number of users with them
+    name: str
+    notice: str | None
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is held out for the test; with `validation`, as much again for validation."""
+
+    validation: bool
+    test_users: float | None = None
+    test_days: float | None = None
+    test_events: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("test_users", "test_days", "test_events") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"data.{given[0]} and data.{given[1]} are two ways to hold out: give one")
+        for name in ("test_users", "test_events"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < (0.5 if self.validation else 1):
+                most = "0.5, since as many are held out for validation" if self.validation else "1"
+                raise UserError(f"data.{name} is {share}: give a share above 0 and below {most}")
+        if self.test_days is not None and not 0 < self.test_days <= 20_000:
+            raise UserError(f"data.test_days is {self.test_days}: give a number of days above 0, at most 20,000")
+
+    @property
+    def events(self) -> HoldOutEvents | None:
+        """The rule, where several events of a user are held out."""
+        if self.test_days is not None:
+            return LastDays(self.test_days, self.validation)
+        return None if self.test_events is None else LastShare(self.test_events, self.validation)
+
+    @property
+    def leave_one_out(self) -> bool:
+        return self.events is None and self.test_users is None
+
+    @property
+    def said_of_validation(self) -> str:
+        """What is held out beside the test, with its verb."""
+        if self.test_days is not None:
+            return f"those of the {self.test_days:g} days before are"
+        if self.test_events is not None:
+            return "as many items before them are"
+        return "the item before the last is" if self.test_users is None else "as many other users are"
+
+    @property
+    def said(self) -> str:
+        """What is to be predicted, in words."""
+        if self.events is not None:
+            return self.events.said
+        if self.test_users is not None:
+            return f"the last item of {self.test_users:g} of the users, who take no part in training"
+        return "each user's last item"
+
+    def cut(self, found: Interactions) -> Cut | None:
+        return None if self.events is None else self.events.cut(found)
+
+    def load(self, source: Source[Interactions], cut: Cut | None, least: int, given: Catalogue | None) -> Loaded:
+        """Filter, number and hold out; `least` is data.min_events, `given` a catalogue from elsewhere."""
+        found = source.found if cut is None else cut.training
+        kept = build_histories(found, least, given)
+        if len(kept.catalogue) < 2:
+            raise UserError(
+                f"the catalogue has {len(kept.catalogue)} item, so there is nothing to rank: "
+                "check data.item_column and data.catalogue, or lower data.min_events"
+            )
+        split: LeaveOneOut | HeldOutUsers | HeldOutEvents = LeaveOneOut(kept.histories, self.validation)
+        counts: dict[str, int] = {}
+        if cut is not None:
+            split, counts = cut.join(kept)
+        elif self.test_users is not None:
+            places = place_of(found.ids_of(kept.users))
+            split = HeldOutUsers(kept.histories, places, self.test_users, self.validation)
+        summary = {
+            **source.found.facts,
+            **kept.dropped,
+            "users_kept": kept.histories.users,
+            "items_kept": len(kept.catalogue),
+            "events_kept": len(split.histories.items),
+            "held_out": self.said,
+            **counts,
+            "users_tested": int(split.tested.sum()),
+        }
+        filtered = given is None and least > 1
+        return Loaded(
+            split.histories, kept.catalogue, split, split.training(), filtered, source.name, source.notice, summary
+        )
