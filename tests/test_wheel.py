@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,12 +86,51 @@ def test_the_wheel_is_what_runs(installed: Path, tmp_path: Path) -> None:
         assert Path(done.stdout).is_relative_to(installed)
 
 
-def test_an_empty_folder_lists_copies_plans_and_trains_the_quickstart(installed: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def workplace(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder in which somebody has trained the quickstart, by its name."""
+    here = tmp_path_factory.mktemp("empty")
+    run(installed, here, "fit", "quickstart", *SHORT)
+    return here
+
+
+def test_an_empty_folder_lists_copies_plans_and_trains_the_quickstart(
+    installed: Path, tmp_path: Path, workplace: Path
+) -> None:
     names = [line.split()[0] for line in run(installed, tmp_path, "recipes").splitlines()]
     assert names == sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
     run(installed, tmp_path, "recipes", "copy", "quickstart")
     assert (tmp_path / "quickstart.yaml").read_text() == (ROOT / "recipes/quickstart.yaml").read_text()
     (tmp_path / "quickstart.yaml").unlink()
     assert json.loads(run(installed, tmp_path, "plan", "quickstart", "--users", "20000", "--json"))["steps"] == 200
-    run(installed, tmp_path, "fit", "quickstart", *SHORT)
-    assert json.loads((tmp_path / "runs/quickstart/1/metrics.json").read_text())["epsilon"] <= 8
+    assert json.loads((workplace / "runs/quickstart/1/metrics.json").read_text())["epsilon"] <= 8
+
+
+def test_it_reports_and_answers_a_request(installed: Path, workplace: Path) -> None:
+    for package in ("starlette", "uvicorn"):
+        pytest.importorskip(package)
+    assert run(installed, workplace, "report", "runs/quickstart/1", "--out", "page.html") == "report: page.html\n"
+    promised = json.loads((workplace / "runs/quickstart/1/metrics.json").read_text())["epsilon"]
+    assert (workplace / "page.html").read_text().startswith("<!DOCTYPE html>")
+    environment = os.environ | {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "dprec", "serve", "runs/quickstart/1", "--port", "0"]
+    with subprocess.Popen(words, cwd=workplace, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said = process.stdout.readline() if process.stdout else ""
+            found = re.fullmatch(r"runs/quickstart/1 answers at http://127\.0\.0\.1:(\d+)\n", said)
+            assert found, said
+            assert asked(int(found[1]), "GET", "/guarantee")["epsilon"] == promised
+            answer = asked(int(found[1]), "POST", "/recommend", {"history": ["genre01-item229"], "k": 3})
+            assert (len(answer["items"]), answer["source"]) == (3, "history")
+        finally:
+            process.terminate()
+
+
+def asked(port: int, method: str, path: str, body: object = None) -> dict:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, json.dumps(body).encode(), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 200, told
+    return told
