@@ -31,6 +31,7 @@ from dprec.gradients.own_backward import MESSAGE, by_user
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
+from dprec.gradients.uses.own_row import refuse_other_row
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
 # What asks for a tensor's form, not for its values.
@@ -352,7 +353,10 @@ def select_users(batch: Any, users: Sequence[int]) -> Any:
 
 def select_alone(batch: Any, user: int) -> Any:
     """Return the batch that this user alone would be."""
-    return select_users(batch, [user])
+    own = select_users(batch, [user])
+    if selects(batch):
+        refuse_other_row(batch_tensors(batch), batch_tensors(own), user, len(batch), len(own))
+    return own
 
 
 def selects(batch: Any) -> bool:
