@@ -127,7 +127,7 @@ def test_it_reports_and_answers_a_request(installed: Path, workplace: Path) -> N
 
 
 def asked(port: int, method: str, path: str, body: object = None) -> dict:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     connection.request(method, path, json.dumps(body).encode(), {"content-type": "application/json"})
     answer = connection.getresponse()
     told = json.loads(answer.read())

@@ -64,7 +64,7 @@ def test_sigterm_to_any_process_saves_the_run_and_ends_all(recipe: Path, tmp_pat
     for signalled, step in ((1, 3), (0, 5)):
         process = command(*words, begin=[str(script), str(signalled), str(step)])
         try:
-            _, wrong = process.communicate(timeout=120)
+            _, wrong = process.communicate(timeout=400)
         finally:
             process.kill()
         assert (process.returncode, wrong) == (143, f"stopped; continue with: {GO_ON} {run}\n")
@@ -103,7 +103,7 @@ def test_a_run_killed_twice_goes_on_with_other_numbers_of_processes(recipe: Path
         time.sleep(rng.uniform(0, 1))
         os.kill(process.pid if first else others[-1], signal.SIGKILL)
         killed = time.monotonic()
-        _, wrong = process.communicate(timeout=240)
+        _, wrong = process.communicate(timeout=400)
         wait_for(partial(ended, others))
         assert time.monotonic() - killed < BOUND
         # Lightning looks every five seconds. If it sees it first, it kills all with a line of its own.
@@ -136,7 +136,7 @@ def ended(processes: list[int]) -> bool:
 
 
 def wait_for(done: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while not done():
         assert process is None or process.poll() is None
         assert time.monotonic() < deadline

@@ -186,7 +186,7 @@ def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     args = [str(recipe), "--out", "run", "--checkpoint_every", "1", "--trainer.max_steps", "30"]
     process = subprocess.Popen([sys.executable, "-m", "dprec.fit", *args], env=environment())
     last = here / "run/checkpoints/last.ckpt"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not last.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.5)
@@ -205,7 +205,7 @@ def test_sigterm_saves_the_step_it_falls_into(recipe: Path, here: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", TERMINATED, *args], env=environment(), stderr=subprocess.PIPE, text=True
     )
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=400)
     assert process.returncode == 143
     assert told == "stopped; continue with: python -m dprec.fit --resume run\n"
     assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 3

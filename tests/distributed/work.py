@@ -26,7 +26,7 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.training.callback import Privacy
 
-PATIENCE = 240  # seconds, on a busy machine
+PATIENCE = 400  # seconds, on a busy machine
 STEPS = 10
 SEEDS = {"noise_seed": 7, "noise_multiplier": 1.0}
 

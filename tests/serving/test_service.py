@@ -68,7 +68,7 @@ def port(served: Served) -> Iterator[int]:
 
 
 def ask(port: int, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     connection.request(method, path, sent, {"content-type": kind})
     answer = connection.getresponse()
@@ -175,7 +175,7 @@ def test_other_paths_and_methods_are_refused(
     ids=["no request", "no length", "a head without end", "two lengths"],
 )
 def test_what_is_no_http_is_refused_in_one_line(port: int, sent: str, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(sent.encode())
         answer = http.client.HTTPResponse(connection)
         answer.begin()
@@ -189,7 +189,7 @@ def test_what_is_no_http_is_refused_in_one_line(port: int, sent: str, caplog: py
 def test_a_body_that_does_not_come_is_refused(served: Served) -> None:
     with (
         answering(served, Limits(seconds=0.1)) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=300) as connection,
     ):
         head = "POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 90\r\n\r\n"
         connection.sendall(f'{head}{{"history":'.encode())
