@@ -79,6 +79,16 @@ def test_a_folder_of_parts_is_one_log(tmp_path: Path) -> None:
     assert alike(everything(parts), everything(of(FRAME, tmp_path)))
 
 
+def test_a_feature_may_stand_in_the_names_of_folders(tmp_path: Path) -> None:
+    for (device,), rows in FRAME.drop_nulls("device").group_by("device"):
+        home = tmp_path / f"log/device={device.strip()}"
+        home.mkdir(parents=True, exist_ok=True)
+        rows.drop("device").write_parquet(home / f"{len(device)}.parquet")
+    options = {**FEATURES, "days": 5, "batch_size": 4, "time_column": "at"}
+    folders = Clicks(dataset="clicks", path=str(tmp_path / "log"), **options)
+    assert alike(everything(folders), everything(of(FRAME.drop_nulls("device"), tmp_path, time_column="at")))
+
+
 def test_a_record_is_read_without_a_look_at_others(tmp_path: Path) -> None:
     """Hashes, counts and places follow from a value and the recipe alone: neighbours' tables give the same record."""
     options: dict[str, Any] = {"numbers": {"price": [0, 2, 8]}, "days": 2}

@@ -156,7 +156,7 @@ class WantedColumns(Wanted):
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         self.columns = {role: name for role, name in self.given.items() if name is not None}
         for name in self.columns.values():
-            if name not in names:
+            if name not in names and name not in self.partition:
                 raise UserError(f"{part} has no column '{name}': its columns are {', '.join(names)}")
         return self.columns
 

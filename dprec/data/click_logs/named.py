@@ -18,7 +18,7 @@ from dprec.data.draws.batch import ClickBatch
 from dprec.data.formats import format_of, refuse_unknown
 from dprec.data.formats.compression import readable
 from dprec.data.logs.id_keys import IdKeys, identity
-from dprec.data.logs.parts import parts_of
+from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.times import ReadAgain, Times
 from dprec.errors import UserError
 
@@ -89,6 +89,7 @@ def read_clicks(path: Path, columns: ClickColumns, days: int) -> NamedLog:
             reading = _Reading(path, columns, times)
             wanted = columns.wanted()
             for part in parts_of(path):
+                wanted.partition = partition_of(path, part)
                 file = readable(part, Path(scratch))
                 table = format_of(file, part, columns.format).table(file, part, wanted)
                 for batch in table.batches():

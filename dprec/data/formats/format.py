@@ -41,12 +41,14 @@ class Wanted:
     where: str | None = None
     columns: dict[str, str] = field(default_factory=dict)  # the columns of the first part, and so of all
     lists_are_events: bool = True  # a row's list is as many events; else it is one value
+    partition: Mapping[str, str | None] = field(default_factory=dict)  # columns that the part's folders hold, as day=1
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         """The columns of a part, which must be those of the parts before it."""
-        self.columns = self.columns or choose_columns(part, names, self.given)
+        asked = [name for name in self.partition if name in self.given.values() and name not in names]
+        self.columns = self.columns or choose_columns(part, [*names, *asked], self.given)
         for role, name in self.columns.items():
-            if name not in names:
+            if name not in names and name not in asked:
                 raise UserError(
                     f"{part} has no column '{name}', the {role} in another part: give all parts the same columns"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,12 +36,22 @@ class NamedFormat(Format):
         with one_line(part):
             names = self.names(path, part)
         columns = wanted.choose(part, names)
+        told = {name: value for name, value in wanted.partition.items() if name not in names}
         where = None
         if wanted.where is not None:
-            where = Condition.read(wanted.where, part, names, lambda: self.types(path))
+            where = Condition.read(wanted.where, part, [*names, *told], lambda: {**_types(told), **self.types(path)})
         needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
+        constants = [pl.lit(told[name]).alias(name) for name in needed if name in told]
         with one_line(part):
-            return table_of(self.scan(path, needed).select(needed), part, columns, where, wanted.lists_are_events)
+            rows = self.scan(path, [name for name in needed if name not in told]).with_columns(constants)
+            return table_of(rows.select(needed), part, columns, where, wanted.lists_are_events)
+
+
+def _types(partition: Mapping[str, str | None]) -> Types:
+    """What values from folders are, in a condition."""
+    number = re.compile(r"-?\d+(\.\d+)?")
+    known = {name: value for name, value in partition.items() if value is not None}
+    return {name: pl.Int64() if number.fullmatch(value) else pl.String() for name, value in known.items()}
 
 
 def first_text(path: Path, part: Path, least: str) -> str:

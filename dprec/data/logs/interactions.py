@@ -20,7 +20,7 @@ from dprec.data.formats.frame import FRAME, frame_table
 from dprec.data.formats.table import Table
 from dprec.data.logs.events import Reading
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import parts_of
+from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.times import ReadAgain
 
 
@@ -83,6 +83,7 @@ class Log:
     def _tables(self, scratch: Path) -> Iterator[Table]:
         wanted = Wanted(self.columns, self.where)
         for part in parts_of(self.path):
+            wanted.partition = partition_of(self.path, part)
             file = readable(part, scratch)
             yield format_of(file, part, self.format).table(file, part, wanted)
             if file != part:
