@@ -106,9 +106,13 @@ def _entries(name: str, value: Any) -> list[tuple[str, Any]] | None:
     """Return what is in a container; None for what is none, or holds so much that it is looked at as a whole."""
     if isinstance(value, (list, tuple, deque)) or (isinstance(value, np.ndarray) and value.dtype == object):
         return None if len(value) > LARGE else [(f"{name}[{place}]", held) for place, held in enumerate(list(value))]
-    if isinstance(value, Mapping) and not isinstance(value, types.MappingProxyType):
-        return None if len(value) > LARGE else [(f"{name}[{key!r}]", held) for key, held in value.items()]
-    return None
+    if isinstance(value, dict):
+        held = dict.items(value)  # one that loads what it is asked for would load it all
+    elif isinstance(value, Mapping) and not isinstance(value, types.MappingProxyType):
+        held = value.items()  # type: ignore[assignment]
+    else:
+        return None
+    return None if len(held) > LARGE else [(f"{name}[{key!r}]", each) for key, each in held]
 
 
 def _listed(slots: Any) -> list[str]:

@@ -206,3 +206,18 @@ def test_of_installed_packages_nothing_is_read() -> None:
     found = list(reachable({"losses": lambda batch: torch.nn.functional.relu(batch)}))
     assert found == []
     assert process_time() - start < 0.1
+
+
+class Loads(dict[str, float]):
+    """A registry that imports what it is asked for."""
+
+    def __len__(self) -> int:
+        raise ImportError("a backend is missing")
+
+    def items(self) -> Any:
+        raise ImportError("a backend is missing")
+
+
+def test_what_loads_as_it_is_asked_is_not_asked() -> None:
+    held = Loads(mean=1.0)
+    assert dict(reachable({"held": held})) == {"held['mean']": 1.0}

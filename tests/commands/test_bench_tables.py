@@ -49,6 +49,13 @@ def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:
     assert all(row["ms_per_step"] > 0 for row in rows)  # type: ignore[operator]
 
 
+def test_a_script_stands_beside_lightning(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "ways-in")
+    assert [row["strategy"] for row in rows] == ["LazyDP", "AdaFEST", "FEST"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["script_ms"] / row["lightning_ms"])  # type: ignore[operator]
+
+
 def test_shares_are_judged_against_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(tmp_path, "shares")
     exact = [row for row in rows if row["epsilon"] is None]

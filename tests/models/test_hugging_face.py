@@ -10,7 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
+from dprec import private
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from tests.adding import add_clipped
@@ -39,10 +41,32 @@ def gpt2(attention: str) -> Any:
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **NO_DROP, attn_implementation=attention))
 
 
+def albert(attention: str) -> Any:
+    """One block for all layers."""
+    sizes = ENCODER | DROP | {"num_hidden_layers": 2, "embedding_size": 6, "classifier_dropout_prob": 0.0}
+    config = transformers.AlbertConfig(**sizes, attn_implementation=attention)
+    return transformers.AlbertForSequenceClassification(config)
+
+
+def llama(attention: str) -> Any:
+    sizes = {"vocab_size": ITEMS, "max_position_embeddings": 16, "num_key_value_heads": 1, "pad_token_id": 0, **SIZES}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, attn_implementation=attention))
+
+
+def t5(attention: str) -> Any:
+    """Encoder and decoder over one table, with a trained bias of positions that all layers share."""
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2, "relative_attention_num_buckets": 4}
+    config = transformers.T5Config(
+        vocab_size=ITEMS, dropout_rate=0.0, decoder_start_token_id=0, attn_implementation=attention, **sizes
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
 def losses_of(model: Any) -> Callable[[Any], Tensor]:
     def losses(batch: Any) -> Tensor:
         ids, kinds = batch
-        logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+        more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        logits = model(input_ids=ids, attention_mask=(ids != 0).long(), **more).logits
         if logits.dim() == 2:
             return F.cross_entropy(logits, kinds, reduction="none")
         wanted = ids[:, 1:]
@@ -58,7 +82,7 @@ class Batch(tuple):
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("make", [bert, roberta, gpt2])
+@pytest.mark.parametrize("make", [bert, roberta, albert, gpt2, llama, t5])
 @pytest.mark.parametrize("mode", ["flat", "auto-v"])
 def test_the_clipped_sum_is_exact_through_the_tape(make: Any, attention: str, mode: Any) -> None:
     torch.manual_seed(0)
@@ -80,3 +104,16 @@ def test_the_clipped_sum_is_exact_through_the_tape(make: Any, attention: str, mo
     size = torch.cat([total.flatten() for total in wanted.values()]).norm()
     for name, total in wanted.items():
         assert (sums[name] - total).norm() <= 1e-5 * size, name
+
+
+@pytest.mark.parametrize("make", [bert, roberta, albert, gpt2, llama, t5])
+def test_a_script_trains_it(make: Any) -> None:
+    torch.manual_seed(0)
+    model, ids = make("sdpa"), torch.randint(1, ITEMS, (20, LENGTH))
+    users = TensorDataset(ids, torch.arange(20) % 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings: Any = {"noise_multiplier": 1.0, "expected_batch": 8, "steps": 1, "verify": 1.0}
+    run = private(model, sgd, users, losses=losses_of(model), **settings)
+    for batch in run:
+        run.step(batch)
+    assert run.steps == 1
