@@ -60,8 +60,8 @@ the batch: compute row u from row u alone
     def each(gradient: Tensor) -> Tensor:
         apart = torch.cat([_of(hook, own) for own in gradient.chunk(users)] if users else [gradient])
         if users > 1 and bool(torch.isfinite(apart).all()):
-            together = _of(hook, gradient)
-            if together.shape != apart.shape or not bool((together - apart).norm() <= APART * apart.norm()):
+            together, least = _of(hook, gradient), max(APART, 16 * torch.finfo(gradient.dtype).eps)
+            if together.shape != apart.shape or not bool((together - apart).norm() <= least * apart.norm()):
                 raise MixedUsers(
                     "what a hook on a gradient in losses(batch) returns for a user depends on who else is in the "
                     "batch: compute row u from row u alone"
