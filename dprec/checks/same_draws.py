@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Size
+from torch import Size, Tensor
 from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
@@ -29,6 +29,7 @@ class SameDraws(TorchFunctionMode):
         super().__init__()
         self.users = 1 if batch is None else len(batch)
         self.by_user = False
+        self.hooked = False  # whether a hook on a gradient was met, which may be no linear map of it
         self._streams = streams or Streams()
         self._lengths = {t.shape[1] for t in (() if batch is None else batch_tensors(batch)) if t.dim() > 1}
 
@@ -55,6 +56,7 @@ class SameDraws(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        self.hooked |= func is Tensor.register_hook
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:

@@ -52,6 +52,7 @@ class Judge:
         self._clipping, self._rules, self._streams, self._alone = clipping, rules, streams, alone
         self._device = next(iter(parameters.values())).device.type
         self._coarse = any(p.dtype in LOW[1:] for p in parameters.values())
+        self._hooked = False  # whether losses put a hook on a gradient
         self.low = self._coarse or torch.is_autocast_enabled(self._device)
         self.exact: Vector = {}
         self._everywhere: Vector = {}  # also in rows that may not change in this step
@@ -146,6 +147,8 @@ class Judge:
             if not bool(finite.all()):
                 return None  # what is left out has no number
             plain = plus(plain, self._plain(part, users.scales))
+        if self._hooked:
+            return None  # what a hook makes of a weighted gradient need not be so much of what it makes of the gradient
         if not norm(plain) < LARGEST:
             return None  # as the engine, which takes one by one whose gradient others' padding breaks
         apart = squares(less(summed.total, self._allowed(plain)))
@@ -162,11 +165,12 @@ class Judge:
         exactly = torch.autocast(self._device, enabled=False)  # torch's own layers do not all run in bfloat16
         with (
             exactly,
-            SameDraws(part, self._streams),
+            SameDraws(part, self._streams) as draws,
             SparseLookUps([self._parameters[name] for name in self._tables]),
         ):
             loss = (self._losses(part).double() * weights).sum()
             found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+        self._hooked |= draws.hooked
         return {name: g for name, g in zip(self._parameters, found, strict=True) if g is not None}
 
     def _allowed(self, gradient: Vector) -> Vector:

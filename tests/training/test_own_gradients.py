@@ -163,6 +163,7 @@ def adversarial(network: Any) -> Losses:
 
 EXACT: dict[str, Callable[[nn.Module], Losses]] = {
     "hook of an activation": on_hidden(lambda h: h.register_hook(lambda g: 2 * g)),
+    "hook that bounds each number": on_hidden(lambda h: h.register_hook(lambda g: g.clamp(-BOUND, BOUND))),
     "hook in place": on_hidden(lambda h: h.register_hook(lambda g: g.mul_(2))),
     "hook of a node": on_hidden(lambda h: h.grad_fn.register_hook(lambda given, _: triple(None, given))),
     "forward hook": hooked(lambda net: net[0].register_forward_hook(lambda m, i, o: 2 * o)),
