@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -132,9 +133,12 @@ class SaveRun(pl.Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         if trainer.global_step != self._saved_at:
+            if (
+                trainer.is_global_zero
+            ):  # before the checkpoint, so that it never tells less than a checkpoint that is there
+                write_json(self.run.privacy, self.guarantee())
             trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
             if trainer.is_global_zero:
-                write_json(self.run.privacy, self.guarantee())
                 # Not into the checkpoint, because the time of a step depends on the histories in it.
                 write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
@@ -163,9 +167,14 @@ class SaveRun(pl.Callback):
         self._generator = checkpoint["dprec"].get("generator")
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint that dprec wrote; it is loaded with ``weights_only``, so nothing in it can run."""
+def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
+    """A checkpoint that dprec wrote; it is loaded with ``weights_only``, so nothing in it can run.
+
+    With ``every_byte``, its weights too are compared with their checksums, which loading alone does not do.
+    """
     try:
+        if every_byte:
+            _refuse_changed_bytes(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a file that is no checkpoint, torch says more than that it is none
             checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -184,6 +193,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         )
     _refuse_misshapen(checkpoint, path)
     return checkpoint
+
+
+def _refuse_changed_bytes(path: Path) -> None:
+    with zipfile.ZipFile(path) as packed:
+        damaged = packed.testzip()
+    if damaged is not None:
+        raise ValueError(f"the bytes of {damaged} have changed")
 
 
 def _refuse_misshapen(checkpoint: Mapping[str, Any], path: Path) -> None:

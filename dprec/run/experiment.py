@@ -26,7 +26,7 @@ from dprec.run.checkpoints import SaveRun
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
-from dprec.run.folder import RunFolder, write_json, write_private_json
+from dprec.run.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
 from dprec.run.lock import training_alone
 from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
@@ -232,7 +232,8 @@ def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
     run.claim(settings.to_yaml())
     with training_alone(run.config):
         try:
-            experiment.train(run, console)
+            with full_disk_is_one_line(run):
+                experiment.train(run, console)
         except Exception:
             run.release()
             raise
@@ -245,5 +246,6 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
         run.refuse_if_finished()
         settings, checkpoint = stored_settings(line, run)
         experiment = kind(settings, checkpoint)
-        experiment.train(run, console, checkpoint)
+        with full_disk_is_one_line(run):
+            experiment.train(run, console, checkpoint)
     return experiment

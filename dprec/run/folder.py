@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dprec.errors import UserError
+
+FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}  # no room, quota, limit of a file
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,19 @@ class RunFolder:
         for folder in emptied:  # innermost first
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+@contextmanager
+def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
+    """Say which file of a run the disk did not take, and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        then = f"continue with python -m dprec.fit --resume {run.path}" if run.checkpoint.exists() else "start again"
+        where = error.filename or f"into {run.path}"
+        raise UserError(f"cannot write {where} ({error.strerror}): make room, and {then}") from None
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ def stored_settings(line: CommandLine, run: RunFolder) -> tuple[Settings, dict[s
     The line may name the recipe of the run: values that the run's overrides replaced stay replaced. Any other
     difference is refused in one line.
     """
-    checkpoint = read_checkpoint(run.checkpoint) if run.checkpoint.exists() else None
+    checkpoint = read_checkpoint(run.checkpoint, every_byte=True) if run.checkpoint.exists() else None
     free = [(key, value) for key, value in line.overrides if _is_free(normal(key))]
     settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))
     original = checkpoint["dprec"]["recipe"] if checkpoint else {}

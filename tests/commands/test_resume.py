@@ -269,6 +269,47 @@ def test_a_disk_without_room_is_a_line_and_the_run_goes_on(
     assert strict(here / "late/privacy.json")["events"][0]["count"] == 8
 
 
+def test_a_disk_that_fills_up_after_the_last_step_is_one_line(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/metrics.json")
+    with mock.patch("dprec.run.experiment.write_json", side_effect=full):
+        assert fit([str(recipe), "--out", "run"]) == 2
+    told = capsys.readouterr().err
+    assert "run/metrics.json (No space left on device): make room, and continue with python -m dprec.fit" in told
+    assert told.count("\n") == 1
+    assert fit(["--resume", "run"]) == 0
+
+
+def test_a_weight_that_has_changed_on_the_disk_is_found(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = interrupted / "checkpoints/last.ckpt"
+    weights = max(read_checkpoint(last)["state_dict"].values(), key=torch.Tensor.numel)
+    content, place = bytearray(last.read_bytes()), last.read_bytes().index(weights.numpy().tobytes())
+    content[place] ^= 1
+    last.unlink()
+    last.write_bytes(content)
+    assert fit(["--resume", "run"]) == 2
+    told = capsys.readouterr().err
+    assert "have changed): use run/checkpoints/previous.ckpt, the one before" in told
+    assert told.count("\n") == 1
+
+
+def test_what_is_told_of_the_ledger_is_never_less_than_a_checkpoint_holds(
+    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill may come between any two files."""
+    save, told = torch.save, []
+
+    def look(checkpoint: dict, path: Path) -> None:
+        (event,) = strict(here / "run/privacy.json")["events"]
+        told.append((event["count"], checkpoint["global_step"]))
+        save(checkpoint, path)
+
+    monkeypatch.setattr(torch, "save", look)
+    assert fit([str(recipe), "--out", "run", "--checkpoint_every", "3"]) == 0
+    assert told == [(3, 3), (6, 6), (8, 8)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit on the size of files")
 def test_a_file_that_the_system_cuts_off_is_one_line(recipe: Path, here: Path) -> None:
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); "
