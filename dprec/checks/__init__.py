@@ -4,8 +4,8 @@
 
 What a model, its data or its training may not do, and which file refuses it:
 
-    mix users in an operation that it can see                 gradients/tape, gradients/uses/layout
-    mix users where each is taken alone (gradients/alone)     one_user, for the probe
+    mix users in an operation such as batch_norm              gradients/tape; of others gradients/alone takes care
+    mix users where each is taken alone                       one_user, for the probe
     let other users move a user's gradient in any other way   probe, before the first step; verify/self_check later
     use a module that mixes users or rewrites its weights     bypass
     write to anything that it holds within a step             state; reachable says what it holds
@@ -15,7 +15,9 @@ What a model, its data or its training may not do, and which file refuses it:
     have no row of its own for a drawn user, or two           loading
     let a user's rows of a table depend on other users        sparsity/rows: declared, counts
     use a table as a whole that a strategy rules              sparsity/rows/row_rules
-    take more than one optimizer or gradient a step           models/optimizers
+    take more than one optimizer or gradient a step           models/learning/optimizers
+    run a backward pass of its own, or change gradients       gradients/own_backward, bypass
+    compute in less precision than the guarantee says         gradients/low_precision, gradients/arithmetic
     change what Lightning's trainer does with a step          switches, training/other_callbacks, training/callback
     change it from a script                                   training: step_order, between, script_checks
     keep in a checkpoint what is not private                  training/saved

@@ -1,4 +1,4 @@
-"""What random operations give where their numbers are to be the same in every batch: a function of the place.
+"""Random operations whose numbers are the same in every batch: each is a function of its place alone.
 
 torch's generators fill a tensor in blocks, so that a number depends on how many come after it: with a longer history
 in the batch, all users' draws are others. Here a number follows from the operation's place in the program and from its

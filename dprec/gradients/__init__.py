@@ -1,7 +1,7 @@
 """What each user adds to the gradient of every parameter: recorded, measured, clipped and summed.
 
-    tape            runs every use of a parameter by its rule, in one forward and backward pass; refuses what has none
-    alone           users one by one, by plain autograd, where the tape cannot tell what each of them adds
+    tape            runs every use of a parameter by its rule, in one forward and backward pass
+    alone           users one by one, by plain autograd, where the tape has no rule or cannot tell whose rows are whose
     operations      the rules: what an operation adds to a user's gradient
     uses            what tape and rules both ask: whose rows a tensor holds (layout), what follows from parameters alone
                     (expression), what a call looks up (look_up), which operations have a rule (registry)

@@ -1,4 +1,4 @@
-"""Losses that compute in less than float32, where nobody who says what is guaranteed knows of it."""
+"""Finds losses that compute in less than float32 by themselves, which the guarantee does not know of."""
 
 from __future__ import annotations
 

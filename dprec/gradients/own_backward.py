@@ -1,4 +1,4 @@
-"""What losses do to the backward pass: one of their own is refused, hooks on its way see one user's rows at a time."""
+"""Losses that run a backward pass of their own are refused; hooks that they set see one user's rows at a time."""
 
 from __future__ import annotations
 

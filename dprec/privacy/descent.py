@@ -1,4 +1,4 @@
-"""What a model trains through in a private run: it stands where the plain descent stood, by one assignment."""
+"""The private gradient as a model sees it: assigned to `model.descent` in place of the plain one."""
 
 from __future__ import annotations
 

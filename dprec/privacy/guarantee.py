@@ -1,4 +1,4 @@
-"""The sentence a run is judged by."""
+"""The sentence that says what a run guarantees, under which assumptions, and what is not covered."""
 
 from __future__ import annotations
 

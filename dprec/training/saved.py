@@ -1,4 +1,4 @@
-"""What a checkpoint of a private run must not hold beside what was made private."""
+"""Takes out of a checkpoint what is not private: how many batches were evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where random generators stand, so that whoever draws in between can put them back."""
+"""The states of random generators, so that whoever draws in between can put them back."""
 
 from __future__ import annotations
 

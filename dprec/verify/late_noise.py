@@ -1,4 +1,4 @@
-"""Noise that a table gets after its gradient: has it come, once a row is settled?
+"""Tests whether noise that a table gets after its gradient has come, once a row is settled.
 
 Some rows are followed from a moment on at which they owe nothing. What plain SGD without noise would make of them is
 done step by step beside the run, in float64, and so is the variance that their noise should have: nothing of how a

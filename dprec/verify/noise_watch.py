@@ -1,4 +1,4 @@
-"""Is there noise in what is released, and as much as was promised?"""
+"""Tests whether what is released has noise, and as much as was promised."""
 
 from __future__ import annotations
 

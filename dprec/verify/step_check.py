@@ -1,4 +1,4 @@
-"""What looks on while a private gradient is made."""
+"""The interface of checks that look on while a private gradient is made, and the one that checks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws that go on where a run stands."""
+"""Lets a loader draw from a given step on, as a resumed run needs."""
 
 from __future__ import annotations
 

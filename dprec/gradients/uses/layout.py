@@ -1,4 +1,4 @@
-"""Which user does each row of a tensor belong to?
+"""Layouts say which user each row of a tensor belongs to.
 
 A tensor computed from the batch carries a `Layout`: how many consecutive rows of its first dimension belong
 to each user, in the batch's order, or the operation that lost that order. A parameter may only meet tensors

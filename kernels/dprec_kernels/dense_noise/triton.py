@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same with the noise made on chip; the rows of the gradient follow on their own. Not measured yet on a GPU."""
+"""Noise for every entry, drawn in registers as it is added; rows of a sparse gradient follow. Not timed on a GPU."""
 
 from __future__ import annotations
 
