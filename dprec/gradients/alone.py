@@ -71,7 +71,7 @@ class OneUser(Tape):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tensors = layout.tensors_in((args, kwargs))
-        self._precision.refuse(tensors)
+        self._precision.refuse(tensors, operation_name(func))
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if func is torch.autograd.grad and (read := [tensor for tensor in used if self._reads(tensor)]):
             raise self.asked_for_gradients(read[0])

@@ -214,7 +214,7 @@ class Tape(TorchFunctionMode):
         if func is Tensor.backward:
             raise UncoveredUse(MESSAGE)
         tensors = layout.tensors_in((args, kwargs))
-        self._precision.refuse(tensors)
+        self._precision.refuse(tensors, operation_name(func))
         if func in HOOKS:
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]

@@ -114,6 +114,15 @@ def without_gradient(network: Any) -> Losses:
     return losses
 
 
+def cast_without_gradient(network: Any) -> Losses:
+    def losses(batch: Any) -> Tensor:
+        with torch.no_grad():
+            shift = (batch[0].bfloat16() @ torch.ones(4, 4).bfloat16()).float()
+        return plain(network)((batch[0] + shift, batch[1]))
+
+    return losses
+
+
 def for_a_while(network: Any) -> Losses:
     def losses(batch: Any) -> Tensor:
         torch.set_float32_matmul_precision("medium")
@@ -191,6 +200,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
     ),
     "autocast": (low, "computes in bfloat16 by itself"),
     "autocast without a gradient": (without_gradient, "computes in bfloat16 by itself"),
+    "cast without a gradient": (cast_without_gradient, "computes in bfloat16 by itself"),
     "precision for a while": (for_a_while, "was set to medium while training"),
     "cast": (cast, "computes in bfloat16 by itself"),
     "backward": (before(lambda each: each.sum().backward(retain_graph=True)), "takes a backward pass by itself"),
@@ -283,3 +293,21 @@ def test_switches_that_were_set_before_are_set_back_or_refused() -> None:
     fit(Sorter(), Privacy(noise_multiplier=1.0, delta=0.01), max_steps=2)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cudnn.allow_tf32
+
+
+def test_a_frozen_layer_in_bfloat16_trains_and_is_named() -> None:
+    """What a frozen layer says of its precision is in the sentence, so losses may compute with what it gives."""
+    net = network()
+    frozen = nn.Linear(4, 4).bfloat16().requires_grad_(False)
+    net.add_module("frozen", frozen)
+
+    def losses(batch: Any) -> Tensor:
+        coded = frozen(batch[0].bfloat16())
+        size = (coded.unsqueeze(1) @ coded.unsqueeze(2)).flatten(1).float()
+        return plain(net)((batch[0] * size, batch[1]))
+
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+    run = private(net, optimizer, people(), losses=losses, noise_multiplier=1.0, delta=0.01, expected_batch=6, steps=2)
+    take(run)
+    assert run.steps == 2
+    assert "bfloat16" in run.guarantee()
