@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ COMMANDS: tuple[tuple[Callable[[list[str]], int], tuple[str, ...]], ...] = (
     (recommend, ("--history", "film1")),
     (evaluate, ()),
     (export, ("--format", "torch", "--out", "exported")),
-    (serve, ("--port", "0")),
 )
+if all(map(find_spec, ("starlette", "uvicorn"))):
+    COMMANDS += ((serve, ("--port", "0")),)
 
 
 def as_pickle(path: Path, checkpoint: dict) -> None:
