@@ -58,15 +58,15 @@ class Reading:
         self.without["user"] += int((user < 0).sum())
         self.without["item"] += int(((item < 0) & (user >= 0)).sum())
         self.timed = "time" in batch.columns
+        rows = len(batch)
+        if not kept.all():  # seldom, so most batches are not copied
+            user, item, batch = user[kept], item[kept], batch.filter(pl.Series(kept))
         if self.timed:
-            rows, time = batch["row"].to_numpy(), batch["time"]
-            if not kept.all():
-                rows, time = rows[kept], time.filter(pl.Series(kept))
-            moment = self.times.read(time, part, rows)
+            moment = self.times.read(batch["time"], part, batch["row"].to_numpy())
         else:
-            moment = np.zeros(int(kept.sum()), dtype=np.int64)
-        self.store.add(user[kept], item[kept], moment)
-        self.advance(len(batch))
+            moment = np.zeros(len(batch), dtype=np.int64)
+        self.store.add(user, item, moment)
+        self.advance(rows)
 
     def leave_out(self, rows: int) -> None:
         """Count rows of a part that were left out before."""
