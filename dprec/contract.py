@@ -55,7 +55,7 @@ class MixesUsers(Protocol):
 
 
 class ThroughDescent(Protocol):
-    """A model that takes its own steps, through whatever stands in its `descent` (`models/learner`)."""
+    """A model that takes its own steps, through whatever stands in its `descent` (`models/learning/learner`)."""
 
     descent: Any  # makes each step's gradient; a private run puts its own in this place
 

@@ -28,7 +28,6 @@ Generator: TypeAlias = torch.Generator | np.random.Generator | np.random.RandomS
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 LARGE = 10_000  # entries of a list or mapping beyond which it is one thing, not the things in it
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
-_CONTAINERS = (list, tuple, deque, Mapping)
 _WHOLE = (int, float, complex, str, bytes, bytearray, set, frozenset, np.generic, np.ndarray, Tensor, *GENERATORS)
 _NOTES = ("_dprec_layout", "_dprec_expression")  # what the tape writes on tensors
 _LOADERS = frozenset(vars(DataLoader([0]))) | {"_iterator"}  # type: ignore[arg-type]

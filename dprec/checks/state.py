@@ -135,18 +135,17 @@ def quick_state(tensors: Mapping[str, Tensor], seen: State | None = None) -> Sta
 
 def refuse_changed(before: State, after: State) -> None:
     """Refuse a model that has changed."""
-    if (name := changed(before, after)) is not None:
+    if names := changed(before, after):
         raise MixedUsers(
-            f"'{name}' changes with the users' data and would be used or released without noise: "
+            f"'{names[0]}' changes with the users' data and would be used or released without noise: "
             "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
             "optimizer"
         )
 
 
-def changed(before: State, after: State) -> str | None:
-    """Return by which name something has changed between two states, if anything has."""
-    names = (n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n])
-    return next(names, None)
+def changed(before: State, after: State) -> list[str]:
+    """Return the names of all that is another thing in one state than in the other."""
+    return [n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n]]
 
 
 @contextmanager

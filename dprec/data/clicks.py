@@ -119,12 +119,24 @@ class Clicks(SampledData):
         self.dataset = dataset
         self.path = path
         self.unit = "record" if user_column is None else "user"
-        named = {"categories": categories, "bags": bags, "numbers": numbers}
+        named = {
+            "categories": categories,
+            "bags": bags,
+            "numbers": numbers,
+            "user_column": user_column,
+            "time_column": time_column,
+            "where": where,
+            "format": format != AUTO,
+            "label_column": label_column != "clicked",
+        }
+        invented = {"vocabularies": vocabularies, "cache": cache, "synthetic_drift": synthetic_drift}
+        if dataset == "clicks" and (given := [name for name, value in invented.items() if value]):
+            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is clicks")
         self.columns: ClickColumns | None = None
         if dataset == "clicks" or (dataset == "synthetic" and (categories or numbers)):
             features = categories or {}, bags or {}, numbers or {}
             self.columns = ClickColumns(label_column, user_column, time_column, *features, table_scale, format, where)
-        elif given := [name for name, value in {**named, "user_column": user_column}.items() if value]:
+        elif given := [name for name, value in named.items() if value]:
             raise UserError(
                 f"data.{given[0]} is for logs with named columns: set data.dataset to clicks, or leave it out"
             )
@@ -221,9 +233,9 @@ class Clicks(SampledData):
         if self.columns is not None:
             size = [self.users] if self.unit == "user" else [len(loaded.log), loaded.training.stop]
             cut = [self.days, self.test_days, self.validation, self.records_per_step]
-            named = [loaded.name, self.columns.facts, *cut, *size]
-            return hashlib.sha256(json.dumps(named).encode()).hexdigest()
-        facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
+            facts: list[Any] = [loaded.name, self.columns.facts, *cut, *size]
+        else:
+            facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
         if self.period_days is not None:
             facts.append([period.start for period in self.periods(self.period_days)])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

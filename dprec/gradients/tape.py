@@ -306,6 +306,8 @@ class Tape(TorchFunctionMode):
         )
         moved = operation_name(func) in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1
         for leaf in tree_leaves(result):
+            if any(leaf is value for value in used):  # such as `weight.float()`, where there was nothing to do
+                continue
             same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
             express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
         return result

@@ -78,6 +78,7 @@ class PrivateRun(OfTheRun):
         }
         self._bought: tuple[Event, ...] = ()  # before the plan was made
         self._plan: Plan | None = None
+        self._length: int | None = None  # of the run that was planned here; None for a checkpoint's plan
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
         self.coarse = False  # whether gradients are bfloat16 somewhere, so that no bound on their rounding holds
@@ -135,11 +136,13 @@ class PrivateRun(OfTheRun):
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
         sampling, old = Sampling.of(sampler), self._plan
         releases = (*self.rules.releases(len(sampling.periods)), *releases)
-        if old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases)):
+        same = old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases))
+        if same and (self.steps or self._length in (None, steps)):
             return
         delta, sigma = self._given["delta"], self._given["noise_multiplier"]
         if old is not None and self.steps:  # noise that was drawn is not planned anew
             delta, sigma = old.delta, old.sigma
+        self._length = steps
         self._plan = Plan.of(sampling, steps, self.epsilon, delta, sigma, releases, self._bought)
 
     def epsilon_after(self, steps: int) -> float:
@@ -196,7 +199,7 @@ class PrivateRun(OfTheRun):
     def record(self) -> None:
         """Enter the coming step in the ledger. The entry comes first: a crash may over-count, never under-count."""
         if self._allowed == 0:
-            raise UserError(f"the budget epsilon={self.epsilon} is spent: another step would pass it")
+            raise UserError(f"the budget epsilon={self.epsilon} is spent: end training here, or give more in a new run")
         self._allowed -= 1
         # A shuffled pass is one event; a resumed run shuffles anew, so its first step starts another.
         if self.steps % self.sampling.steps_per_event == 0 or self._first:

@@ -120,8 +120,7 @@ class PrivateGradient:
         self._release_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
-        mean = [users.losses.float().nanmean() for users in seen]
-        return float(torch.stack(mean).nanmean()) if mean else None
+        return float(torch.cat([users.losses.float() for users in seen]).nanmean()) if seen else None
 
     def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""

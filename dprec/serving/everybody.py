@@ -9,6 +9,7 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dprec.data.formats import AUTO
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 from dprec.run.folder import replace_file
@@ -35,7 +36,8 @@ def recommend_to_all(
     path = _checked(out)
     usual = served.facts["data"]["init_args"]  # the log that the run was trained on
     user, item, time = (columns[role] or usual.get(f"{role}_column") for role in ("user", "item", "time"))
-    log = read_interactions(users, user_column=user, item_column=item, time_column=time)
+    rows = {"format": usual.get("format") or AUTO, "where": usual.get("where")}  # as the run was trained
+    log = read_interactions(users, user_column=user, item_column=item, time_column=time, **rows)
     people = len(log.offsets) - 1
     with Progress(
         TextColumn("recommending"),

@@ -119,7 +119,7 @@ class Served:
         found = self._ranker.best(histories, k, exclude_seen, advance)
         raw = np.array(["", *self.catalogue.ids], dtype=object)
         sizes = np.array([len(best.items) for best in found])
-        users = pl.Series("user", range(len(found))).cast(pl.String) if log.user_ids is None else log.user_ids
+        users = pl.Series("user", log.ids_of(np.arange(len(found))), dtype=pl.String)
         sources = np.array([POPULARITY if best.by_popularity else HISTORY for best in found], dtype=object)
         return pl.DataFrame(
             {

@@ -125,11 +125,16 @@ class FEST(RowChoice):
             given = pl.read_csv(file, schema_overrides={"table": pl.String, "row": pl.Int64, "count": pl.Float64})
             named = {name: (part["row"], part["count"]) for (name,), part in given.group_by("table")}
         except (OSError, pl.exceptions.PolarsError) as error:
-            raise UserError(f"FEST.public_counts: {file} is no CSV of table, row and count: {error}") from None
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"FEST.public_counts: {file}: {why}: give a CSV with the columns table, row, count"
+            ) from None
         counts = np.zeros(self.space.size)
         for name, (rows, values) in named.items():
             if name not in self.space.tables or not rows.is_between(0, self.space.tables[name].rows - 1).all():
-                raise UserError(f"FEST.public_counts: {file} names rows of '{name}' that the model does not have")
+                raise UserError(
+                    f"FEST.public_counts: {file} names rows of '{name}' that the model does not have: take them out"
+                )
             counts[self.space.flat(name, torch.from_numpy(rows.to_numpy().copy())).numpy()] = values.to_numpy()
         return torch.from_numpy(counts)
 

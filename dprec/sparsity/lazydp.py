@@ -65,7 +65,7 @@ class LazyDP(NoiseSchedule):
         for stream, (name, table) in enumerate(self.space.tables.items()):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
             if group["nesterov"] or group["dampening"] or group["maximize"]:
-                raise UserError("LazyDP knows SGD with decay and momentum, without nesterov, dampening and maximize")
+                raise UserError("LazyDP takes SGD with decay and momentum: leave out nesterov, dampening and maximize")
             kind = Aggregated if self.aggregate else Replayed
             lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
             if lazy.momentum is not None and name in self._momentum:

@@ -154,7 +154,9 @@ class Aggregated(LazyTable):
         if self.momentum is not None and rates.momentum == 0:
             raise UserError("LazyDP: momentum became 0 during the run: keep it")
         if self.momentum is None and left <= 0:
-            raise UserError("LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight")
+            raise UserError(
+                "LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight: lower one"
+            )
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         if self.momentum is not None:
             self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from itertools import chain
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from dprec.checks.state import quick_state
+from dprec.checks.state import State, changed, quick_state
 from dprec.errors import UserError
-
-Held: TypeAlias = Mapping[str, object]
 
 
 class PrivateGradients:
@@ -47,17 +44,13 @@ class PrivateGradients:
         return quick_state({**whole, **rows})
 
 
-def held(module: nn.Module, owing: Collection[int] = ()) -> Held:
+def held(module: nn.Module, owing: Collection[int] = ()) -> State:
     """Return what tells whether a parameter or a buffer was written to; `owing` are ids of tables that pay as read."""
     each: chain[tuple[str, Tensor]] = chain(module.named_parameters(), module.named_buffers())
     return quick_state({name: tensor for name, tensor in each if id(tensor) not in owing})
 
 
-def changed(before: Held, after: Held) -> list[str]:
-    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
-
-
-def refuse_written(before: Held, after: Held) -> None:
+def refuse_written(before: State, after: State) -> None:
     """Refuse a model that was written to between two steps."""
     if written := changed(before, after):
         raise UserError(

@@ -40,14 +40,15 @@ def private_loader(
     """
     if isinstance(data, DataLoader):
         cut = {"expected_batch": expected_batch, "collate_fn": collate_fn, "max_users": max_users, "tokens": tokens}
+        law: dict[str, Any] = {"sampling": sampling, "sampling_seed": sampling_seed, "unit": unit}
         said = {name: value for name, value in cut.items() if value is not None}
         if hasattr(data.batch_sampler, "served"):
+            said |= {name: value for name, value in law.items() if value != USUAL[name]} | options
             if said:
                 raise UserError(f"the loader draws and cuts batches itself, so leave out {next(iter(said))}")
             return data
         kept: dict[str, Any] = {name: getattr(data, name) for name in KEPT}
         kept |= {"expected_batch": data.batch_size, "collate_fn": data.collate_fn}
-        law: dict[str, Any] = {"sampling": sampling, "sampling_seed": sampling_seed, "unit": unit}
         return private_loader(data.dataset, **kept | said | law | options)
     advice = "give a data set with one item per user"
     if isinstance(data, IterableDataset):
@@ -64,4 +65,5 @@ def private_loader(
 
 
 KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers")
+USUAL = {"sampling": "poisson", "sampling_seed": None, "unit": "user"}
 FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator"}

@@ -18,7 +18,7 @@ from dprec.accounting.ledger import Ledger
 from dprec.accounting.settings import refuse_change
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
-from dprec.checks.state import unchanged
+from dprec.checks.state import State, changed, unchanged
 from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.distributed.ranks import group_of
 from dprec.distributed.replicas import begin_alike
@@ -26,7 +26,7 @@ from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
-from dprec.training.between import Held, PrivateGradients, changed, held, identity, refuse_written
+from dprec.training.between import PrivateGradients, held, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_model, refuse_optimizer
@@ -254,7 +254,7 @@ class Training(OfTheRun):
         if self._steps is not None:
             refuse_written(self._after, self._look())
 
-    def _look(self) -> Held:
+    def _look(self) -> State:
         return held(self.trained.module, self._owing())
 
     def _owing(self) -> list[int]:

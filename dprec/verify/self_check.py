@@ -267,7 +267,7 @@ class SelfCheck(StepCheck):
 
     def _refuse_state(self, exact: Vector, later: Vector, before: State, after: State) -> None:
         """Refuse a model that keeps anything of the users it was given."""
-        if (name := changed(before, after)) is not None:
-            raise BrokenPromise(f"'{name}' is written to in losses(batch), without noise")
+        if names := changed(before, after):
+            raise BrokenPromise(f"'{names[0]}' is written to in losses(batch), without noise")
         if norm(less(later, exact)) > STEADY * norm(exact):
             raise BrokenPromise("losses(batch) gave one user another gradient after others: it keeps something of them")

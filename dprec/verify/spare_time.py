@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 SKIPPED = 4  # of the steps that could pay for a check, one in so many is checked: nobody knows which
@@ -35,25 +37,17 @@ class SpareTime:
         """Begin a step."""
         self._at, self._of_this = perf_counter(), 0.0
 
-    def check(self) -> Spending:
-        """Return a context whose time counts as a check's."""
-        return Spending(self)
-
-    def spend(self, seconds: float) -> None:
-        self.spent += seconds
-        self._of_this += seconds
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Count the time within as a check's."""
+        begun = perf_counter()
+        try:
+            yield
+        finally:
+            seconds = perf_counter() - begun
+            self.spent += seconds
+            self._of_this += seconds
 
     def stop(self) -> None:
         """End a step."""
         self.worked += perf_counter() - self._at - self._of_this
-
-
-class Spending:
-    def __init__(self, time: SpareTime) -> None:
-        self._time = time
-
-    def __enter__(self) -> None:
-        self._from = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._time.spend(perf_counter() - self._from)

@@ -10,12 +10,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 
 from dprec.cli.command import print_json
 from dprec.data import Catalogue
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import load_run
 from dprec.run.folder import checkpoint_of
+from dprec.serving.everybody import recommend_to_all
 from dprec.serving.served import load
 from tests.commands.support import environment
 
@@ -171,3 +173,12 @@ def test_the_table_shows_raw_ids(trained: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_folder_and_its_checkpoint_are_the_same_run(trained: Path, here: Path) -> None:
     shutil.copytree(trained, here / "copy")
     assert checkpoint_of("copy") == Path("copy/checkpoints/last.ckpt")
+
+
+def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: Path) -> None:
+    served = load(moved)
+    served.facts["data"]["init_args"]["where"] = "rating >= 4"
+    (here / "rated.csv").write_text("user_id,item_id,timestamp,rating\nann,film1,1,5\nann,film2,2,1\n")
+    columns = dict.fromkeys(("user", "item", "time"), None)
+    recommend_to_all(served, "rated.csv", "all.csv", columns, 3, False, Console())
+    assert pl.read_csv("all.csv")["item"].to_list() == served.recommend([["film1"]], 3, False)[0].items

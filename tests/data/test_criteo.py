@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dprec.data import Clicks
 from dprec.data.click_logs import cache as click_cache
 from dprec.data.click_logs import criteo
 from dprec.data.click_logs.cache import converted
@@ -226,3 +227,9 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path):
         LOCATE["criteo-days"](tmp_path)
     assert LOCATE["criteo-kaggle"](tmp_path) == LOCATE["criteo-days"](tmp_path / "none") == []
     assert criteo.FILES.keys() == LOCATE.keys()
+
+
+@pytest.mark.parametrize("option", [{"where": "x > 1"}, {"time_column": "t"}, {"label_column": "y"}, {"format": "csv"}])
+def test_what_criteos_form_has_no_use_for_is_refused(option: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=f"data.{next(iter(option))} is for logs with named columns"):
+        Clicks(dataset="criteo-kaggle", **option)  # type: ignore[arg-type]

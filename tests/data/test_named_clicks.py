@@ -159,6 +159,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
         ({}, {"user_column": "user_id", "records_per_step": 0}, "data.records_per_step is 0"),
         ({"user_id": [None] * ROWS}, {"user_column": "user_id"}, "has no records"),
         ({}, {"dataset": "criteo-kaggle"}, "data.categories is for logs with named columns"),
+        ({}, {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs"),
         ({"at": [7] * ROWS}, {"time_column": "at"}, "all times are equal"),
     ],
 )  # fmt: skip

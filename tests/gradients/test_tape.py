@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.tape import Tape
+from dprec.gradients.uses.expression import expression_of
 from dprec_kernels import catalogue_softmax
 
 USERS, LENGTH, DIM = 4, 5, 3
@@ -171,6 +172,20 @@ def test_a_use_the_tape_did_not_see_is_found_afterwards() -> None:
     with pytest.raises(UncoveredUse, match="weight.*did not see"):
         tape.backward(losses)
     assert layer.weight.grad is None
+
+
+def test_an_operation_that_has_nothing_to_do_leaves_the_parameter_what_it_is() -> None:
+    layer, x = nn.Linear(DIM, 1), torch.randn(USERS, DIM)
+    with Tape(dict(layer.named_parameters()), USERS) as tape:
+        tape.watch([x])
+        losses = F.linear(x, layer.weight.float().contiguous().to(torch.float32), layer.bias).squeeze(1)
+    tape.backward(losses)
+    assert expression_of(layer.weight) is None
+    with Tape(dict(layer.named_parameters()), USERS) as plain:
+        plain.watch([x])
+        losses = layer(x).squeeze(1)
+    plain.backward(losses)
+    assert [type(use) for use in tape.contributions["weight"]] == [type(use) for use in plain.contributions["weight"]]
 
 
 def test_a_second_backward_pass_is_refused() -> None:

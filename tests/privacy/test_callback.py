@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.switches import refuse_switches, switches_of
-from dprec.data import SequenceBatch
+from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.models import LSTM, Transformer
 from dprec.training.callback import Privacy
@@ -329,3 +329,14 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(wrong: Any) -> None
     with pytest.raises(UserError) as caught:
         Privacy(**wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_another_length_is_planned_anew_before_the_first_step() -> None:
+    """Who corrects a mistake and trains for longer with the same `Privacy` gets that run's noise."""
+    users = PoissonBatches(users=1000, expected_batch=100)
+    privacy, longer = Privacy(epsilon=2, delta=1e-3), Privacy(epsilon=2, delta=1e-3)
+    privacy.plan(users, 10)
+    short = privacy.planned.sigma
+    privacy.plan(users, 200)
+    longer.plan(users, 200)
+    assert privacy.planned.sigma == longer.planned.sigma > short

@@ -51,6 +51,14 @@ def test_an_empty_draw_is_a_step_of_pure_noise(batch: list[SequenceBatch]) -> No
     assert (values != 0).all()
 
 
+def test_the_loss_that_is_told_is_the_mean_over_users_whatever_the_split() -> None:
+    model, batch = MODELS["transformer"](), batch_of(5)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for split in ([0, 1, 2, 3, 4],), ([0], [1, 2, 3, 4]), ([0, 1], [2], [3, 4]):
+        told = rule()(parameters, model.losses, [rows_of(batch, users) for users in split])
+        assert told == pytest.approx(float(model.losses(batch).detach().mean()), rel=1e-5)
+
+
 def test_one_draw_of_noise_whatever_the_split() -> None:
     model, batch = MODELS["transformer"]().double(), batch_of(6)
     whole = gradient_of(model, [batch], rule(sigma=1.0))

@@ -147,6 +147,14 @@ def test_a_sampler_that_draws_by_another_law_than_was_planned_is_refused(name: s
         next(batches)
 
 
+@pytest.mark.parametrize(
+    "option", [{"unit": "record"}, {"sampling": "shuffle"}, {"sampling_seed": 1}, {"num_workers": 1}]
+)
+def test_what_a_loader_has_decided_is_not_asked_for_again(option: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"leave out {next(iter(option))}"):
+        private_loader(private_loader(people(), BATCH), **option)
+
+
 def test_a_seed_that_a_sampler_is_given_later_is_no_secret() -> None:
     loader = private_loader(people(), BATCH)
     loader.batch_sampler.seed = 5  # type: ignore[union-attr]

@@ -122,4 +122,6 @@ class Reading:
                 said = ("row has", "counts") if count == 1 else ("rows have", "count")
                 print(f"{self.path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing", file=sys.stderr)
         if not self.store.events:
-            raise UserError(f"{self.path}: no row has both a user id and an item id")
+            raise UserError(
+                f"{self.path}: no row has both a user id and an item id: check data.user_column and data.item_column"
+            )

@@ -15,6 +15,7 @@ Kind = Literal["whole", "fraction", "instant", "nanosecond"]
 _FINER: dict[Kind, Kind] = {"whole": "fraction", "instant": "nanosecond"}
 # Numbers of seconds, milliseconds and so on since 1970, for 1976 to 2286.
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+NO_TIME = "has a time that is neither a number nor an ISO date"
 _FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
 _EARLY, _LATE = 2 * 10**8, 10**10
 _ZONE = r"([+-])(\d\d):?(\d\d)?$"
@@ -67,7 +68,7 @@ class Times:
         else:
             raise UserError(f"{path}: the time column holds {time.dtype}: give numbers or ISO dates")
         wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
-        _refuse(wrong, path, "has a time that is neither a number nor an ISO date", rows)
+        _refuse(wrong, path, NO_TIME, rows)
         values = numbers.to_numpy()
         if self.kind in ("whole", "fraction"):
             self._look_at_units(values)
@@ -83,12 +84,7 @@ class Times:
         if whole.has_nulls() or self.kind == "fraction":
             numbers = text.cast(pl.Float64, strict=False)
             if self.kind in ("whole", "fraction") or not numbers.is_null().all():
-                _refuse(
-                    numbers.is_null() | numbers.is_nan(),
-                    path,
-                    "has a time that is neither a number nor an ISO date",
-                    rows,
-                )
+                _refuse(numbers.is_null() | numbers.is_nan(), path, NO_TIME, rows)
                 # As float64 such times become equal: one user's fraction would reorder another user's events.
                 large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
                 inexact = "has a time beyond 2^53, which is inexact beside times that are not 64-bit whole numbers"
@@ -96,7 +92,7 @@ class Times:
                 self._be("fraction", path, rows)
                 return numbers
             instants = self._dates(text, path)
-            _refuse(instants.is_null(), path, "has a time that is neither a number nor an ISO date", rows)
+            _refuse(instants.is_null(), path, NO_TIME, rows)
             self._be("instant", path, rows)
             return instants * 1000 if self.kind == "nanosecond" else instants
         return whole

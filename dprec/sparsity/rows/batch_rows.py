@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ def broken_alone(
             if _shapes(one) != _shapes(part):
                 own.unpadded[user], broken[user], trimmed[user] = False, True, one
         if bool(broken.any()):
+            own.losses = own.losses.masked_fill(broken, math.nan)  # each counts once, alone
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(broken)
             retaken += [
