@@ -77,7 +77,7 @@ class Clipping:
 class ClippedUsers:
     """What was measured while a micro-batch was added. None of it is private."""
 
-    losses: Tensor  # (B,)
+    losses: Tensor  # (B,) on the CPU, wherever the model is
     norms: Tensor  # (B,) before clipping
     scales: Tensor  # (B,)
     left_out: list[int]  # whose scale is 0
@@ -104,6 +104,7 @@ class Recorded:
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
     unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
+    told: dict[str, list[Contribution]] | None = None  # of look-ups on a card: where they are, and 1 for a gradient
 
     @property
     def users(self) -> int:
@@ -183,8 +184,7 @@ def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clippi
     """Add Σ_u scale_u · g_u to `sums`."""
     losses = recorded.losses
     with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
-        norm, scale, left_out = _clip(sums, recorded.contributions, recorded.users, clipping, losses.device)
-    return ClippedUsers(losses, norm, scale, left_out)
+        return _clip(sums, recorded.contributions, losses, clipping)
 
 
 def add_rest_alone(
@@ -216,12 +216,11 @@ def squared_norms(
 def _clip(
     sums: Mapping[str, Tensor | RowSum],
     contributions: Mapping[str, list[Contribution]],
-    users: int,
+    losses: Tensor,
     clipping: Clipping,
-    device: torch.device,
-) -> tuple[Tensor, Tensor, list[int]]:
-    swept = _largest_built(contributions, sums)
-    squared = torch.zeros(users, dtype=torch.float64, device=device)
+) -> ClippedUsers:
+    swept, users = _largest_built(contributions, sums), len(losses)
+    squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
     shapes = {name: out.shape for name, out in sums.items()}
     rest, room = {}, norms.KEPT
     for name, uses in contributions.items():
@@ -252,7 +251,8 @@ def _clip(
         norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
     norm = squared.sqrt()
     scale = clipping.scale(norm, rounded)
-    left_out = [user for user, lost in enumerate((scale == 0).tolist()) if lost]  # the one wait for the device
+    lost, told = torch.stack([(scale == 0).double(), losses.double()]).cpu()  # the one wait for the device
+    left_out = lost.nonzero().flatten().tolist()
     broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
     scales = {scale.dtype: scale}
     for name, uses in rest.items():
@@ -267,7 +267,7 @@ def _clip(
             else:
                 use.add_to(out, weight, dtype)
     joint.split()
-    return norm, scale, left_out
+    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
 
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:

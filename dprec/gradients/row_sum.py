@@ -26,28 +26,48 @@ class RowSum:
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.shape, self._device = shape, device
         self.dtype = torch.promote_types(dtype, torch.float32)
-        self._parts: list[Scaled] = []
+        self.parts: list[Scaled] = []
+        self._held: tuple[Tensor, Tensor] | None = None  # what was merged together with other sums
 
     def zero_(self) -> None:
-        self._parts.clear()
+        self.parts.clear()
+        self._held = None
 
     def add(self, use: Contribution, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u of one use."""
         assert isinstance(use, LookUp)  # strategies refuse a table that is used in another way
-        self._parts.append(use.scaled(weight, self.dtype))
+        self._held = None
+        self.parts.append(use.scaled(weight, self.dtype))
+
+    def hold(self, rows: Tensor, sums: Tensor) -> None:
+        """Keep what was merged: rows, ascending, none of them padding, and their sums."""
+        self._held = rows, sums.view(len(rows), *self.shape[1:])
+
+    def release(self) -> tuple[Tensor, Tensor]:
+        """Return what was merged to somebody who may change it: it is held no longer."""
+        merged, self._held = self.merged(), None
+        return merged
+
+    @property
+    def held(self) -> bool:
+        """Whether rows of padding are known to be out of what was merged."""
+        return self._held is not None
 
     def gather_(self, ranks: Ranks) -> None:
         """Make this the sum over all processes."""
         if ranks.size > 1:
             rows, values = map(ranks.gathered, self.merged())
-            self._parts = [(ids, own, own.new_ones(len(ids))) for ids, own in zip(rows, values, strict=True)]
+            self._held = None
+            self.parts = [(ids, own, own.new_ones(len(ids))) for ids, own in zip(rows, values, strict=True)]
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
-        if not self._parts:
+        if self._held is not None:
+            return self._held
+        if not self.parts:
             none = torch.zeros(0, dtype=torch.int64, device=self._device)
             return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self._device)
-        ids, values, scales = self._parts[0] if len(self._parts) == 1 else _joined(self._parts)
+        ids, values, scales = self.parts[0] if len(self.parts) == 1 else _joined(self.parts)
         rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
         return rows, sums.view(len(rows), *self.shape[1:])
 

@@ -102,11 +102,13 @@ class PrivateGradient:
             self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
-        for name, total in sums.items():
+        for total in sums.values():
             if isinstance(total, RowSum):
                 total.gather_(ranks)
             else:
                 ranks.sum_(total)
+        self.rules.merge(sums)
+        for name, total in sums.items():
             parameter = parameters[name]
             self.check.noising(name, total)
             if isinstance(total, RowSum):

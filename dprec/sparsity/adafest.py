@@ -37,6 +37,7 @@ class AdaFEST(RowChoice):
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
+        batch = batch.on_host()
         sizes = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
         return contribution_map(
             batch.row,
@@ -46,7 +47,7 @@ class AdaFEST(RowChoice):
             threshold=self.threshold,
             uniforms=self.noise.uniforms,
             offsets=torch.cat([sizes.new_zeros(1), sizes]),
-            domain=among,
+            domain=None if among is None else among.to(batch.row.device),
         )
 
     def phrase(self, sigma: float) -> str:

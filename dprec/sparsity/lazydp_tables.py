@@ -18,8 +18,8 @@ from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.normals import Source
-from dprec_kernels.ordering import distinct, is_among, picked
-from dprec_kernels.paths import by_numpy
+from dprec_kernels.ordering import ascending, distinct, is_among, picked
+from dprec_kernels.paths import answers_at_once, by_numpy
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
@@ -64,8 +64,12 @@ class LazyTable(ABC):
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Take one step. From the moment at which the gradient is in the table, every row owes this step's noise."""
-        if bool((self.settled.index_select(0, rows) != self.now).any()):
-            raise RuntimeError("a row got a gradient without having been read in this step")
+        read = (self.settled.index_select(0, rows) == self.now).all()
+        unread = "a row got a gradient without having been read in this step"
+        if not answers_at_once(read):
+            torch._assert_async(read, unread)  # ends the process, without a wait
+        elif not bool(read):
+            raise RuntimeError(unread)
         if self.drowns(rates):
             self._begin_anew()
         self.take(rows, values, rates)
@@ -121,6 +125,9 @@ class Aggregated(LazyTable):
         self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()
 
     def settle(self, ids: Tensor | None) -> None:
+        if ids is not None and isinstance(self.steps, Decayed) and not answers_at_once(ids):
+            self._settle_unasked(ids, self.steps)
+            return
         for rows, starts in self.owing(ids):
             if isinstance(self.steps, Decayed):
                 mean, noise = self.steps.since(starts)
@@ -129,6 +136,21 @@ class Aggregated(LazyTable):
             else:
                 self._settle_both(rows, starts, self.steps)
             self.settled.index_fill_(0, rows, self.now)
+
+    def _settle_unasked(self, ids: Tensor, steps: Decayed) -> None:
+        """Do the same without asking a card how many rows owe noise: rows that do not are left out where they stand."""
+        if not self.now:
+            return  # nobody owes
+        rows = ascending(ids.flatten())
+        starts = self.settled.index_select(0, rows)
+        owes = starts < self.now
+        owes[1:] &= rows[1:] != rows[:-1]
+        if len(self.padding):
+            owes &= ~is_among(rows, self.padding)
+        mean, noise = steps.since(starts)
+        left = mean if steps.decays else None
+        lazy_noise(self.values, rows, self.std * noise, self._source(), mean=left, where=owes)
+        self.settled.index_fill_(0, rows, self.now)
 
     def _source(self) -> Source:
         """Return noise from a stream; off the CPU, as a function of its place, so that kernels draw it themselves."""
@@ -163,7 +185,7 @@ class Aggregated(LazyTable):
         elif by_numpy(self.values):
             sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
         else:
-            sparse_update.sparse_update(self.values, rows, values, sparse_update.SGD(rates.rate / left))
+            sparse_update.step_rows(self.values, rows, values, sparse_update.SGD(rates.rate / left))
 
 
 class Replayed(LazyTable):

@@ -11,18 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
+from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.models import DPFormer
+from dprec.models import DLRM, PCTR, DPFormer
 from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
+from dprec.sparsity import AdaFEST, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE
 
 ITEMS = 40
+FEATURES = [20 + 3 * place for place in range(26)]  # ids of each, as many features as Criteo has
 Batch = Callable[[int, int], Any]  # of so many users, under this seed
 
 
@@ -42,10 +45,23 @@ def histories(users: int, seed: int) -> SequenceBatch:
     return SequenceBatch(*(each.masked_fill(torch.arange(6) >= lengths, 0) for each in (history, history.roll(-1, 1))))
 
 
+def clicks(users: int, seed: int) -> ClickBatch:
+    generator = torch.Generator().manual_seed(seed)
+    categories = torch.stack([torch.randint(0, rows, (users,), generator=generator) for rows in FEATURES], 1).unsqueeze(
+        2
+    )
+    numbers = torch.randint(0, 9, (users, 13), generator=generator).float()
+    return ClickBatch(numbers, categories, torch.randint(0, 2, (users,), generator=generator).float())
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "dpformer": lambda: Case(
         DPFormer(ITEMS, dim=16, max_length=6, heads=1, blocks=1, network_scale=0.01, frequencies="uniform"),
         [], histories,
+    ),
+    "dlrm, lazydp": lambda: Case(DLRM(13, FEATURES, dim=8, bottom=[16], top=[16]), [LazyDP()], clicks),
+    "pctr, adafest": lambda: Case(
+        PCTR(13, FEATURES, hidden=[16, 16]), [AdaFEST(threshold=1.0)], clicks,
     ),
 }  # fmt: skip
 

@@ -111,12 +111,16 @@ class Rows(LookUp):
     def ids_of(self, user: slice) -> Tensor:
         return self.ids[user].flatten()
 
-    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+    def with_gradient(self) -> Tensor:
+        """Return (B, N) which reads have a gradient, a finite one."""
         values = self.values.reshape(*self.ids.shape, -1)
         if values.shape[1] and values.stride(1) == 0:
             values = values[:, :1]  # a bag's, which all its reads share
         largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
-        moved = ((largest > 0) & (largest < torch.inf)).expand(self.ids.shape)
+        return ((largest > 0) & (largest < torch.inf)).expand(self.ids.shape)
+
+    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+        moved = self.with_gradient()
         return moved.nonzero()[:, 0], self.ids[moved]
 
     def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
+from dprec.sparsity.rows.told import tell
 from dprec_kernels.ordering import distinct, is_among, picked
 
 
@@ -44,33 +45,42 @@ def batch_rows(
     and count for nobody. With `ranks`, users are those of all processes, numbered one process after the other.
     """
     ranks = ranks or Ranks()
-    shared = [space.flat(name, rows) for name, rows in (declared or {}).items() if name in space.tables]
+    told = ranks.size == 1 and bool(recorded) and all(part.told is not None for part in recorded)
+    tables = space
+    if told:
+        space = space.on(torch.device("cpu"))
+    left = None if among is None else among.to(space.device)
+    shared = [space.flat(n, rows.to(space.device)) for n, rows in (declared or {}).items() if n in space.tables]
     alike = distinct(torch.cat(shared)) if shared else space.no_rows
     pairs, users = [space.no_rows], 0
     for part in recorded:
         for name in space.tables:
-            for use in _look_ups(part.contributions.get(name, ())):
+            for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
                 user, ids = use.moved(alike - space.start(name))
                 pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
-                    user, ids = use.read(part.unpadded.nonzero().flatten(), alike - space.start(name))
+                    user, ids = use.read(part.unpadded.to(space.device).nonzero().flatten(), alike - space.start(name))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
     user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
-    if among is not None:
-        here &= is_among(row, among)
-        alike = alike[is_among(alike, among)]
+    if left is not None:
+        here &= is_among(row, left)
+        alike = alike[is_among(alike, left)]
     user, row = picked(here, user, row)
 
     def summed(max_norm: float) -> tuple[Tensor, Tensor]:
-        return _summed(space, recorded, among, max_norm, ranks)
+        return _summed(tables, recorded, among, max_norm, ranks)
 
     if ranks.size > 1:
         counts = [int(count) for count in ranks.gathered(torch.tensor([users]))]
         user = torch.cat(ranks.gathered(user + sum(counts[: ranks.number])))
         row, users = torch.cat(ranks.gathered(row)), sum(counts)
-    return BatchRows(users, user, row, alike, summed, rounding)
+    found = BatchRows(users, user, row, alike, summed, rounding)
+    if not told:
+        return found
+    user, row, alike = (each.to(tables.device) for each in (user, row, alike))
+    return BatchRows(users, user, row, alike, summed, rounding, host=found)
 
 
 def broken_alone(
@@ -85,13 +95,14 @@ def broken_alone(
     As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
     depend on others. The same for users who read rows `unmoved`, if others' padding is in what they read.
     """
-    retaken: list[Any] = []
+    every_table, retaken = list(tables), []
     for part, own in pieces:
-        uses = [use for name in tables for use in own.contributions.get(name, ())]
+        uses = [use for name in every_table for use in own.contributions.get(name, ())]
+        known = tell(every_table, own)
         if not uses or len(part) == 1:
             own.unpadded = torch.ones(own.users, dtype=torch.bool, device=own.losses.device)
             continue
-        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0)
+        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0) if known is None else known
         own.unpadded, trimmed = unmoved(own) & ~broken, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
@@ -100,6 +111,8 @@ def broken_alone(
         if bool(broken.any()):
             own.losses = own.losses.masked_fill(broken, math.nan)  # each counts once, alone
             for use in (use for every in own.contributions.values() for use in every):
+                use.forget(broken.to(own.losses.device))
+            for use in (use for every in (own.told or {}).values() for use in every):
                 use.forget(broken)
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
@@ -107,17 +120,20 @@ def broken_alone(
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
+        tell(every_table, every[-1][1])
         every[-1][1].unpadded = torch.ones(1, dtype=torch.bool, device=every[-1][1].losses.device)
     return every
 
 
 def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
-    everybody, found = torch.arange(recorded.users, device=space.device), recorded.losses.new_zeros(recorded.users) != 0
+    space = space if recorded.told is None else space.on(torch.device("cpu"))
+    everybody = torch.arange(recorded.users, device=space.device)
+    found = torch.zeros_like(everybody, dtype=torch.bool)
     for name in space.tables:
-        besides = (declared or {}).get(name, space.no_rows)
+        besides = (declared or {}).get(name, space.no_rows).to(space.device)
         pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
-        for use in _look_ups(recorded.contributions.get(name, ())):
+        for use in _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ())):
             for place, (user, ids) in enumerate((use.read(everybody, besides), use.moved(besides))):
                 there = ~is_among(ids, besides)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))

@@ -66,8 +66,8 @@ def chosen_rows(
     elif chosen is not None:
         _refuse_unusable(choice, chosen)
         _refuse_brought_back(choice, chosen, among)
-        if batch is not None:
-            chosen = distinct(torch.cat([chosen, batch.shared]))
+        if batch is not None and len(batch.shared):
+            chosen = distinct(torch.cat([chosen.to(batch.shared.device), batch.shared]))
     return cast("Tensor | Touched | None", chosen)
 
 
@@ -98,7 +98,7 @@ def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:
 
 def _refuse_brought_back(choice: RowChoice, chosen: Tensor, among: Tensor | None) -> None:
     """Refuse a row that a choice before this one left out: what all choices leave is what may change."""
-    if among is not None and not bool((left := is_among(chosen, among)).all()):
+    if among is not None and not bool((left := is_among(chosen, among.to(chosen.device))).all()):
         name, row = type(choice).__name__, int(chosen[~left][0])
         raise UserError(
             f"{name}.choose returned row {row}, which a strategy before it left out: return some of those in `among`"

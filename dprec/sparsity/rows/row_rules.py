@@ -17,6 +17,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import as_look_ups
+from dprec.gradients.joint_rows import merge_together, spread
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
@@ -49,6 +50,7 @@ class RowRules:
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
         self._chosen: dict[str, Tensor | None] = {}
+        self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
 
     @property
@@ -219,7 +221,7 @@ class RowRules:
 
     def choose(self, recorded: Sequence[Recorded]) -> None:
         """Fix which rows may change in this step, by the users of all processes."""
-        self._chosen = dict.fromkeys(self._over)
+        self._chosen, self._noised = dict.fromkeys(self._over), {}
         self.tally.steps += 1
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
@@ -231,6 +233,9 @@ class RowRules:
             chosen = chosen_rows(choice, recorded, among, self._declared, self._rounding, self._ranks)
             if isinstance(chosen, Tensor):
                 self._chosen |= space.split(chosen)
+                self._noised = {name: rows for name, rows in self._noised.items() if name not in space.tables}
+                if chosen.device != space.device:  # while Python may ask
+                    self._noised |= space.split(chosen[~is_among(chosen, space.on(chosen.device).padding)])
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
@@ -280,19 +285,30 @@ class RowRules:
                     "the model has it, or name other tables"
                 )
 
+    def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
+        """Merge the sums of the tables that are ruled, at once where each would wait for a card."""
+        mine = {name: total for name, total in sums.items() if isinstance(total, RowSum)}
+        merge_together(mine, {name: self._tables[name].padding for name in mine})
+
     def released(self, name: str, total: RowSum, std: float) -> Tensor:
         """Return the sum with its noise, as a sparse tensor of the table's shape."""
         table, ruling = self._tables[name], self._over[name][-1]
-        touched, values = total.merged()
+        without_padding = total.held
+        touched, values = total.release()
         nothing = torch.tensor(table.padding, dtype=touched.dtype, device=touched.device)
         chosen = self._chosen[name]
-        kept = ~is_among(touched, nothing)
-        if chosen is not None:
-            kept &= is_among(touched, chosen)
-        rows, values = picked(kept, touched, values)
-        untouched = 0
+        known, rows = self._noised.get(name) if without_padding else None, touched
+        if known is None and (chosen is not None or not without_padding):
+            kept = ~is_among(touched, nothing)
+            if chosen is not None:
+                kept &= is_among(touched, chosen)
+            rows, values = picked(kept, touched, values)
+        untouched: int | Tensor = 0
         if name in self._touched:
             rows, values = picked((values != 0).flatten(1).any(1), rows, values)
+        elif known is not None:
+            rows, (values, met) = known, spread(known, touched, values)
+            untouched = len(rows) - met
         elif self.noised_now(name):
             touched = rows
             rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)

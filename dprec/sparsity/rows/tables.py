@@ -34,7 +34,8 @@ class RowSpace:
     (7, [3, 6], {'a': tensor([1]), 'b': tensor([0, 3])})
     """
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[Table], device: torch.device | None = None) -> None:
+        self._device = device
         self.tables = {table.name: table for table in tables}
         self._starts = [0, *accumulate(table.rows for table in tables)]
         self._start = dict(zip(self.tables, self._starts, strict=False))
@@ -49,7 +50,7 @@ class RowSpace:
     @property
     def device(self) -> torch.device:
         """Where the tables are, and so everything that a strategy keeps of their rows."""
-        return next((table.parameter.device for table in self.tables.values()), torch.device("cpu"))
+        return self._device or next((table.parameter.device for table in self.tables.values()), torch.device("cpu"))
 
     @property
     def padding(self) -> Tensor:
@@ -61,6 +62,10 @@ class RowSpace:
     def no_rows(self) -> Tensor:
         return torch.zeros(0, dtype=torch.int64, device=self.device)
 
+    def on(self, device: torch.device) -> RowSpace:
+        """Return the same rows, for work on this device."""
+        return self if device == self.device else RowSpace(list(self), device)
+
     def start(self, name: str) -> int:
         """Return the number of a table's first row."""
         return self._start[name]
@@ -71,7 +76,7 @@ class RowSpace:
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the rows of each table among these, which ascend."""
         cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
-        bounds = zip(self.tables, cuts, cuts[1:], strict=False)
+        flat, bounds = flat.to(self.device), zip(self.tables, cuts, cuts[1:], strict=False)
         return {name: flat[first:last] - self._start[name] for name, first, last in bounds}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from dprec.sparsity.rows.tables import Table
 
 
@@ -15,13 +17,13 @@ class Tally:
     steps: int = 0
     noised: int = 0  # rows
     entries: int = 0  # numbers in them
-    untouched: int = 0  # noised rows that no user touched
+    untouched: int | Tensor = 0  # noised rows that no user touched
 
-    def add(self, noised: int, entries: int, untouched: int) -> None:
+    def add(self, noised: int, entries: int, untouched: int | Tensor) -> None:
         """Count one table's rows of a step."""
         self.noised += noised
         self.entries += entries
-        self.untouched += untouched
+        self.untouched = self.untouched + untouched
 
     def report(self, tables: Iterable[Table]) -> dict[str, float]:
         """Return averages over the steps; nothing where no row got noise."""
@@ -31,5 +33,5 @@ class Tally:
         return {
             "rows_noised": self.noised / self.steps,
             "gradient_size_reduction": dense * self.steps / self.entries,
-            "false_positives_not_private": self.untouched / self.steps,
+            "false_positives_not_private": float(self.untouched) / self.steps,
         }

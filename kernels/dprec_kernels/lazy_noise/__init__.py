@@ -21,10 +21,12 @@ def lazy_noise(
     *,
     mean: Tensor | None = None,
     out: Tensor | None = None,
+    where: Tensor | None = None,
 ) -> Tensor:
     """Set table[rows] to mean · table[rows] + std · N(0, 1), and return these values (n, d), in one pass.
 
     rows (n,) are sorted and distinct; std and mean (n,) say what each owes, and what decay leaves of it (None: all).
+    With a mask `where` (n,), rows outside of it stay as they are and may repeat; what is returned there means nothing.
     The values go to `out` where there is one, which spares the fresh memory. The table may lie in a file.
 
     >>> import torch
@@ -44,7 +46,7 @@ def lazy_noise(
         raise ValueError(f"out {tuple(out.shape)} must be {table.dtype} ({len(rows)}, {table.shape[1]})")
     std, mean = std.to(table.dtype), None if mean is None else mean.to(table.dtype)
     if out.numel():
-        _fast(table, source).lazy_noise(table, rows, std, source, mean, out)
+        _fast(table, source).lazy_noise(table, rows, std, source, mean, out, where)
     return out
 
 

@@ -9,9 +9,17 @@ from dprec_kernels import normals
 
 
 def lazy_noise(
-    table: Tensor, rows: Tensor, std: Tensor, source: normals.Source, mean: Tensor | None, out: Tensor
-) -> None:
-    """Write mean · table[rows] + std · N(0, 1) over table[rows] and over out (n, d)."""
+    table: Tensor, rows: Tensor, std: Tensor, source: normals.Source, mean: Tensor | None, out: Tensor,
+    where: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Write mean · table[rows] + std · N(0, 1) over table[rows] and over out (n, d); with a mask (n,), only there."""
+    if where is not None:
+        there = where.nonzero().squeeze(1)
+        rows, std, mean = rows[there], std[there], None if mean is None else mean[there]
+        some = out.new_empty(len(there), out.shape[1])
+        lazy_noise(table, rows, std, source, mean, some)
+        out.index_copy_(0, there, some)
+        return
     for part in normals.parts(*out.shape):
         values = torch.index_select(table, 0, rows[part], out=out[part])
         if mean is not None:

@@ -9,7 +9,7 @@ from dprec_kernels import normals, paths
 from dprec_kernels.sparse_update import pieces, reference
 from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad, Rule
 
-__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update", "summed"]
+__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update", "step_rows", "summed"]
 
 
 def sparse_update(
@@ -49,6 +49,21 @@ def sparse_update(
         reads = pieces.merge(rows, scales, ignore, among)
         _run(table.detach(), reads, values.detach(), rule, std, source)
     return reads.rows
+
+
+def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: Rule) -> None:
+    """Step rows (n,), sorted, each there once, in place by their gradient (n, d), which is merged already.
+
+    >>> table = torch.zeros(3, 1)
+    >>> step_rows(table, torch.tensor([0, 2]), torch.tensor([[1.0], [2.0]]), SGD(lr=1.0))
+    >>> table.flatten()
+    tensor([-1.,  0., -2.])
+    """
+    _check(rows, gradient, table.shape[-1], None)
+    if len(rows):
+        places = torch.arange(len(rows), device=rows.device)
+        with torch.no_grad():
+            _run(table.detach(), pieces.Reads(rows, places, places, places, None), gradient.detach(), rule, 0.0, None)
 
 
 def summed(
