@@ -12,7 +12,7 @@ from tests.device.steps import Steps
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 # Launches and waits of a private step, optimizer included, that it must not go beyond, and launches of a plain one.
-MOST = {"dpformer": (440, 1, 130), "dlrm, lazydp": (1650, 2, 190), "pctr, adafest": (1700, 3, 175)}
+MOST = {"dpformer": (460, 1, 130), "dlrm, lazydp": (1800, 2, 200), "pctr, adafest": (1850, 3, 190)}
 
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
 
