@@ -15,7 +15,7 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
-from dprec.gradients.joint import Joint
+from dprec.gradients.joint import READS, Joint
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, Read, Tape, select_alone
@@ -232,8 +232,9 @@ def _clip(
                 room -= numbers if numbers <= room else 0
     joint = Joint(rest, sums)
     rest, sums = joint.contributions, joint.sums
-    known = squared_norms(rest, {name: out.shape for name, out in sums.items()}, users)
-    every = rest if swept is None else {**rest, swept: contributions[swept]}
+    shapes = {name: out.shape for name, out in sums.items()} | {READS: torch.Size()}
+    known = squared_norms(joint.measured, shapes, users)
+    every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
     roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in every.items()}
     off = {
         name: torch.as_tensor(share).to(squared)
@@ -258,7 +259,9 @@ def _clip(
     for name, uses in rest.items():
         out = sums[name]
         dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
-        weight = scales.setdefault(dtype, scale.to(dtype))
+        if dtype not in scales:
+            scales[dtype] = scale.to(dtype)
+        weight = scales[dtype]
         for use in uses:
             if broken is not None:
                 use.forget(broken)

@@ -45,8 +45,8 @@ class RowSum:
 
     def release(self) -> tuple[Tensor, Tensor]:
         """Return what was merged to somebody who may change it: it is held no longer."""
-        merged, self._held = self.merged(), None
-        return merged
+        held, self._held = self._held, None
+        return self.merged() if held is None else held
 
     @property
     def held(self) -> bool:
@@ -63,7 +63,8 @@ class RowSum:
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
         if self._held is not None:
-            return self._held
+            rows, sums = self._held
+            return rows, sums.clone()
         if not self.parts:
             none = torch.zeros(0, dtype=torch.int64, device=self._device)
             return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self._device)

@@ -108,21 +108,30 @@ class PrivateGradient:
             else:
                 ranks.sum_(total)
         self.rules.merge(sums)
+        rows: dict[str, Tensor] = {}
         for name, total in sums.items():
-            parameter = parameters[name]
             self.check.noising(name, total)
             if isinstance(total, RowSum):
-                gradient = self.rules.released(name, total, std).div_(expected)
-                self.check.noised(name, gradient, expected, std)
-                parameter.grad = gradient.to(parameter.dtype)
+                rows[name] = self.rules.released(name, total, std)
             else:
                 self.step_noise.source.add_(total, std)
                 for row in self.padding.get(name, ()):
                     total[row] = 0.0
+        self._release_rows(rows, parameters, expected, std)
         self._release_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
         return float(torch.cat([users.losses.float() for users in seen]).nanmean()) if seen else None
+
+    def _release_rows(
+        self, gradients: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter], expected: float, std: float
+    ) -> None:
+        """Do the same as below with those of tables, which are sparse."""
+        if gradients:
+            torch._foreach_div_([gradient.values() for gradient in gradients.values()], expected)
+        for name, gradient in gradients.items():
+            self.check.noised(name, gradient, expected, std)
+            parameters[name].grad = gradient.to(parameters[name].dtype)
 
     def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""

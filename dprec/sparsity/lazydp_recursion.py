@@ -29,19 +29,26 @@ class Decayed:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._left = _grown(torch.ones(1, dtype=torch.float64))
-        self._noise = _grown(torch.zeros(1, dtype=torch.float64))
-        self._there: tuple[Tensor, Tensor] = self._left, self._noise  # the same on the tables' device
+        self._known = _grown(torch.tensor([[1.0], [0.0]], dtype=torch.float64))  # A_t and Q_t of all steps
+        self._there = self._known  # the same on the tables' device
         self._sent = 0  # numbers of it that are there
 
     def record(self, rates: Rates) -> None:
         """Enter one more step."""
         now, then = self.steps, self.steps + 1
-        if then == len(self._left):
-            self._left, self._noise = _grown(self._left), _grown(self._noise)
+        if then == self._known.shape[1]:
+            self._known = _grown(self._known)
         self._left[then] = self._left[now] * (1 - rates.rate * rates.decay)
         self._noise[then] = self._noise[now] + (rates.rate / self._left[then]) ** 2
         self.steps = then
+
+    @property
+    def _left(self) -> Tensor:
+        return self._known[0]
+
+    @property
+    def _noise(self) -> Tensor:
+        return self._known[1]
 
     @property
     def decays(self) -> bool:
@@ -63,21 +70,23 @@ class Decayed:
 
     def since(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Return (n,) mean factors and noise, in units of s, of rows that were settled before these steps."""
-        lefts, noises = self._on(steps.device)
-        left, now = lefts.index_select(0, steps), self._left[self.steps]
-        owed = self._noise[self.steps] - noises.index_select(0, steps)
-        return now / left, owed.clamp_(min=0).sqrt_().mul_(now)
+        return self._left[self.steps] / self._on(steps.device)[0].index_select(0, steps), self.owed(steps)
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return both lists where rows are asked for; only the steps since the last time travel."""
+    def owed(self, steps: Tensor) -> Tensor:
+        """Return the noise alone."""
+        noise = self._noise[self.steps] - self._on(steps.device)[1].index_select(0, steps)
+        noise.clamp_(min=0).sqrt_()
+        return noise.mul_(self._left[self.steps]) if self.decays else noise
+
+    def _on(self, device: torch.device) -> Tensor:
+        """Return (2, steps) of both where rows are asked for; only the steps since the last time travel."""
         if device.type == "cpu":
-            return self._left, self._noise
+            return self._known
         known = self.steps + 1
-        if self._there[0].device != device or len(self._there[0]) != len(self._left):
-            self._there, self._sent = (self._left.to(device), self._noise.to(device)), known
-        for there, here in zip(self._there, (self._left, self._noise), strict=True):
-            if self._sent < known:
-                there[self._sent : known].copy_(here[self._sent : known])
+        if self._there.device != device or self._there.shape != self._known.shape:
+            self._there, self._sent = self._known.to(device), known
+        if self._sent < known:
+            self._there[:, self._sent : known].copy_(self._known[:, self._sent : known])
         self._sent = known
         return self._there
 
@@ -131,6 +140,6 @@ def _cholesky(ww: float, wm: float, mm: float) -> tuple[float, float, float]:
 
 
 def _grown(values: Tensor) -> Tensor:
-    longer = torch.empty(max(1024, 2 * len(values)), dtype=values.dtype)
-    longer[: len(values)] = values
+    longer = torch.empty(2, max(1024, 2 * values.shape[1]), dtype=values.dtype)
+    longer[:, : values.shape[1]] = values
     return longer

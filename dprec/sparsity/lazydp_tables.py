@@ -144,11 +144,10 @@ class Aggregated(LazyTable):
         rows = ascending(ids.flatten())
         starts = self.settled.index_select(0, rows)
         owes = starts < self.now
-        owes[1:] &= rows[1:] != rows[:-1]
+        owes[1:].logical_and_(rows[1:] != rows[:-1])
         if len(self.padding):
-            owes &= ~is_among(rows, self.padding)
-        mean, noise = steps.since(starts)
-        left = mean if steps.decays else None
+            owes.masked_fill_(is_among(rows, self.padding), False)
+        left, noise = steps.since(starts) if steps.decays else (None, steps.owed(starts))
         lazy_noise(self.values, rows, self.std * noise, self._source(), mean=left, where=owes)
         self.settled.index_fill_(0, rows, self.now)
 

@@ -52,6 +52,8 @@ FORMS = {
     "aten::empty_like",
     "aten::new_empty",
     "aten::new_empty_strided",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",  # puts indices and values into one object
+    "aten::is_coalesced",
 }
 
 

@@ -25,7 +25,8 @@ from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE
 
 ITEMS = 40
-FEATURES = [20 + 3 * place for place in range(26)]  # ids of each, as many features as Criteo has
+TABLES = 26  # as many as Criteo has
+IDS = (20, 57, 95)  # of a table; what a table reads is wider where it has more of them
 Batch = Callable[[int, int], Any]  # of so many users, under this seed
 
 
@@ -45,23 +46,31 @@ def histories(users: int, seed: int) -> SequenceBatch:
     return SequenceBatch(*(each.masked_fill(torch.arange(6) >= lengths, 0) for each in (history, history.roll(-1, 1))))
 
 
-def clicks(users: int, seed: int) -> ClickBatch:
-    generator = torch.Generator().manual_seed(seed)
-    categories = torch.stack([torch.randint(0, rows, (users,), generator=generator) for rows in FEATURES], 1).unsqueeze(
-        2
-    )
-    numbers = torch.randint(0, 9, (users, 13), generator=generator).float()
-    return ClickBatch(numbers, categories, torch.randint(0, 2, (users,), generator=generator).float())
+def features(tables: int) -> list[int]:
+    return [IDS[place % len(IDS)] for place in range(tables)]
 
 
-CASES: dict[str, Callable[[], Case]] = {
-    "dpformer": lambda: Case(
+def clicks(tables: int) -> Batch:
+    def of(users: int, seed: int) -> ClickBatch:
+        generator = torch.Generator().manual_seed(seed)
+        read = [torch.randint(0, rows, (users, 1), generator=generator) for rows in features(tables)]
+        numbers = torch.randint(0, 9, (users, 13), generator=generator).float()
+        clicked = torch.randint(0, 2, (users,), generator=generator).float()
+        return ClickBatch(numbers, torch.stack(read, 1), clicked)
+
+    return of
+
+
+CASES: dict[str, Callable[[int], Case]] = {
+    "dpformer": lambda tables: Case(
         DPFormer(ITEMS, dim=16, max_length=6, heads=1, blocks=1, network_scale=0.01, frequencies="uniform"),
         [], histories,
     ),
-    "dlrm, lazydp": lambda: Case(DLRM(13, FEATURES, dim=8, bottom=[16], top=[16]), [LazyDP()], clicks),
-    "pctr, adafest": lambda: Case(
-        PCTR(13, FEATURES, hidden=[16, 16]), [AdaFEST(threshold=1.0)], clicks,
+    "dlrm, lazydp": lambda tables: Case(
+        DLRM(13, features(tables), dim=8, bottom=[16], top=[16]), [LazyDP()], clicks(tables)
+    ),
+    "pctr, adafest": lambda tables: Case(
+        PCTR(13, features(tables), hidden=[16, 16]), [AdaFEST(threshold=1.0)], clicks(tables)
     ),
 }  # fmt: skip
 
@@ -69,8 +78,8 @@ CASES: dict[str, Callable[[], Case]] = {
 class Steps:
     """The same steps, private and plain; each is a gradient, and what its optimizer does."""
 
-    def __init__(self, name: str, users: int) -> None:
-        case = CASES[name]()
+    def __init__(self, name: str, users: int, tables: int = TABLES) -> None:
+        case = CASES[name](tables)
         self.users, self.batch = users, case.batch
         self.private, self.plain = case.model.to(DEVICE), copy.deepcopy(case.model).to(DEVICE)
         self.rules, noise = RowRules(case.strategies), StepNoise(GaussianNoise(3), 1.0, users)

@@ -57,6 +57,14 @@ def test_rows_that_owe_nothing_stay() -> None:
     assert not torch.equal(table[3], before[3])
 
 
+def test_rows_outside_of_the_mask_stay_and_may_repeat() -> None:
+    table, owes = torch.zeros(9, 4), torch.tensor([True, False, False, True])
+    read = lazy_noise(table, torch.tensor([2, 2, 5, 7]), torch.ones(4), SOURCE, where=owes)
+    assert torch.equal(read[owes], table[[2, 7]])
+    assert torch.equal(table[[2, 7]], row_noise(77, 3, torch.tensor([2, 7]), 12, 4))
+    assert not table[[0, 1, 3, 4, 5, 6, 8]].any()
+
+
 @pytest.mark.parametrize("source", [SOURCE, None])
 def test_a_table_in_a_file_gives_the_same_numbers(tmp_path: Path, source: RowNoise | None) -> None:
     file, rows = mapped(tmp_path / "table", 400, 32), torch.arange(0, 400, 3)

@@ -23,8 +23,8 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp32* i64* fp32* fp32* fp32*" + " i32" * 4 + " i64" * 4
-    shared = shared_memory(kernels.lazy_noise_fwd_kernel, types, DECAYS=True, BN=8, BP=64)
+    types = "fp32* i64* fp32* fp32* i1* fp32*" + " i32" * 4 + " i64" * 4
+    shared = shared_memory(kernels.lazy_noise_fwd_kernel, types, DECAYS=True, CHOSEN=True, BN=8, BP=64)
     assert shared <= 99 * 1024
 
 
@@ -41,6 +41,21 @@ def test_rows_equal_the_reference(kernels: ModuleType, count: int, width: int, d
     kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, given, out)
     assert torch.allclose(found.cpu(), exact, atol=1e-6)
     assert torch.allclose(out.cpu(), values, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_outside_of_the_mask_stay(kernels: ModuleType, device: str) -> None:
+    """They may repeat: only the first read of a row pays what the row owes."""
+    table, rows, std = torch.randn(9, 70), torch.tensor([1, 1, 1, 4, 6, 6, 8]), torch.rand(7)
+    owes = torch.tensor([True, False, False, False, True, False, True])
+    exact = table.clone()
+    noise = row_noise(SOURCE.seed, 3, rows[owes], SOURCE.step, 70)
+    values = reference.lazy_noise(exact, rows[owes], std[owes], torch.ones(3), noise)
+    found, out = table.to(device), torch.empty(7, 70, device=device)
+    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, None, out, owes.to(device))
+    assert torch.allclose(found.cpu(), exact, atol=1e-6)
+    assert torch.allclose(out.cpu()[owes], values, atol=1e-6)
+    assert torch.equal(found.cpu()[[0, 2, 3, 4, 5, 7]], table[[0, 2, 3, 4, 5, 7]])
 
 
 @pytest.fixture(name="kernels")

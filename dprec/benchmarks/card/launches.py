@@ -108,7 +108,7 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
     from dprec_kernels.sparse_update import triton as sparse_update
 
     table, rows = _new(items, dim), _new(READS, dtype=torch.int64)
-    floats, out = _new(READS), _new(READS, dim)
+    floats, out, owes = _new(READS), _new(READS, dim), _new(READS, dtype=torch.bool)
     case, drawn = f"d {dim}, {items:,} rows", READS * dim
     some = f"{case}, {READS:,} of them"
     yield Launch(
@@ -116,8 +116,8 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         4 * drawn + 16 * READS, normals=drawn,
     )  # fmt: skip
     yield Launch(
-        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, out),
-        12 * drawn + 16 * READS, normals=drawn,
+        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, out, owes),
+        12 * drawn + 17 * READS, normals=drawn,
     )  # fmt: skip
     yield Launch(
         "dense_noise_fwd_kernel", case,

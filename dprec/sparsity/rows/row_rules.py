@@ -16,8 +16,8 @@ from dprec.contract import Losses, Users
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
-from dprec.gradients.contributions.look_ups import as_look_ups
-from dprec.gradients.joint_rows import merge_together, spread
+from dprec.gradients.contributions.look_ups import Rows, as_look_ups
+from dprec.gradients.joint_rows import merge_together, only_together
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
@@ -32,6 +32,7 @@ from dprec.sparsity.rows.strategy import Strategy
 from dprec.sparsity.rows.tables import RowSpace, Table, named, tables_of
 from dprec.sparsity.rows.tally import Tally
 from dprec_kernels.ordering import distinct, is_among, picked
+from dprec_kernels.paths import answers_at_once
 
 
 class RowRules:
@@ -51,6 +52,7 @@ class RowRules:
         self._tables: dict[str, Table] = {}
         self._chosen: dict[str, Tensor | None] = {}
         self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
+        self._whole: set[str] = set()  # tables whose sums have all of these already
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
 
     @property
@@ -270,10 +272,16 @@ class RowRules:
     def restricted(self, recorded: Recorded) -> Recorded:
         """Return what the users add to rows that may change."""
         self._refuse_whole(recorded)
-        for name in self._over:
-            uses = recorded.contributions.get(name, [])
-            if uses:
-                recorded.contributions[name] = only(uses, self._chosen[name])
+        own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
+        left = {name: rows for name in own if (rows := self._chosen[name]) is not None}
+        first = [uses[0] for name, uses in own.items() if name in left and len(uses) == 1]
+        reads = [use for use in first if isinstance(use, Rows)]
+        if len(reads) == len(left) > 1 and not answers_at_once(recorded.losses):
+            found = only_together(reads, list(left.values()), [self._tables[name].rows for name in left])
+            recorded.contributions.update({name: [use] for name, use in zip(left, found, strict=True)})
+            return recorded
+        for name, uses in own.items():
+            recorded.contributions[name] = only(uses, self._chosen[name])
         return recorded
 
     def _refuse_whole(self, recorded: Recorded) -> None:
@@ -288,31 +296,27 @@ class RowRules:
     def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
         """Merge the sums of the tables that are ruled, at once where each would wait for a card."""
         mine = {name: total for name, total in sums.items() if isinstance(total, RowSum)}
-        merge_together(mine, {name: self._tables[name].padding for name in mine})
+        wanted = {name: rows for name, rows in self._noised.items() if name in mine and self.noised_now(name)}
+        self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
+        self._whole = {name for name in wanted if mine[name].held}
 
     def released(self, name: str, total: RowSum, std: float) -> Tensor:
         """Return the sum with its noise, as a sparse tensor of the table's shape."""
         table, ruling = self._tables[name], self._over[name][-1]
-        without_padding = total.held
-        touched, values = total.release()
-        nothing = torch.tensor(table.padding, dtype=touched.dtype, device=touched.device)
-        chosen = self._chosen[name]
-        known, rows = self._noised.get(name) if without_padding else None, touched
-        if known is None and (chosen is not None or not without_padding):
-            kept = ~is_among(touched, nothing)
+        without_padding, chosen = total.held, self._chosen[name]
+        rows, values = total.release()
+        if name not in self._whole and (chosen is not None or not without_padding):
+            kept = ~is_among(rows, table.nothing)
             if chosen is not None:
-                kept &= is_among(touched, chosen)
-            rows, values = picked(kept, touched, values)
-        untouched: int | Tensor = 0
+                kept &= is_among(rows, chosen)
+            rows, values = picked(kept, rows, values)
+        untouched = 0
         if name in self._touched:
             rows, values = picked((values != 0).flatten(1).any(1), rows, values)
-        elif known is not None:
-            rows, (values, met) = known, spread(known, touched, values)
-            untouched = len(rows) - met
-        elif self.noised_now(name):
+        elif self.noised_now(name) and name not in self._whole:
             touched = rows
             rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
-            rows = rows[~is_among(rows, nothing)]
+            rows = rows[~is_among(rows, table.nothing)]
             values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
                 0, torch.searchsorted(rows, touched), values
             )
@@ -339,8 +343,8 @@ class RowRules:
 @contextmanager
 def _padding_kept(table: Table) -> Iterator[None]:
     """Put a table's padding rows back as they were, whatever the code within does to the table."""
-    weights, padding = table.parameter.detach(), list(table.padding)
-    kept = weights[padding] if padding else None
+    weights = table.parameter.detach()
+    kept = [(row, weights[row].clone()) for row in table.padding]
     yield
-    if kept is not None:
-        weights[padding] = kept
+    for row, values in kept:
+        weights[row] = values

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
 
+from dprec.gradients.joint_rows import repeated
 from dprec.gradients.parameters import padding_rows
 
 
@@ -24,6 +25,11 @@ class Table:
     @property
     def rows(self) -> int:
         return self.parameter.shape[0]
+
+    @property
+    def nothing(self) -> Tensor:
+        """The rows of padding, ascending, where the table is."""
+        return torch.tensor(sorted(self.padding), dtype=torch.int64, device=self.parameter.device)
 
 
 class RowSpace:
@@ -76,8 +82,9 @@ class RowSpace:
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the rows of each table among these, which ascend."""
         cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
-        flat, bounds = flat.to(self.device), zip(self.tables, cuts, cuts[1:], strict=False)
-        return {name: flat[first:last] - self._start[name] for name, first, last in bounds}
+        counts = [last - first for first, last in pairwise(cuts)]
+        own = flat.to(self.device) - repeated(self._starts, counts, self.device)
+        return dict(zip(self.tables, own.split(counts), strict=True))
 
 
 def tables_of(module: nn.Module, trained: Mapping[str, nn.Parameter]) -> list[Table]:

@@ -23,7 +23,8 @@ class Tally:
         """Count one table's rows of a step."""
         self.noised += noised
         self.entries += entries
-        self.untouched = self.untouched + untouched
+        if isinstance(untouched, Tensor) or untouched:
+            self.untouched = self.untouched + untouched
 
     def report(self, tables: Iterable[Table]) -> dict[str, float]:
         """Return averages over the steps; nothing where no row got noise."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.joint_rows import repeated
 from dprec_kernels.paths import answers_at_once
 
 
@@ -22,8 +23,7 @@ def tell(tables: Iterable[str], recorded: Recorded) -> Tensor | None:
     own = [use for _, use in uses if isinstance(use, Rows)]
     if not own or len(own) < len(uses) or answers_at_once(recorded.losses):
         return None
-    finite = torch.stack([use.terms() for use in own]).isfinite().all(0)
-    ids, moved = torch.cat([use.ids for use in own], 1).long(), torch.cat([use.with_gradient() for use in own], 1)
+    ids, (moved, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
     *told, unbroken = (
         torch.cat([ids * 2 + moved, finite.unsqueeze(1)], 1).cpu().split([*(use.ids.shape[1] for use in own), 1], 1)
     )  # the one wait
@@ -31,3 +31,16 @@ def tell(tables: Iterable[str], recorded: Recorded) -> Tensor | None:
     for (name, _), each in zip(uses, told, strict=True):
         recorded.told.setdefault(name, []).append(Rows(each >> 1, (each & 1).float().unsqueeze(2)))
     return unbroken.squeeze(1) == 0
+
+
+def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """Return (B, N) which of all reads have a gradient, a finite one, and (B,) whose gradients are finite."""
+    if all(use.ids.shape[1] == 1 and use.values.dtype == torch.float32 for use in uses):
+        side_by_side = torch.cat([use.values.reshape(len(use.ids), -1) for use in uses], 1).double()
+        widths = [use.values.shape[1:].numel() for use in uses]
+        squares = side_by_side.new_zeros(len(side_by_side), len(uses)).index_add_(
+            1, repeated(range(len(uses)), widths, side_by_side.device), side_by_side.square()
+        )  # of float32, which float64 can neither be too small nor too large for
+        return (squares > 0) & (squares < torch.inf), squares.sqrt().float().isfinite().all(1)
+    moved = torch.cat([use.with_gradient() for use in uses], 1)
+    return moved, torch.stack([use.terms() for use in uses]).isfinite().all(0)
