@@ -90,12 +90,13 @@ def last_user_dropped() -> Iterator[None]:
     """The last user of a micro-batch of several does not count."""
     right = clipping._clip
 
-    def wrong(sums: Any, contributions: Any, users: int, *rest: Any) -> Any:
+    def wrong(sums: Any, contributions: Any, losses: Any, *rest: Any) -> Any:
+        users = len(losses)
         if users > 1:
             for uses in contributions.values():
                 for use in uses:
                     use.forget(torch.arange(users) == users - 1)
-        return right(sums, contributions, users, *rest)
+        return right(sums, contributions, losses, *rest)
 
     with mock.patch.object(clipping, "_clip", wrong):
         yield
