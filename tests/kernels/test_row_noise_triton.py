@@ -11,6 +11,7 @@ import torch
 
 from dprec_kernels.row_noise import reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+from tests.kernels.test_row_noise import FAR
 
 SEED = 0x0123456789ABCDEF_FEDCBA9876543210
 
@@ -47,6 +48,15 @@ def test_more_rows_and_columns_than_a_program_takes(
     kernels.row_noise(SEED, 0, rows, steps, out)
     exact = torch.tensor(reference.row_noise(SEED, 0, rows.tolist(), steps.tolist(), 37), dtype=torch.float64)
     assert (out.cpu().double() - exact).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_normals_lie_beyond_what_24_bits_reach(kernels: ModuleType, device: str) -> None:
+    rows = torch.tensor([row for row, _, _ in FAR], device=device)
+    out = torch.empty(len(FAR), 4, device=device)
+    kernels.row_noise(SEED, 0, rows, torch.zeros_like(rows), out)
+    for place, (_, column, far) in enumerate(FAR):
+        assert out[place, column].item() == pytest.approx(far, abs=1e-6)
 
 
 @pytest.fixture(name="kernels")
