@@ -59,8 +59,9 @@ class Joint:
 
 def _one_read(use: Contribution) -> bool:
     """Whether each user's gradient, on a card, is one row."""
-    one = isinstance(use, Rows) and use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32
-    return one and not answers_at_once(use.ids)
+    if not isinstance(use, Rows) or answers_at_once(use.ids):
+        return False
+    return use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32
 
 
 def _small(use: Dense, out: Tensor) -> bool:
