@@ -1,16 +1,19 @@
-"""Small gradients of several parameters, side by side: on a card one launch serves them all."""
+"""Several parameters at once, where each alone would cost a card launches, and a wait for how many rows it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.base import Contribution, zeroed
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.row_sum import RowSum
+from dprec_kernels.ordering import is_among, ordered
 from dprec_kernels.paths import answers_at_once
 
 JOINT = "(side by side)"
@@ -68,3 +71,127 @@ def _small(use: Dense, out: Tensor) -> bool:
     """Whether these gradients, on a card, are what is summed, and are summed in float64."""
     plain = use.summed is None and use.values.dtype == torch.float32 and out.dtype == torch.float64
     return plain and not answers_at_once(use.values)
+
+
+def merge_together(
+    sums: Mapping[str, RowSum], padding: Mapping[str, Sequence[int]], wanted: Mapping[str, Tensor]
+) -> Tensor | int:
+    """Merge what was added to these sums, without rows of padding, where each alone would wait for a card.
+
+    A sum of which rows are `wanted`, ascending, has all of these and no others then. Return how many were not added to.
+    """
+    alike: dict[Hashable, list[str]] = {}
+    for name, total in sums.items():
+        if total.parts and not answers_at_once(total.parts[0][0]) and all(ids.dim() == 2 for ids, _, _ in total.parts):
+            # Alike are uses by the same users, under the very same factors.
+            form = tuple((id(scales), values.shape[2], values.dtype) for _, values, scales in total.parts)
+            alike.setdefault((total.dtype, form, name in wanted), []).append(name)
+    groups = {
+        tuple(names): _Together([sums[n] for n in names], [sorted(padding.get(n, ())) for n in names])
+        for names in alike.values()
+    }
+    untouched: Tensor | int = 0
+    if groups:
+        told = iter(torch.cat([group.cuts for group in groups.values()]).tolist())  # the one wait
+        for names, group in groups.items():
+            group.merge([next(told) for _ in group.cuts])
+            if names[0] in wanted:
+                untouched = untouched + group.widen([wanted[name] for name in names])
+            group.hand_out()
+    return untouched
+
+
+def only_together(uses: Sequence[Rows], rows: Sequence[Tensor], sizes: Sequence[int]) -> list[Rows]:
+    """Return what is left of uses of tables with so many rows, where no others than these may change, in one go.
+
+    >>> reads = [Rows(torch.tensor([[1]]), torch.ones(1, 1, 1)), Rows(torch.tensor([[1, 2]]), torch.ones(1, 2, 1))]
+    >>> left = only_together(reads, [torch.tensor([1]), torch.tensor([2])], [3, 4])
+    >>> [use.values.flatten().tolist() for use in left]
+    [[1.0], [0.0, 1.0]]
+    """
+    device, starts, reads = uses[0].ids.device, [0, *accumulate(sizes)], [use.ids.shape[1] for use in uses]
+    ids = torch.cat([use.ids for use in uses], 1) + repeated(starts, reads, device)
+    lost = ~is_among(ids, torch.cat(list(rows)) + repeated(starts, [len(each) for each in rows], device))
+    return [Rows(use.ids, zeroed(use.values, own)) for use, own in zip(uses, lost.split(reads, 1), strict=True)]
+
+
+def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
+    """Return each of the first numbers so many times, in one copy to the device.
+
+    >>> repeated([0, 5, 9], [2, 1], torch.device("cpu"))
+    tensor([0, 0, 5])
+    """
+    return torch.tensor(numbers[: len(times)]).repeat_interleave(torch.tensor(times)).to(device)
+
+
+def spread(rows: Tensor, touched: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values at `rows`, of those at rows `touched`, and how many were met; nothing asks a card for it.
+
+    >>> spread(torch.tensor([2, 5]), torch.tensor([1, 5]), torch.tensor([[1.0], [3.0]]))
+    (tensor([[0.],
+            [3.]]), tensor(1))
+    """
+    met = is_among(touched, rows)
+    place = torch.where(met, torch.searchsorted(rows, touched), len(rows))  # others fall behind the last
+    return values.new_zeros(len(rows) + 1, *values.shape[1:]).index_copy_(0, place, values)[:-1], met.sum()
+
+
+class _Together:
+    """Sums of rows of equal width as one sum. Behind each table's rows stands one for what counts for none of them."""
+
+    def __init__(self, sums: Sequence[RowSum], padding: Sequence[Sequence[int]]) -> None:
+        self._sums, device = sums, sums[0].parts[0][0].device
+        starts = [0, *accumulate(total.shape[0] + 1 for total in sums)]
+        none = torch.tensor([s + row for s, rows in zip(starts, padding, strict=False) for row in rows], device=device)
+        numbers, users = [], []
+        for parts in zip(*(total.parts for total in sums), strict=True):
+            reads = [ids.shape[1] for ids, _, _ in parts]
+            spans = [(start, stop - 1) for start, stop in pairwise(starts)]
+            columns = torch.tensor([span for span, n in zip(spans, reads, strict=True) for _ in range(n)])
+            first, last = columns.T.to(device)
+            ids, scales = torch.cat([ids for ids, _, _ in parts], 1) + first, parts[0][2].unsqueeze(1)  # (B, N)
+            numbers.append(torch.where(is_among(ids, none.long()) | (scales == 0), last, ids).flatten())
+            users.append(scales.expand(ids.shape).flatten())
+        self._weights = torch.cat(users)
+        self._reads, self._order = ordered(torch.cat(numbers))
+        new = torch.ones_like(self._reads)
+        new[1:] = self._reads[1:] != self._reads[:-1]
+        self._row = new.cumsum(0)  # (m,) which row a read is of, from 1 on
+        self._numbers = starts
+        self._rows = self._values = self._weights  # until they are merged
+        self._starts = torch.tensor(starts[:-1], device=device)
+        bounds = [bound for start, stop in pairwise(starts) for bound in (start, stop - 1)]
+        edges = torch.searchsorted(self._reads, torch.tensor(bounds, device=device))  # (2 tables,)
+        self.cuts = torch.cat([torch.cat([new.new_zeros(1), self._row])[edges], edges[-1:]])
+
+    def merge(self, cuts: Sequence[int]) -> None:
+        """Merge, once it is known how many rows there are before each table and in it."""
+        *self._cuts, reads = cuts
+        cuts = self._cuts
+        total, width = self._sums[0], self._sums[0].parts[0][1].shape[2]
+        begins = torch.searchsorted(self._row[:reads], torch.arange(1, cuts[-1] + 1, device=self._row.device))
+        rows, sums = self._reads[begins], self._weights.new_zeros(0, width, dtype=total.dtype)
+        if len(begins):
+            joined = (
+                torch.cat(part, 1) for part in zip(*([v for _, v, _ in s.parts] for s in self._sums), strict=True)
+            )
+            each = torch.cat([values.reshape(-1, width) for values in joined]).double()
+            which = self._order[:reads]
+            weights = self._weights[which].double()
+            sums = F.embedding_bag(which, each, begins, mode="sum", per_sample_weights=weights).to(total.dtype)
+        self._rows, self._values = rows, sums
+
+    def widen(self, wanted: Sequence[Tensor]) -> Tensor:
+        """Have these rows of each sum and no others; return how many of them had not been added to."""
+        counts = [len(rows) for rows in wanted]
+        every = torch.cat(list(wanted)) + repeated(self._numbers, counts, self._rows.device)
+        self._values, met = spread(every, self._rows, self._values)
+        self._rows, ends = every, list(accumulate(counts))
+        self._cuts = [cut for last, n in zip(ends, counts, strict=True) for cut in (last - n, last)]
+        return len(every) - met
+
+    def hand_out(self) -> None:
+        """Give each sum its rows."""
+        rows = self._rows - self._starts[torch.searchsorted(self._starts, self._rows, right=True) - 1]
+        for each, first, last in zip(self._sums, self._cuts[::2], self._cuts[1::2], strict=True):
+            each.hold(rows[first:last], self._values[first:last])

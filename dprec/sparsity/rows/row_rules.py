@@ -17,7 +17,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import Rows, as_look_ups
-from dprec.gradients.joint_rows import merge_together, only_together
+from dprec.gradients.joint import merge_together, only_together
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Alone, select_alone
 from dprec.noise.step_noise import StepNoise

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from dprec.gradients.joint_rows import repeated
+from dprec.gradients.joint import repeated
 from dprec.gradients.parameters import padding_rows
 
 
