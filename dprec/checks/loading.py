@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprec.checks.entropy import FreshWorkers, Streams
 from dprec.distributed.ranks import Ranks, deal
 from dprec.errors import UserError
-from dprec.gradients.tape import batch_tensors, select_alone, selects
+from dprec.gradients.uses.batches import batch_tensors, select_alone, selects
 
 
 class Loading:

@@ -33,7 +33,8 @@ from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.gradients.tape import Read, Tape, batch_tensors, refuse_checkpoints
+from dprec.gradients.tape import Read, Tape, refuse_checkpoints
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.sparsity.rows.tables import tables_of
 
 PERTURBATION = 0.1

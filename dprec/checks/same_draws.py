@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
 from dprec.checks.fixed_draws import fixed
-from dprec.gradients.tape import batch_tensors
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in
 
 

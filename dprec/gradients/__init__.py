@@ -4,7 +4,8 @@
     alone           users one by one, by plain autograd, where the tape has no rule or cannot tell whose rows are whose
     operations      the rules: what an operation adds to a user's gradient
     uses            what tape and rules both ask: whose rows a tensor holds (layout), what follows from parameters alone
-                    (expression), what a call looks up (look_up), which operations have a rule (registry)
+                    (expression), what a call looks up (look_up), which operations have a rule (registry), a batch's
+                    tensors, and the batch of some users (batches)
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows

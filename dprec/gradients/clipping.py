@@ -18,7 +18,8 @@ from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import READS, Joint
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, Read, Tape, select_alone
+from dprec.gradients.tape import Read, Tape
+from dprec.gradients.uses.batches import Alone, select_alone
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 

@@ -12,14 +12,13 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import NoRule, UncoveredUse
@@ -29,9 +28,9 @@ from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.own_backward import MESSAGE, by_user
 from dprec.gradients.uses import layout
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
-from dprec.gradients.uses.own_row import refuse_other_row
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
 # What asks for a tensor's form, not for its values.
@@ -42,7 +41,6 @@ CHECKPOINT = (
     "not seen: leave it out and make micro-batches smaller"
 )
 Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
-Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
 
 class Tape(TorchFunctionMode):
@@ -335,35 +333,6 @@ def refuse_checkpoints(losses: Tensor) -> None:
             "losses(batch) follows from no parameter that is trained: let it depend on one, by no detached copy and "
             "outside of torch.no_grad and reentrant checkpoints"
         )
-
-
-def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
-    if is_dataclass(batch) and not isinstance(batch, type):
-        batch = [getattr(batch, field.name) for field in fields(batch)]
-    return layout.tensors_in(batch)
-
-
-def select_users(batch: Any, users: Sequence[int]) -> Any:
-    """Return the batch that these users alone would be, in this order."""
-    if selects(batch):
-        return batch.select(users)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
-    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
-
-
-def select_alone(batch: Any, user: int) -> Any:
-    """Return the batch that this user alone would be."""
-    own = select_users(batch, [user])
-    if selects(batch):
-        refuse_other_row(batch_tensors(batch), batch_tensors(own), user, len(batch), len(own))
-    return own
-
-
-def selects(batch: Any) -> bool:
-    """Return whether a batch says itself what it is of some users alone, without anybody's padding."""
-    return hasattr(batch, "select") and not isinstance(batch, Tensor)  # a tensor's `select` is another thing
 
 
 def _blame(known: Layout | None) -> str:

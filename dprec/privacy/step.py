@@ -13,7 +13,7 @@ from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import select_alone
+from dprec.gradients.uses.batches import select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed

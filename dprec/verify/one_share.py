@@ -17,7 +17,8 @@ from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
 from dprec.gradients.low_precision import without_autocast
-from dprec.gradients.tape import Alone, Read, select_alone
+from dprec.gradients.tape import Read
+from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
 from dprec.verify.recount import Counted, Recount, Vector, less, norm, plus, recount, squares

@@ -16,7 +16,8 @@ from dprec.contract import Losses
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, Read, select_alone
+from dprec.gradients.tape import Read
+from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 

@@ -26,7 +26,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn import Drawn

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from dprec.contract import Losses
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, select_alone
+from dprec.gradients.uses.batches import Alone, select_alone
 
 
 @dataclass(frozen=True)

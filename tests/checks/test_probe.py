@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.checks.probe import Probe
 from dprec.data import SequenceBatch
 from dprec.errors import MixedUsers, UncoveredUse
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.models import GRU, LSTM
 from dprec_kernels import catalogue_softmax
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, batch_of, recurrent, transformer

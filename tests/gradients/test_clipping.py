@@ -15,7 +15,8 @@ from dprec.errors import UserError
 from dprec.gradients import norms
 from dprec.gradients.clipping import ROUNDINGS, Clipping, squared_norms
 from dprec.gradients.contributions import Rows
-from dprec.gradients.tape import Tape, select_users
+from dprec.gradients.tape import Tape
+from dprec.gradients.uses.batches import select_users
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax
 from tests import truth

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 
 from dprec.checks.probe import probe
 from dprec.data import Sequences
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.models import Transformer
 from dprec.training.callback import Privacy
 

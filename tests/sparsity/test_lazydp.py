@@ -17,7 +17,7 @@ from torch import Tensor
 from dprec.checks.probe import probe
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice, lazydp_tables

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import record
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.models import DualEncoder
 from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows.batch_rows import batch_rows

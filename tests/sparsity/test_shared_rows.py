@@ -14,7 +14,7 @@ from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.gradients.tape import select_users
+from dprec.gradients.uses.batches import select_users
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise

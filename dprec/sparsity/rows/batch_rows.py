@@ -15,7 +15,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Rows
 from dprec.gradients.joint import repeated
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, batch_tensors, select_alone
+from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked

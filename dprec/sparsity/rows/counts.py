@@ -13,7 +13,8 @@ from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import OneUser, one_by_one
-from dprec.gradients.tape import Tape, batch_tensors, select_users, selects
+from dprec.gradients.tape import Tape
+from dprec.gradients.uses.batches import batch_tensors, select_users, selects
 from dprec.gradients.uses.layout import layout_of
 from dprec.sparsity.rows.batch_rows import real_pairs
 from dprec.sparsity.rows.row_choice import Counts

@@ -19,7 +19,7 @@ from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import Rows, as_look_ups
 from dprec.gradients.joint import merge_together, only_together
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Alone, select_alone
+from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmoved
 from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit

@@ -1,12 +1,47 @@
-"""Whether what a batch gives for one of its users, by a `select` of its own, is that user's row."""
+"""What a batch holds of its users: its tensors, and the batch that some of its users alone would be."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeAlias
 
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
+from dprec.gradients.uses import layout
+
+Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
+
+
+def batch_tensors(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
+    if is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name) for field in fields(batch)]
+    return layout.tensors_in(batch)
+
+
+def select_users(batch: Any, users: Sequence[int]) -> Any:
+    """Return the batch that these users alone would be, in this order."""
+    if selects(batch):
+        return batch.select(users)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
+    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+
+
+def select_alone(batch: Any, user: int) -> Any:
+    """Return the batch that this user alone would be."""
+    own = select_users(batch, [user])
+    if selects(batch):
+        refuse_other_row(batch_tensors(batch), batch_tensors(own), user, len(batch), len(own))
+    return own
+
+
+def selects(batch: Any) -> bool:
+    """Return whether a batch says itself what it is of some users alone, without anybody's padding."""
+    return hasattr(batch, "select") and not isinstance(batch, Tensor)  # a tensor's `select` is another thing
 
 
 def refuse_other_row(whole: Sequence[Tensor], own: Sequence[Tensor], place: int, users: int, rows: int) -> None:
