@@ -39,7 +39,7 @@ from dprec.verify.spare_time import SpareTime
 from dprec.verify.step_check import StepCheck, Summed
 
 FEW = 16  # users that are summed with and without one of them, where it is not the whole batch
-FIRST = 4  # users that are checked in the first step; later it is one
+FIRST = 4  # users that are checked in the first step, or steps where those have fewer; later it is one a step
 TRIES = 6  # to find users with a gradient
 WHOLE = 8  # the whole batch is taken in one of so many checks
 AGAIN = 2  # a difference is looked at so many times more, beside the weights as they are: a kink is no error
@@ -83,6 +83,7 @@ class SelfCheck(StepCheck):
     ) -> None:
         self.time = SpareTime(share)
         self.checked = 0  # steps
+        self._users = 0  # with a gradient, that were checked
         self._module, self._clipping, self._rules, self._drawn = module, clipping, rules, drawn
         tables = {table.name: table for table in tables_of(module, trained)}
         self._tables = list(tables)
@@ -93,7 +94,8 @@ class SelfCheck(StepCheck):
 
     def begin(self) -> None:
         self.time.start()
-        self._due = self.time.due()
+        early = self.checked < FIRST and self._users < FIRST
+        self._due = self.time.due() or (early and self.time.share > 0)
         if self._due:
             with self.time.check():
                 self._then = Generators.now(self._drawn.streams)
@@ -118,13 +120,14 @@ class SelfCheck(StepCheck):
                 self._drawn.streams,
                 step.alone,
             )
-            left, tries = FIRST if first else 1, 0
+            left, tries, seen = max(1, FIRST - self._users), 0, set[Any]()
             while left and tries < TRIES:
-                case = self._case(step.parts, whole and not tries and not judge.low)
+                case = self._case(step.parts, whole and not tries and not judge.low, seen)
                 found, exact = judge.problem(case.alone, case.with_user, case.without), judge.exact
                 if found is not None and self._again(judge, step.parameters, case) and not self._other_data(case):
                     raise BrokenPromise(found + self._of_another_batch(step, case))
-                left, tries = left - any(squares(exact).values()), tries + 1  # who has no gradient tells little
+                told = any(squares(exact).values())  # who has no gradient tells little
+                left, tries, self._users = left - told, tries + 1, self._users + told
             if whole:
                 self._compare_with_released(step)
             self._refuse_state(exact, judge.gradient(case.alone), before, self._state(step))
@@ -170,11 +173,14 @@ class SelfCheck(StepCheck):
         if rows != len(users):
             raise BrokenPromise(f"the sampler drew {len(users)} users and the batch has {rows} rows: give one row each")
 
-    def _case(self, parts: Sequence[Any], whole: bool) -> Case:
-        """Take a drawn user at random, as the data gives it, or as the batch does where the data is random."""
+    def _case(self, parts: Sequence[Any], whole: bool, seen: set[Any]) -> Case:
+        """Take a drawn user at random, as the data gives it, or as the batch does where the data is random.
+
+        One who was `seen` in this step is taken only when nobody else is left.
+        """
         users = self._drawn.users
         if users:
-            user = secrets.choice(users)
+            user = _another(users, seen)
             if not self._drawn.at_random(users):
                 alone = self._drawn.parts([user])
                 if sum(map(len, alone)) != 1:
@@ -186,7 +192,7 @@ class SelfCheck(StepCheck):
                 if not whole:
                     asked.append(([user, *rest], self._drawn.parts([user, *rest])))
                 return Case(alone, list(parts) if whole else asked[-1][1], asked[1][1], asked)
-        number, place = secrets.choice([(n, row) for n, part in enumerate(parts) for row in range(len(part))])
+        number, place = _another([(n, row) for n, part in enumerate(parts) for row in range(len(part))], seen)
         part = parts[number]
         rest = [other for other in range(len(part)) if other != place]
         alone = [select_users(part, [place])]
@@ -271,3 +277,9 @@ class SelfCheck(StepCheck):
             raise BrokenPromise(f"'{names[0]}' is written to in losses(batch), without noise")
         if norm(less(later, exact)) > STEADY * norm(exact):
             raise BrokenPromise("losses(batch) gave one user another gradient after others: it keeps something of them")
+
+
+def _another(among: Sequence[Any], seen: set[Any]) -> Any:
+    found = secrets.choice([one for one in among if one not in seen] or among)
+    seen.add(found)
+    return found
