@@ -231,6 +231,8 @@ def _clip(
                 rest[name] = norms.built_once(uses, users, shapes[name], room)
                 numbers = users * shapes[name].numel()
                 room -= numbers if numbers <= room else 0
+    # By the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the user.
+    built = [norms.rounding(contributions[name]) for name, uses in rest.items() if uses is not contributions[name]]
     joint = Joint(rest, sums)
     rest, sums = joint.contributions, joint.sums
     shapes = {name: out.shape for name, out in sums.items()} | {READS: torch.Size()}
@@ -242,7 +244,8 @@ def _clip(
         for name, share in roundings.items()
         if isinstance(share, Tensor) or share
     }
-    rounded = _stacked(off.values(), squared).square().sum(0).sqrt()
+    beside = [torch.as_tensor(share).to(squared) for share in built if isinstance(share, Tensor) or share]
+    rounded = _stacked([*off.values(), *beside], squared).square().sum(0).sqrt()
     raised = [name for name in known if name in off]
     raised_norms = _stacked((known[name] for name in raised), squared).sqrt()
     squared += (raised_norms + _stacked((off[name] for name in raised), squared)).square().sum(0)
