@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error of a library says, or its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class UserError(Exception):
     """A mistake in the user's input. Commands print its message on one line and exit with its code."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,7 +80,7 @@ def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and its summary."""
     line = (
         f"A table of width {DIM}, {BATCH:,} users a step, one look-up each. AdaFEST: the mean of {STEPS} steps; dense: "
-        f"of {DENSE_STEPS}. One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
+        f"of {DENSE_STEPS}. One thread. {report.machine()}"
     )
     return Group(report.table(rows, COLUMNS), line)
 

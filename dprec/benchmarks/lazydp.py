@@ -10,7 +10,6 @@ tables are the first rows of large ones.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -134,10 +133,7 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
 
 def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and its summary."""
-    line = (
-        f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. "
-        f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
-    )
+    line = f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. {report.machine()}"
     named = [
         row | {"case": f"{row['table_gb']:g} GB, {row['batch']:,} records, {row['pooling']} look-ups, {row['access']}"}
         for row in rows

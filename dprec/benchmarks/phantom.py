@@ -6,7 +6,6 @@ no number. Times are taken side by side in this process, on one thread; peak mem
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -55,7 +54,7 @@ def table(rows: Sequence[Row]) -> Group:
     parts: list[Table | str] = [report.table(compared, COLUMNS, section="shape")]
     parts.append(
         "ratio: time against dprec non-private. in 16 GB: users of the longest history in one micro-batch. "
-        f"One thread. The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
+        f"One thread. {report.machine()}"
     )
     parts += [f"{row['shape']}, {row['system']}: {row['why_not']}" for row in rows if row["why_not"]]
     parts += [summary(compared, shape) for shape in dict.fromkeys(row["shape"] for row in compared)]

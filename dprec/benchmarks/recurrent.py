@@ -6,7 +6,6 @@ it trains two tables of the same width: the arithmetic of a step is the same.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -38,10 +37,7 @@ def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and its summary."""
     columns = {key: heading for key, heading in COLUMNS.items() if key != "max_batch_16gb"} | {"tied": "tied"}
     parts: list[Table | str] = [report.table(rows, columns, section="shape")]
-    parts.append(
-        "ratio: time against dprec non-private, which runs torch's own layer. One thread. "
-        f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
-    )
+    parts.append(f"ratio: time against dprec non-private, which runs torch's own layer. One thread. {report.machine()}")
     parts += [f"{row['shape']}, {row['system']}: {row['why_not']}" for row in rows if row["why_not"]]
     parts += [summary(rows, shape) for shape in dict.fromkeys(row["shape"] for row in rows)]
     return Group(*parts)

@@ -6,7 +6,6 @@ processor from the end of the step before it: the draw, the step, and whatever a
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -185,8 +184,7 @@ def table(rows: Sequence[Row]) -> Group:
     first = rows[0]
     line = (
         f"A DLRM with {first['rows']:,} rows of tables, {first['batch']:,} records a step, {first['steps']} steps a "
-        f"round, {first['rounds']} rounds. One thread. The machine's load is {os.getloadavg()[0]:.1f} on "
-        f"{os.cpu_count()} CPUs."
+        f"round, {first['rounds']} rounds. One thread. {report.machine()}"
     )
     return Group(report.table(rows, COLUMNS), line)
 

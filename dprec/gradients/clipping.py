@@ -232,7 +232,11 @@ def _clip(
                 numbers = users * shapes[name].numel()
                 room -= numbers if numbers <= room else 0
     # By the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the user.
-    built = [norms.rounding(contributions[name]) for name, uses in rest.items() if uses is not contributions[name]]
+    built = {
+        f"{name}, built": norms.rounding(contributions[name])
+        for name, uses in rest.items()
+        if uses is not contributions[name]
+    }
     joint = Joint(rest, sums)
     rest, sums = joint.contributions, joint.sums
     shapes = {name: out.shape for name, out in sums.items()} | {READS: torch.Size()}
@@ -241,11 +245,10 @@ def _clip(
     roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in every.items()}
     off = {
         name: torch.as_tensor(share).to(squared)
-        for name, share in roundings.items()
+        for name, share in (roundings | built).items()
         if isinstance(share, Tensor) or share
     }
-    beside = [torch.as_tensor(share).to(squared) for share in built if isinstance(share, Tensor) or share]
-    rounded = _stacked([*off.values(), *beside], squared).square().sum(0).sqrt()
+    rounded = _stacked(off.values(), squared).square().sum(0).sqrt()
     raised = [name for name in known if name in off]
     raised_norms = _stacked((known[name] for name in raised), squared).sqrt()
     squared += (raised_norms + _stacked((off[name] for name in raised), squared)).square().sum(0)

@@ -133,9 +133,7 @@ class SaveRun(pl.Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         if trainer.global_step != self._saved_at:
-            if (
-                trainer.is_global_zero
-            ):  # before the checkpoint, so that it never tells less than a checkpoint that is there
+            if trainer.is_global_zero:  # first, so that it never tells less than a checkpoint that is there
                 write_json(self.run.privacy, self.guarantee())
             trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
             if trainer.is_global_zero:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import torch
 
 import dprec
 from dprec.errors import UserError
+from dprec.serving.packages import refuse_without
 from dprec.serving.program import Program
 from dprec.serving.served import Served
 
@@ -28,9 +28,7 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     if out.exists():
         raise UserError(f"--out {out} exists: give a folder that does not exist yet")
     name, packages, write = WRITERS[kind]
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        raise UserError(f"--format {kind} needs {' and '.join(missing)}: pip install 'dprec[{kind}]'")
+    refuse_without(packages, f"--format {kind}", kind)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         part.mkdir(mode=0o700, parents=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dprec.errors import UserError
+from dprec.serving.packages import refuse_without
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
 from dprec.serving.together import Together
@@ -27,9 +26,7 @@ HEAD = 16_384  # bytes of a request before its body
 
 
 def refuse_without_packages() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"dprec serve needs {' and '.join(missing)}: pip install 'dprec[serve]'")
+    refuse_without(PACKAGES, "dprec serve", "serve")
 
 
 class Service:

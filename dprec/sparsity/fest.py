@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec.accounting.release import Release
-from dprec.errors import UserError
+from dprec.errors import UserError, first_line
 from dprec.sparsity.rows.row_choice import Counts, RowChoice
 from dprec_kernels.ordering import is_among
 
@@ -125,9 +125,8 @@ class FEST(RowChoice):
             given = pl.read_csv(file, schema_overrides={"table": pl.String, "row": pl.Int64, "count": pl.Float64})
             named = {name: (part["row"], part["count"]) for (name,), part in given.group_by("table")}
         except (OSError, pl.exceptions.PolarsError) as error:
-            why = str(error).splitlines()[0]
             raise UserError(
-                f"FEST.public_counts: {file}: {why}: give a CSV with the columns table, row, count"
+                f"FEST.public_counts: {file}: {first_line(error)}: give a CSV with the columns table, row, count"
             ) from None
         counts = np.zeros(self.space.size)
         for name, (rows, values) in named.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from rich.table import Table
 from dprec.errors import UserError
 
 Row = dict[str, Any]
+
+
+def machine() -> str:
+    """Say how busy the machine is that the figures are from."""
+    return f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", section: str = "") -> Table:

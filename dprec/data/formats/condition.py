@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from dprec.errors import UserError
+from dprec.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Condition:
             expression = pl.sql_expr(text)
             columns = expression.meta.root_names()
         except pl.exceptions.PolarsError as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(f"data.where is '{text}': {reason}; write it as in SQL, names in double quotes") from None
         unknown = [name for name in columns if name not in names]
         if unknown or not columns:

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from dprec.data.formats.condition import Condition
-from dprec.errors import UserError
+from dprec.errors import UserError, first_line
 
 ROWS = 2**20  # in a batch
 THE_ROWS = "the order of the rows"
@@ -53,7 +53,7 @@ def one_line(path: Path) -> Iterator[None]:
             raise not_utf8(path) from error
         if "more fields" in str(error):
             raise UserError(f"{path} has lines with more fields than the first: mend or quote them") from error
-        raise UserError(f"cannot read {path}: {str(error).strip().splitlines()[0]}") from error
+        raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
 
 def not_utf8(path: Path) -> UserError:

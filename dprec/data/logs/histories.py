@@ -25,9 +25,8 @@ class Interactions:
     item_users: np.ndarray | None = None  # (items,) how many users saw each item
     facts: Mapping[str, Any] = field(default_factory=dict)  # about the log, and the rows left out of it
     read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
-    ages: np.ndarray | None = (
-        None  # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
-    )
+    # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
+    ages: np.ndarray | None = None
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:

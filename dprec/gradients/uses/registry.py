@@ -79,9 +79,9 @@ def rule(*operations: Operation, announces: bool = False, exchanged: bool = Fals
 
     A rule runs `function(*args, **kwargs)` on detached parameters, `tape.record`s for every parameter how the gradient
     of the output becomes a `Contribution`, and returns what that gives. It returns `NotImplemented` for a call that is
-    not its own: one of parameters alone is carried back by autograd; for any other, users are
-    taken one by one. A rule that `announces`
-    says in `tape.announce` which rows of a table it reads; one for `exchanged` dimensions takes time first, too.
+    not its own: one of parameters alone is carried back by autograd; for any other, users are taken one by one. A rule
+    that `announces` says in `tape.announce` which rows of a table it reads; one for `exchanged` dimensions takes time
+    first, too.
 
     >>> import torch
     >>> @rule(torch.nn.functional.linear)  # doctest: +ELLIPSIS
