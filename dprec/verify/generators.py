@@ -20,6 +20,8 @@ class Generators:
     >>> streams = Streams()
     >>> then = Generators.now(streams)
     >>> first = torch.rand(3), np.random.rand()
+    >>> then.moved()
+    True
     >>> then.restore()
     >>> torch.equal(first[0], torch.rand(3)), first[1] == np.random.rand()
     (True, True)
@@ -34,6 +36,14 @@ class Generators:
     def now(cls, streams: Streams) -> Generators:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         return cls(streams, torch.get_rng_state(), cuda, streams.states())
+
+    def moved(self) -> bool:
+        """Whether anything was drawn since."""
+        now = Generators.now(self.streams)
+        cuda = [] if self.cuda is None or now.cuda is None else list(zip(self.cuda, now.cuda, strict=True))
+        if (self.cuda is None) != (now.cuda is None) or self.others != now.others:
+            return True
+        return not all(torch.equal(then, later) for then, later in [(self.torch, now.torch), *cuda])
 
     def restore(self) -> None:
         torch.set_rng_state(self.torch)

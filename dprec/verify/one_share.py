@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 # By how many clipping norms what is compared may differ. In bfloat16 only gross errors can be told from rounding.
 ALONE = 1e-3  # the engine's share of one user, from the exact one
 AMONG = 2e-3  # times √users: the difference that a user makes to a sum, from the share; a sum, from autograd's
+SAME = 1e-4  # times √users: a sum from itself, done again
 LOW_BOUND = 0.5  # either of them in bfloat16
 CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
 HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
@@ -88,6 +89,19 @@ class Judge:
             return found
         together, others = self._recount(with_user, read), self._recount(without, read)
         return _rounded(together) or self._problem_in_bfloat16(less(together.total, others.total))
+
+    def fulfilled(self, alone: Sequence[Any], without: Sequence[Any], released: Vector) -> bool:
+        """Whether it is plain that a sum is the others' and this user's share; nothing was drawn at random for it."""
+        if self.low or self._rules.look:
+            return False
+        self.exact = self.gradient(alone)
+        own, others = self._recount(alone, None), self._recount(without, None)
+        if any(total.is_sparse and not released[name].is_sparse for name, total in others.total.items()):
+            return False  # to compare them would take memory of the table's size
+        if self._problem_alone(alone, own) or _rounded(Recount(released, others.clipped)):
+            return False
+        off = norm(less(less(released, others.total), own.total))
+        return off <= SAME * (1 + sum(map(len, without))) ** 0.5 * self._clipping.max_norm
 
     def _recount(self, parts: Sequence[Any], read: Read | None) -> Recount:
         return recount(

@@ -33,7 +33,7 @@ from dprec.verify.drawn import Drawn
 from dprec.verify.generators import Generators, kept
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
-from dprec.verify.one_share import Judge
+from dprec.verify.one_share import SAME, Judge
 from dprec.verify.recount import Vector, less, norm, recount, squares
 from dprec.verify.spare_time import SpareTime
 from dprec.verify.step_check import StepCheck, Summed
@@ -45,7 +45,6 @@ WHOLE = 8  # the whole batch is taken in one of so many checks
 AGAIN = 2  # a difference is looked at so many times more, beside the weights as they are: a kink is no error
 READINGS = 64  # times the data is asked again for the same users, before a difference is no random data's
 NUDGE = 1e-3  # standard deviation of the noise that moves the weights then
-SAME = 1e-4  # of the clipping norm: by so much a sum may differ from itself done again, for each root of a user
 STEADY = 1e-5  # of its norm: by so much a user's gradient may differ from itself
 
 
@@ -104,6 +103,7 @@ class SelfCheck(StepCheck):
         if not self._due:
             return
         with self.time.check(), kept(self._drawn.streams):
+            drew = self._then.moved()
             self._refuse_rows(step)
             if not step.parts:
                 return
@@ -122,8 +122,13 @@ class SelfCheck(StepCheck):
             )
             left, tries, seen = max(1, FIRST - self._users), 0, set[Any]()
             while left and tries < TRIES:
-                case = self._case(step.parts, whole and not tries and not judge.low, seen)
-                found, exact = judge.problem(case.alone, case.with_user, case.without), judge.exact
+                full = whole and not tries and not judge.low
+                case = self._case(step.parts, full, seen)
+                if full and not drew and judge.fulfilled(case.alone, case.without, _vector(step.sums)):
+                    whole, found = False, None  # nothing is left to be seen by making the sum again
+                else:
+                    found = judge.problem(case.alone, case.with_user, case.without)
+                exact = judge.exact
                 if found is not None and self._again(judge, step.parameters, case) and not self._other_data(case):
                     raise BrokenPromise(found + self._of_another_batch(step, case))
                 told = any(squares(exact).values())  # who has no gradient tells little
@@ -246,13 +251,8 @@ class SelfCheck(StepCheck):
             alone=step.alone,
         ).total
         off: dict[str, float] = {}
-        for name, total in step.sums.items():
-            if isinstance(total, RowSum):
-                rows, values = total.merged()
-                found = torch.sparse_coo_tensor(rows.unsqueeze(0), values, total.shape, check_invariants=False)
-                off |= squares(less({name: found}, {name: again[name]} if name in again else {}))
-                continue
-            if name in again and again[name].is_sparse:
+        for name, total in _vector(step.sums).items():
+            if name in again and again[name].is_sparse and not total.is_sparse:
                 mine = again[name].coalesce()
                 rows = mine.indices()[0]
                 elsewhere = norm({name: total}) ** 2 - norm({name: total[rows]}) ** 2
@@ -277,6 +277,16 @@ class SelfCheck(StepCheck):
             raise BrokenPromise(f"'{names[0]}' is written to in losses(batch), without noise")
         if norm(less(later, exact)) > STEADY * norm(exact):
             raise BrokenPromise("losses(batch) gave one user another gradient after others: it keeps something of them")
+
+
+def _vector(sums: Mapping[str, Tensor | RowSum]) -> Vector:
+    found: Vector = {}
+    for name, total in sums.items():
+        if isinstance(total, RowSum):
+            rows, values = total.merged()
+            total = torch.sparse_coo_tensor(rows.unsqueeze(0), values, total.shape, check_invariants=False)
+        found[name] = total
+    return found
 
 
 def _another(among: Sequence[Any], seen: set[Any]) -> Any:
