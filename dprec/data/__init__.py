@@ -1,12 +1,13 @@
 """Users' histories and click records: reading, splitting, sampling and batching.
 
-There are two kinds of data, `sequences` and `clicks`, with `module` as their base. Both pass these stages:
+There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` as their base. All pass these stages:
 
     formats     what a file is: its rows, whatever it is written in
     logs        its rows → events by user, in memory or in mapped files
     datasets    a dataset's name → such a log, real, generated or a stand-in
     selection   which items and users count, what of them is held out, and some users' histories → a batch
     click_logs  the same three for click records, of Criteo's form or with named columns, one by one or by person
+    labelled_texts  the same for texts with labels, and their tokens
     draws       who takes part in a step, how long a run is, and the model's input
 """
 
@@ -16,29 +17,37 @@ if TYPE_CHECKING:
     from dprec.data.clicks import Clicks
     from dprec.data.draws.batch import ClickBatch, RankingBatch, SequenceBatch
     from dprec.data.draws.poisson import PoissonBatches, ShuffledBatches
+    from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
     from dprec.data.selection.catalogue import Catalogue
     from dprec.data.sequences import Sequences
+    from dprec.data.texts import Texts
 
 __all__ = [
     "Catalogue",
     "ClickBatch",
     "Clicks",
+    "PersonTextBatch",
     "PoissonBatches",
     "RankingBatch",
     "SequenceBatch",
     "Sequences",
     "ShuffledBatches",
+    "TextBatch",
+    "Texts",
 ]
 
 _HOMES = {
     "Catalogue": "selection.catalogue",
     "ClickBatch": "draws.batch",
     "Clicks": "clicks",
+    "PersonTextBatch": "draws.text_batch",
     "PoissonBatches": "draws.poisson",
     "RankingBatch": "draws.batch",
     "SequenceBatch": "draws.batch",
     "Sequences": "sequences",
     "ShuffledBatches": "draws.poisson",
+    "TextBatch": "draws.text_batch",
+    "Texts": "texts",
 }
 
 

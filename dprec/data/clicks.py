@@ -15,7 +15,7 @@ from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_logs.named import NamedLog
 from dprec.data.click_logs.records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_clicks
-from dprec.data.click_logs.users import TrainingClickUsers
+from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.stand_in import OnMissing, Source
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.draws.poisson import UserBatches
@@ -160,7 +160,7 @@ class Clicks(SampledData):
         self.synthetic_records = synthetic_records
         self.synthetic_drift = synthetic_drift
         self._loaded: Loaded | None = None
-        self._training: TrainingRecords | TrainingClickUsers | None = None
+        self._training: TrainingRecords | TrainingPeople[PersonBatch] | None = None
 
     def load(self) -> Loaded:
         """Open the log, convert it if necessary, and cut it; a second call returns the same result."""
@@ -268,14 +268,14 @@ class Clicks(SampledData):
         return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
 
     @property
-    def training(self) -> TrainingRecords | TrainingClickUsers:
+    def training(self) -> TrainingRecords | TrainingPeople[PersonBatch]:
         """The training records, or the people who have some, numbered from 0."""
         if self._training is None:
             log, records = self.load().log, self.load().training
             self._training = (
                 TrainingRecords(log, records, self.micro_batch)
                 if self.unit == "record" or not isinstance(log, NamedLog)
-                else TrainingClickUsers(
+                else TrainingPeople(
                     log, records, self.records_per_step, self.micro_batch, self.sampling_seed, self._step
                 )
             )

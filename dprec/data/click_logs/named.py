@@ -14,7 +14,7 @@ import torch
 from dprec.data.click_logs.columns import ClickColumns, role
 from dprec.data.click_logs.features import counts, hashes, labels
 from dprec.data.click_logs.log import bucket_ids
-from dprec.data.draws.batch import ClickBatch
+from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.formats import format_of, refuse_unknown
 from dprec.data.formats.compression import readable
 from dprec.data.logs.id_keys import IdKeys, identity
@@ -73,6 +73,10 @@ class NamedLog:
             categories=torch.from_numpy(padded[:, self._places]),
             clicked=torch.from_numpy(self.clicked[records].astype(np.float32)),
         )
+
+    def people(self, records: np.ndarray, present: np.ndarray) -> PersonBatch:
+        """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
+        return PersonBatch.padded(self.read(records), present)
 
     def clicks(self, records: range) -> int:
         """How many of consecutive records were clicked. Private data."""

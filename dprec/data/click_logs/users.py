@@ -1,22 +1,33 @@
-"""The people of a click log: which records are whose, and the micro-batches of drawn people."""
+"""The people of a log: which records are whose, and the micro-batches of drawn people."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from dprec.data.click_logs.named import NamedLog
-from dprec.data.draws.batch import PersonBatch
 from dprec.data.selection.packing import pack
 from dprec.errors import UserError
 
 _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed
 
 
-class TrainingClickUsers(Dataset):
+People = TypeVar("People", covariant=True)
+
+
+class LogOfPeople(Protocol[People]):
+    """Records, and whose each is."""
+
+    users: np.ndarray | None  # (n,) int64: equal for the records of one person
+
+    def people(self, records: np.ndarray, present: np.ndarray) -> People:
+        """Return a batch of `records`, one person after the other, in the places (B, R) of `present`."""
+
+
+class TrainingPeople(Dataset, Generic[People]):
     """All people with a training record, numbered by their first, served a logical batch at a time.
 
     Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
@@ -27,7 +38,7 @@ class TrainingClickUsers(Dataset):
 
     def __init__(
         self,
-        log: NamedLog,
+        log: LogOfPeople[People],
         records: range,
         most: int | None,
         micro_batch: int,
@@ -49,10 +60,10 @@ class TrainingClickUsers(Dataset):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, user: int) -> list[PersonBatch]:
+    def __getitem__(self, user: int) -> list[People]:
         return self.__getitems__([user])
 
-    def __getitems__(self, users: Sequence[int]) -> list[PersonBatch]:
+    def __getitems__(self, users: Sequence[int]) -> list[People]:
         """The micro-batches of one step: a partition of `users`; none for an empty draw."""
         step = self._step()
         own = [self._drawn(user, step) for user in users]
@@ -66,10 +77,10 @@ class TrainingClickUsers(Dataset):
         rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, user, step]))
         return records[np.sort(rng.choice(len(records), self.most, replace=False, shuffle=False))]
 
-    def _batch(self, own: Sequence[np.ndarray]) -> PersonBatch:
+    def _batch(self, own: Sequence[np.ndarray]) -> People:
         lengths = np.array([len(records) for records in own])
         present = np.arange(lengths.max()) < lengths[:, None]  # (B, R)
-        return PersonBatch.padded(self.log.read(np.concatenate(own)), present)
+        return self.log.people(np.concatenate(own), present)
 
 
 def _grouped(users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dprec.data.formats.columnar import Feather, Parquet
 from dprec.data.formats.compression import unpacked_name
-from dprec.data.formats.delimited import CSV, TSV, Inter
+from dprec.data.formats.delimited import CSV, GLUE, TSV, Inter
 from dprec.data.formats.format import Format, Start
 from dprec.data.formats.json_events import JSONArray, JSONLines
 from dprec.data.formats.pairs import Pairs
@@ -31,6 +31,7 @@ FORMATS: tuple[Format, ...] = (
     Inter(),
     CSV(),
     TSV(),
+    GLUE(),
     Pairs(),
 )
 ENDINGS = tuple(ending for each in FORMATS for ending in each.endings)

@@ -15,7 +15,7 @@ from dprec.data.formats.named import NamedFormat, Types, first_text
 
 class CSV(NamedFormat):
     name = "csv"
-    endings = (".csv",)
+    endings: tuple[str, ...] = (".csv",)
     marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
 
     def names(self, path: Path, part: Path) -> list[str]:
@@ -35,8 +35,21 @@ class CSV(NamedFormat):
 
 class TSV(CSV):
     name = "tsv"
-    endings = (".tsv",)
+    endings: tuple[str, ...] = (".tsv",)
     marks = "\t"
+
+
+class GLUE(TSV):
+    """GLUE's files: tabs between columns, quotes are part of the text. Only `data.format` asks for it."""
+
+    name = "glue"
+    endings = ()
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False)
+
+    def _header(self, line: str) -> tuple[str, list[str]]:
+        return "\t", line.split("\t")
 
 
 class Inter(TSV):

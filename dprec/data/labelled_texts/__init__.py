@@ -1,0 +1,1 @@
+"""Texts with labels: columns, tokens, the log of all of them, micro-batches, and generated texts."""

@@ -1,0 +1,117 @@
+"""Labelled texts from files: named columns in any of the formats, and GLUE's files."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from dprec.data.click_logs.columns import WantedColumns
+from dprec.data.formats import AUTO, format_of, refuse_unknown
+from dprec.data.formats.compression import readable
+from dprec.data.labelled_texts.log import Texts
+from dprec.data.logs.id_keys import IdKeys, identity
+from dprec.data.logs.parts import partition_of, parts_of
+from dprec.errors import UserError
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Which columns are read, all of it from the recipe."""
+
+    text: str
+    pair: str | None
+    label: str
+    labels: Sequence[str]  # the names of the classes, in the order of their numbers
+    user: str | None
+    format: str = AUTO
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
+            raise UserError(f"data.labels is {list(self.labels)}: name two classes or more, each once")
+
+    @property
+    def roles(self) -> dict[str, str | None]:
+        return {"text": self.text, "pair": self.pair, "label": self.label, "user": self.user, "time": None}
+
+
+class _Wanted(WantedColumns):
+    def refuse_columns(self, part: Path, kind: str) -> None:
+        raise UserError(f"{part} ({kind}) has no named columns: write the texts with a header, such as CSV")
+
+
+def read_texts(path: Path, columns: TextColumns) -> Texts:
+    """Read labelled texts: a file, a folder of parts, or a pattern."""
+    refuse_unknown(columns.format)
+    reading = _Reading(path, columns)
+    wanted = _Wanted(columns.roles, columns.where, lists_are_events=False)
+    with tempfile.TemporaryDirectory(prefix="dprec-") as scratch:
+        for part in parts_of(path):
+            wanted.partition = partition_of(path, part)
+            file = readable(part, Path(scratch))
+            for batch in format_of(file, part, columns.format).table(file, part, wanted).batches():
+                reading.add(batch, part)
+    return reading.finish()
+
+
+class _Reading:
+    """One pass over the files."""
+
+    def __init__(self, path: Path, columns: TextColumns) -> None:
+        self.path, self.columns = path, columns
+        self.classes = {name: number for number, name in enumerate(columns.labels)}
+        self.ids = IdKeys(path, "user")
+        self.texts: list[str] = []
+        self.pairs: list[str] = []
+        self.labels = [np.zeros(0, dtype=np.int64)]
+        self.users = [np.zeros(0, dtype=np.int64)]
+        self.without_user = 0
+
+    def add(self, batch: pl.DataFrame, part: Path) -> None:
+        if self.columns.user is not None:
+            keys = self.ids.read(_single(batch["user"], part, "user_column"))
+            self.without_user += int((keys < 0).sum())
+            batch, keys = batch.filter(pl.Series(keys >= 0)), keys[keys >= 0]
+            self.users.append(identity(keys))
+        self.labels.append(_labels(batch, part, self.columns, self.classes))
+        self.texts += _single(batch["text"], part, "text_column").cast(pl.String).fill_null("").to_list()
+        if self.columns.pair is not None:
+            self.pairs += _single(batch["pair"], part, "pair_column").cast(pl.String).fill_null("").to_list()
+
+    def finish(self) -> Texts:
+        if self.without_user:
+            said = f"{self.without_user:,} rows have no user id and count for nothing"
+            print(f"{self.path}: {said}", file=sys.stderr)
+        if not self.texts:
+            raise UserError(f"{self.path} has no records: give at least one text, and a user's with user_column")
+        users, names = None, None
+        if self.columns.user is not None:
+            users = np.concatenate(self.users)
+            distinct, which = np.unique(users, return_inverse=True)
+            names = self.ids.names(distinct).gather(which).to_list()
+        pairs = None if self.columns.pair is None else self.pairs
+        return Texts(self.texts, pairs, np.concatenate(self.labels), users, names)
+
+
+def _labels(batch: pl.DataFrame, part: Path, columns: TextColumns, classes: Mapping[str, int]) -> np.ndarray:
+    text = _single(batch["label"], part, "label_column").cast(pl.String).str.strip_chars()
+    read = text.replace_strict(dict(classes), default=None, return_dtype=pl.Int64)
+    if read.null_count():
+        place = int(read.is_null().arg_max() or 0)
+        raise UserError(
+            f"{part}: data row {int(batch['row'][place]) + 1}: '{columns.label}' is {str(text[place])[:40]!r}: "
+            f"want one of {', '.join(classes)}; set data.labels to the classes, or mend it"
+        )
+    return read.to_numpy().astype(np.int64)
+
+
+def _single(column: pl.Series, part: Path, setting: str) -> pl.Series:
+    if column.dtype.is_nested():
+        raise UserError(f"{part}: the {setting} holds {column.dtype}: set data.{setting} to a column of single values")
+    return column

@@ -1,0 +1,151 @@
+"""From texts to tokens. Nothing is learnt from private texts: each text's tokens follow from that text alone.
+
+HashedWords   words, hashed into so many rows
+PublicWords   the most frequent words of a file of public text; all others share a row
+Pretrained    the tokenizer in a folder, as the `transformers` library writes it
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dprec.errors import UserError, first_line
+
+NEEDS = "needs transformers: pip install 'dprec[text]'"
+_WORD = re.compile(r"\w+|[^\w\s]")
+PADDING, START, END, OTHERS = range(4)  # the first rows of a table of words
+
+Tokens = tuple[list[int], list[int]]  # of a text: ids, and for each the text of the pair that it is of
+
+
+class Tokenizer(ABC):
+    """Makes ids of texts and of pairs."""
+
+    size: int  # rows that the ids need
+    padding: int  # the id of what is no token
+    public: Sequence[str] = ()  # what a guarantee takes as public because of it
+
+    @abstractmethod
+    def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
+        """Return each text's tokens, at most `longest`, which must leave room for what marks start and end."""
+
+
+class _Words(Tokenizer):
+    padding = PADDING
+
+    @abstractmethod
+    def row(self, word: str) -> int:
+        """Return the id of a word in lower case."""
+
+    def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
+        if pairs is None:
+            return [_marked(self._rows(text), None, longest) for text in texts]
+        return [_marked(self._rows(a), self._rows(b), longest) for a, b in zip(texts, pairs, strict=True)]
+
+    def _rows(self, text: str) -> list[int]:
+        return [self.row(word) for word in words_of(text)]
+
+
+class HashedWords(_Words):
+    """Words and marks, hashed into rows of a table: needs no list of words, and so none that is public.
+
+    >>> HashedWords(1000).read(["A cat.", "a"], None, longest=4)
+    [([1, 516, 343, 2], [0, 0, 0, 0]), ([1, 516, 2], [0, 0, 0])]
+    """
+
+    def __init__(self, rows: int) -> None:
+        if rows <= OTHERS + 1:
+            raise UserError(f"data.words is {rows}: give at least {OTHERS + 2} rows, for words and for marks")
+        self.size = rows
+        self._known: dict[str, int] = {}
+
+    def row(self, word: str) -> int:
+        if word not in self._known:
+            digest = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
+            self._known[word] = OTHERS + 1 + digest % (self.size - OTHERS - 1)
+        return self._known[word]
+
+
+class PublicWords(_Words):
+    """The most frequent words of a public text, or the words of a list; all others share one row."""
+
+    def __init__(self, file: Path, rows: int) -> None:
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"data.tokenizer names {file}, which cannot be read as text: {error}") from None
+        counts = Counter(words_of(text))
+        if not counts:
+            raise UserError(f"data.tokenizer names {file}, which holds no word: give public text, or a list of words")
+        frequent = sorted(counts, key=lambda word: (-counts[word], word))[: max(1, rows - OTHERS - 1)]
+        self.known = {word: row for row, word in enumerate(frequent, start=OTHERS + 1)}
+        self.size = OTHERS + 1 + len(frequent)
+        self.public = [f"the text in {file}, which the list of words is from"]
+
+    def row(self, word: str) -> int:
+        return self.known.get(word, OTHERS)
+
+
+class Pretrained(Tokenizer):
+    """A tokenizer that was saved in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        if find_spec("transformers") is None:
+            raise UserError(f"data.tokenizer {folder} {NEEDS}")
+        from transformers import AutoTokenizer
+
+        try:
+            self.own: Any = AutoTokenizer.from_pretrained(folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"data.tokenizer {folder} cannot be loaded ({first_line(error)[:120]}): give a folder with a "
+                "tokenizer, a file of public text, or leave it out"
+            ) from None
+        if self.own.pad_token_id is None:
+            raise UserError(f"data.tokenizer {folder} has no token for padding: set one with its pad_token and save it")
+        self.padding = self.own.pad_token_id
+        self.size = len(self.own)
+        self.public = [f"the tokenizer {folder}"]
+
+    def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
+        given = [list(texts)] if pairs is None else [list(texts), list(pairs)]
+        made = self.own(*given, truncation=True, max_length=longest, padding=False, return_token_type_ids=True)
+        return list(zip(made["input_ids"], made["token_type_ids"], strict=True))
+
+
+def tokenizer_of(name: str | None, rows: int) -> Tokenizer:
+    """The tokenizer that a recipe names: none for hashed words, a file of public text, or a folder."""
+    if name is None:
+        return HashedWords(rows)
+    return PublicWords(Path(name), rows) if Path(name).is_file() else Pretrained(name)
+
+
+def words_of(text: str) -> list[str]:
+    """
+    >>> words_of("It isn't bad.")
+    ['it', 'isn', "'", 't', 'bad', '.']
+    """
+    return _WORD.findall(text.lower())
+
+
+def _marked(first: list[int], second: list[int] | None, longest: int) -> Tokens:
+    """Ids with marks around each text; of a pair, the longer text gives way first.
+
+    >>> _marked([7, 7, 7, 7], [8], longest=6)
+    ([1, 7, 7, 2, 8, 2], [0, 0, 0, 0, 1, 1])
+    """
+    if second is None:
+        ids = [START, *first[: longest - 2], END]
+        return ids, [0] * len(ids)
+    room = longest - 3
+    short = min(len(first), len(second), room // 2)
+    kept = (room - short, short) if len(first) >= len(second) else (short, room - short)
+    ids, more = [START, *first[: kept[0]], END], [*second[: kept[1]], END]
+    return [*ids, *more], [0] * len(ids) + [1] * len(more)

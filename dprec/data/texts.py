@@ -1,0 +1,244 @@
+"""Labelled texts as a LightningDataModule: read, hold out, sample, batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from dprec.data.click_logs.users import TrainingPeople
+from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
+from dprec.data.formats import AUTO
+from dprec.data.labelled_texts import holding_out
+from dprec.data.labelled_texts import log as logs
+from dprec.data.labelled_texts.reading import TextColumns, read_texts
+from dprec.data.labelled_texts.records import EvaluatedTexts, TrainingTexts
+from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
+from dprec.data.labelled_texts.world import invented_texts
+from dprec.data.logs.parts import holds_parts
+from dprec.data.module import Law, SampledData, as_is
+from dprec.errors import UserError
+
+_SHORTEST = 8  # tokens that a text may have at least
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """All records, and which of them are for training, validation and test."""
+
+    log: logs.TextLog
+    training: range
+    validation: range
+    test: range
+    name: str
+    notice: str | None
+
+
+class Texts(SampledData):
+    """Texts, or pairs of texts, with labels; the unit of privacy is one record, or with a `user_column` one person.
+
+    A text's tokens, and whether it is held out, follow from that text, or from its user's id, alone.
+
+    Args:
+        dataset: "texts" (files) or "synthetic".
+        path: the training texts: a file, a folder of parts or a pattern; `data/texts` by default.
+        test_path: texts to test on, such as GLUE's dev.tsv; by default `test_share` of the training texts.
+        text_column: the column of texts.
+        pair_column: the column of second texts, where a record is a pair.
+        label_column: the column of labels.
+        labels: the names of the classes as the column has them, in the order of their numbers. Public.
+        user_column: the column of people; each is then the unit of privacy, and all of their records are clipped
+            together.
+        tokenizer: the folder of a tokenizer that `transformers` saved, or a name on its hub; or a file of public text,
+            whose most frequent words get a row each. Null hashes words into rows.
+        words: rows of words, where they are hashed or come from public text.
+        max_length: the most tokens of a text, or of a pair together; the rest is cut off.
+        records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
+        format: of the files, such as csv, jsonl or parquet; by default it is recognised. "glue" has no quotes.
+        where: a condition in SQL that says which rows to use.
+        on_missing: what to do if there are no texts in `data/texts`: an error, or generated texts.
+        test_share: share of the texts, or of the people, to test on.
+        validation_share: share to look at while training goes on; the test's where it is 0.
+        batch_size: records, or people, in a step: expected with Poisson sampling, exact with shuffling.
+        sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
+        sampling_seed: makes the draws of records repeatable, and the run not private.
+        tokens: the most tokens of a micro-batch, padding included; changes speed and memory, not results.
+        synthetic_records: records of the generated texts, training and test together.
+        synthetic_words: words of the generated texts; the class hangs on rare ones.
+
+    >>> data = Texts(dataset="synthetic", synthetic_records=1000, batch_size=50, words=500)
+    >>> data.users, data.unit, data.sizes["classes"], data.name
+    (899, 'record', 2, 'synthetic')
+    """
+
+    def __init__(
+        self,
+        dataset: Literal["texts", "synthetic"] = "texts",
+        path: str | None = None,
+        test_path: str | None = None,
+        text_column: str = "text",
+        pair_column: str | None = None,
+        label_column: str = "label",
+        labels: list[str] | None = None,
+        user_column: str | None = None,
+        tokenizer: str | None = None,
+        words: int = 20_000,
+        max_length: int = 128,
+        records_per_step: int | None = 8,
+        format: str = AUTO,
+        where: str | None = None,
+        on_missing: OnMissing = "error",
+        test_share: float = 0.1,
+        validation_share: float = 0.0,
+        batch_size: int | None = None,
+        sampling: Law = "poisson",
+        sampling_seed: int | None = None,
+        tokens: int = 4096,
+        synthetic_records: int = 20_000,
+        synthetic_words: int = 5_000,
+    ) -> None:
+        super().__init__(batch_size, sampling, sampling_seed)
+        refuse_unknown(on_missing)
+        if dataset not in ("texts", "synthetic"):
+            raise UserError(f"data.dataset is '{dataset}': give texts or synthetic")
+        if dataset == "synthetic" and (path is not None or test_path is not None):
+            raise UserError("synthetic data takes no data.path or data.test_path: set data.dataset to texts")
+        if test_path is not None and path is None:
+            raise UserError("data.test_path without data.path: give both")
+        if max_length < _SHORTEST:
+            raise UserError(f"data.max_length is {max_length}: give at least {_SHORTEST} tokens")
+        if records_per_step is not None and records_per_step < 1:
+            raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
+        if not (test_share >= 0 and validation_share >= 0 and test_share + validation_share < 1):
+            raise UserError(
+                f"data.test_share is {test_share} and data.validation_share is {validation_share}: give shares from 0 "
+                "that together leave some to train on"
+            )
+        if test_path is None and test_share == 0:
+            raise UserError("data.test_share is 0: give a share, or data.test_path")
+        self.dataset, self.path, self.test_path = dataset, path, test_path
+        self.labels = list(map(str, labels)) if labels is not None else ["0", "1"]
+        self.columns = TextColumns(text_column, pair_column, label_column, self.labels, user_column, format, where)
+        self.unit = "record" if user_column is None else "user"
+        self.tokenizer_name, self.words, self.max_length = tokenizer, words, max_length
+        self.records_per_step, self.on_missing, self.tokens = records_per_step, on_missing, tokens
+        self.test_share, self.validation_share = (0.0 if test_path else test_share), validation_share
+        self.validation = validation_share > 0
+        self.synthetic_records, self.synthetic_words = synthetic_records, synthetic_words
+        self._loaded: Loaded | None = None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return tokenizer_of(self.tokenizer_name, self.words)
+
+    def read(self, texts: list[str], pairs: list[str] | None = None) -> logs.TextLog:
+        """Texts without labels in tokens, as those of training are read."""
+        records = logs.Texts(texts, pairs, np.zeros(len(texts), dtype=np.int64))
+        return logs.TextLog(records, self.tokenizer, self.max_length)
+
+    def load(self) -> Loaded:
+        """Read the texts and hold some out; a second call returns the same result."""
+        if self._loaded is None:
+            source = self._source()
+            found = source.found
+            where = holding_out.places(found, self.test_share, self.validation_share)
+            kept = [found.at(np.flatnonzero(where == place).tolist()) for place in range(3)]
+            if self.test_path is not None:
+                kept[holding_out.TEST] = read_texts(Path(self.test_path), self.columns)
+            if not all(len(kept[place]) for place in (holding_out.TRAINING, holding_out.TEST)):
+                raise UserError(
+                    f"of {len(found)} records none is left to train or to test on: give more, or data.test_path"
+                )
+            ends = np.cumsum([0, *map(len, kept)]).tolist()
+            log = logs.TextLog(_joined(kept), self.tokenizer, self.max_length)
+            training, validation, test = (range(*ends[n : n + 2]) for n in range(3))
+            self._loaded = Loaded(log, training, validation, test, source.name, source.notice)
+        return self._loaded
+
+    def _source(self) -> Source[logs.Texts]:
+        people = max(1, self.synthetic_records // 8) if self.unit == "user" else None
+        invent = partial(invented_texts, self.synthetic_records, len(self.labels), self.synthetic_words, people)
+        if self.dataset == "synthetic":
+            return Source(invent(), "synthetic")
+        log = Path("data") / self.dataset if self.path is None else Path(self.path)
+        if self.path is None and not holds_parts(log):
+            wanted = "put the texts there, or set data.path"
+            return stand_in(self.dataset, f"there are no texts in {log}", wanted, self.on_missing, invent, "texts")
+        return Source(read_texts(log, self.columns), self.dataset)
+
+    @property
+    def users(self) -> int:
+        """N, the number of records, or of people, that training draws from."""
+        return len(self.training)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a model needs to know about the data; all of it comes from the recipe and the tokenizer."""
+        return {
+            "vocabulary": self.tokenizer.size,
+            "padding": self.tokenizer.padding,
+            "classes": len(self.labels),
+            "max_length": self.max_length,
+        }
+
+    @property
+    def assumptions(self) -> list[str]:
+        return [f"the number of {self.unit}s ({self.users:,})", *self.tokenizer.public]
+
+    @property
+    def fingerprint(self) -> str:
+        """A run may be resumed while this stays equal: settings and sizes, never the content of texts."""
+        columns = [self.columns.text, self.columns.pair, self.columns.label, self.columns.user, self.columns.where]
+        read = [self.tokenizer_name, *self.sizes.values(), self.labels, self.records_per_step]
+        cut = [self.test_path, self.test_share, self.validation_share, self.users]
+        return hashlib.sha256(json.dumps([self.load().name, columns, read, cut]).encode()).hexdigest()
+
+    @property
+    def base_rates(self) -> list[float]:
+        """Share of each class among the training records. Private data."""
+        loaded = self.load()
+        own = loaded.log.labels[loaded.training.start : loaded.training.stop]
+        return (np.bincount(own, minlength=len(self.labels)) / len(own)).tolist()
+
+    @cached_property
+    def training(self) -> TrainingTexts | TrainingPeople[PersonTextBatch]:
+        """The training records, or the people who have some, numbered from 0."""
+        loaded = self.load()
+        if self.unit == "record":
+            return TrainingTexts(loaded.log, loaded.training, self.tokens)
+        places = max(1, self.tokens // self.max_length)
+        return TrainingPeople(
+            loaded.log, loaded.training, self.records_per_step, places, self.sampling_seed, lambda: self.batches.step
+        )
+
+    def train_dataloader(self) -> DataLoader[list[TextBatch]] | DataLoader[list[PersonTextBatch]]:
+        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
+        return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
+
+    def val_dataloader(self) -> DataLoader[TextBatch]:
+        """The validation records where there are some, the test's otherwise."""
+        loaded = self.load()
+        return self._evaluated(loaded.validation if self.validation else loaded.test)
+
+    def test_dataloader(self) -> DataLoader[TextBatch]:
+        return self._evaluated(self.load().test)
+
+    def _evaluated(self, records: range) -> DataLoader[TextBatch]:
+        batches = EvaluatedTexts(self.load().log, records, self.tokens)
+        return DataLoader(batches, batch_size=None, sampler=self.of_this_process(len(batches)), collate_fn=as_is)
+
+
+def _joined(parts: list[logs.Texts]) -> logs.Texts:
+    """All records in one; `users` count only for the first part, the training records."""
+    pairs = None if parts[0].pairs is None else [pair for part in parts for pair in part.pairs or []]
+    users = None if parts[0].users is None else np.concatenate([part.users for part in parts if part.users is not None])
+    return logs.Texts(
+        [text for part in parts for text in part.texts], pairs, np.concatenate([p.labels for p in parts]), users
+    )

@@ -1,0 +1,172 @@
+"""Labelled texts: every format gives the same records, and no record changes another's tokens or place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from dprec.data import PersonTextBatch, TextBatch, Texts
+from dprec.data.labelled_texts.holding_out import places
+from dprec.data.labelled_texts.tokens import HashedWords, PublicWords
+from dprec.data.labelled_texts.world import invented_texts
+from dprec.errors import UserError
+
+ROWS = pl.DataFrame(
+    {
+        "sentence": [f"text number {n}, of {n % 7} words" + " more" * (n % 5) for n in range(60)],
+        "other": [f"and {n}" for n in range(60)],
+        "who": [f"user {n % 11}" for n in range(60)],
+        "kind": [["bad", "good"][n % 2] for n in range(60)],
+    }
+)
+SETTINGS: dict[str, Any] = {
+    "text_column": "sentence", "label_column": "kind", "labels": ["bad", "good"], "words": 500, "test_share": 0.2,
+}  # fmt: skip
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "csv": lambda path: ROWS.write_csv(path),
+    "tsv": lambda path: ROWS.write_csv(path, separator="\t"),
+    "jsonl": lambda path: ROWS.write_ndjson(path),
+    "parquet": lambda path: ROWS.write_parquet(path),
+}
+
+
+def read(path: Path, **settings: Any) -> Texts:
+    data = Texts(path=str(path), **(SETTINGS | settings))
+    data.setup()
+    return data
+
+
+def written(tmp_path: Path, rows: pl.DataFrame = ROWS) -> Path:
+    path = tmp_path / f"{len(rows)}.csv"
+    rows.write_csv(path)
+    return path
+
+
+def records(data: Texts) -> dict[tuple[int, ...], int]:
+    """Return each training record's tokens, and its label."""
+    batches = data.training.__getitems__(range(data.users))
+    return {
+        tuple(ids[mask == 1].tolist()): int(label)
+        for batch in batches
+        for ids, mask, label in zip(batch.ids, batch.mask, batch.label, strict=True)
+    }
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_every_format_gives_the_same_records(ending: str, tmp_path: Path) -> None:
+    WRITERS[ending](tmp_path / f"texts.{ending}")
+    data = read(tmp_path / f"texts.{ending}")
+    tokens = HashedWords(500).read(ROWS["sentence"].to_list(), None, 128)
+    all_of_them = {tuple(ids): n % 2 for n, (ids, _) in enumerate(tokens)}
+    own = records(data)
+    assert own.items() <= all_of_them.items()
+    assert len(own) == data.users
+    assert data.users + sum(map(len, data.test_dataloader())) == len(ROWS)
+    assert 3 <= sum(map(len, data.test_dataloader())) <= 25
+
+
+def test_glue_files_keep_their_quotes(tmp_path: Path) -> None:
+    lines = ["index\tquestion\tsentence\tlabel"]
+    lines += [f'{n}\tWhat is "{n}?\tIt is {n}.\t{["entailment", "not_entailment"][n % 2]}' for n in range(40)]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    settings = {"text_column": "question", "pair_column": "sentence", "label_column": "label"}
+    labels = ["entailment", "not_entailment"]
+    data = read(tmp_path / "train.tsv", format="glue", **settings, labels=labels, test_path=str(tmp_path / "train.tsv"))
+    assert data.users == sum(map(len, data.test_dataloader())) == 40
+    words = HashedWords(500)
+    asked, answered = ([words.row(word) for word in text.split()] for text in ('what is " 7 ?', "it is 7 ."))
+    batch = data.load().log.read(np.array([7]))
+    assert batch.ids.tolist() == [[1, *asked, 2, *answered, 2]]
+    assert batch.segments.tolist() == [[0] * 7 + [1] * 5]
+
+
+def test_a_record_more_changes_no_other_record(tmp_path: Path) -> None:
+    """Neither its tokens, its length nor whether it is held out."""
+    more = pl.concat([pl.DataFrame({"sentence": "a new one " * 300, "other": "x", "who": "z", "kind": "bad"}), ROWS])
+    before, after = read(written(tmp_path)), read(written(tmp_path, more))
+    kept = records(before)
+    assert kept.items() <= records(after).items()
+    assert len(records(after)) - len(kept) <= 1
+
+
+def test_all_records_of_a_person_are_held_out_together() -> None:
+    found = invented_texts(500, classes=2, words=300, users=40)
+    where = places(found, test=0.3, validation=0.0)
+    assert found.users is not None
+    assert all(len(set(where[found.users == user])) == 1 for user in set(found.users.tolist()))
+    assert len(set(where)) == 2
+
+
+def test_a_person_is_one_row_of_a_batch(tmp_path: Path) -> None:
+    data = read(written(tmp_path), user_column="who", records_per_step=3, sampling_seed=1, tokens=1000)
+    assert data.unit == "user"
+    (batch, *others) = data.training.__getitems__(range(data.users))
+    assert isinstance(batch, PersonTextBatch)
+    assert batch.present.sum(1).tolist() == [3] * len(batch)
+    assert len(batch) + sum(map(len, others)) == data.users
+    alone = batch.select([1])
+    assert alone.mask.sum() == batch.mask[1].sum()
+    assert torch.equal(batch.mean(torch.arange(3.0 * len(batch))), 3 * torch.arange(len(batch)) + 1.0)
+
+
+def test_a_batch_of_some_is_no_wider_than_they_are(tmp_path: Path) -> None:
+    batch: TextBatch = read(written(tmp_path)).load().log.read(np.arange(20))
+    lengths = batch.mask.sum(1)
+    shortest = int(lengths.argmin())
+    alone = batch.select([shortest])
+    assert alone.ids.shape == (1, int(lengths.min()))
+    assert torch.equal(alone.ids[0], batch.ids[shortest, : int(lengths.min())])
+    assert not batch.ids[batch.mask == 0].any()
+
+
+def test_a_long_text_is_cut_and_a_pair_at_its_longer_text(tmp_path: Path) -> None:
+    (ids, segments), *_ = HashedWords(100).read(["a " * 50], ["b " * 50], longest=10)
+    assert (len(ids), segments) == (10, [0] * 6 + [1] * 4)
+    assert read(written(tmp_path), max_length=8).load().log.lengths.max() == 8
+
+
+def test_the_words_of_a_public_text_are_said_to_be_public(tmp_path: Path) -> None:
+    public = tmp_path / "public.txt"
+    public.write_text("text text number of words never\n")
+    data = read(written(tmp_path), tokenizer=str(public))
+    assert data.assumptions[1:] == [f"the text in {public}, which the list of words is from"]
+    assert data.sizes["vocabulary"] == 4 + 5
+    assert PublicWords(public, 6).read(["Text, never seen"], None, 9) == [([1, 4, 3, 5, 3, 2], [0] * 6)]
+
+
+def test_generated_classes_hang_on_rare_words() -> None:
+    """The frequent words tell nothing: the class is that of the most telling words."""
+    found = invented_texts(4000, classes=2, words=400)
+    words = [np.array([int(word[1:]) for word in text.split()]) for text in found.texts]
+    counts = np.zeros((2, 400))
+    for own, label in zip(words, found.labels, strict=True):
+        np.add.at(counts[label], own, 1)
+    leaning = np.abs(counts[1] - counts[0]) / counts.sum(0).clip(1)
+    assert leaning[:50].max() < 0.2
+    assert (leaning[50:] > 0.6).mean() > 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"labels": ["good", "fine"]}, "data row 1: 'kind' is 'bad': want one of good, fine; set data.labels"),
+        ({"labels": ["bad"]}, "data.labels is ['bad']: name two classes or more"),
+        ({"text_column": "title"}, "has no column 'title'"),
+        ({"max_length": 2}, "data.max_length is 2: give at least 8"),
+        ({"words": 3}, "data.words is 3: give at least 5"),
+        ({"test_share": 0}, "data.test_share is 0: give a share, or data.test_path"),
+        ({"test_share": 0.9, "validation_share": 0.2}, "give shares from 0"),
+        ({"records_per_step": 0}, "data.records_per_step is 0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        read(written(tmp_path), **settings)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
