@@ -107,15 +107,20 @@ class Planted:
         users = np.concatenate([np.repeat(self.secrets, self.occurrences, axis=0), self.sequences, self.directions])
         planted = [np.ones(self.occurrences.sum(), dtype=bool), self.sequence_coins, self.direction_coins]
         lengths = np.concatenate(planted) * users.shape[1]
-        return Histories(np.concatenate([[0], np.cumsum(lengths)]), users[lengths > 0].ravel())
+        return Histories.joined(np.concatenate([[0], np.cumsum(lengths)]), users[lengths > 0].ravel())
 
 
 def together(first: Histories, second: Histories) -> Histories:
     """The users of both: first those of `first`.
 
-    >>> one, two = Histories(np.array([0, 2]), np.array([7, 8])), Histories(np.array([0, 0, 1]), np.array([9]))
+    >>> one = Histories.joined(np.array([0, 2]), np.array([7, 8]))
+    >>> two = Histories.joined(np.array([0, 0, 1]), np.array([9]))
     >>> [together(one, two).of(user).tolist() for user in range(3)]
     [[7, 8], [], [9]]
     """
-    offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
-    return Histories(offsets, np.concatenate([first.items, second.items]).astype(np.int32))
+    size = len(first.items)
+    return Histories(
+        np.concatenate([first.starts, size + second.starts]),
+        np.concatenate([first.ends, size + second.ends]),
+        np.concatenate([first.items, second.items]).astype(np.int32),
+    )

@@ -264,8 +264,8 @@ class Sequences(SampledData):
     def popularity(self) -> Tensor:
         """How often each item stands in the training events: (items,), 0 for padding. Private data."""
         counts = np.zeros(self.items, dtype=np.int64)
-        for start in range(0, len(self.training.items), 2**22):  # numpy counts copies of 8 bytes an event
-            counts += np.bincount(self.training.items[start : start + 2**22], minlength=self.items)
+        for _, items in self.training.portions():  # numpy counts copies of 8 bytes an event
+            counts += np.bincount(items, minlength=self.items)
         return torch.from_numpy(counts).float()
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:

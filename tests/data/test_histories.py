@@ -132,7 +132,7 @@ def test_leave_one_out(users, validation):
         places = zip(held.users, held.first, strict=True)
         got = [
             (
-                [catalogue.raw(int(i)) for i in histories.items[histories.offsets[u] : at]],
+                [catalogue.raw(int(i)) for i in histories.items[histories.starts[u] : at]],
                 catalogue.raw(int(histories.items[at])),
             )
             for u, at in places

@@ -12,7 +12,7 @@ from dprec.errors import UserError
 
 
 def histories(*users):
-    return Histories(
+    return Histories.joined(
         np.cumsum([0, *map(len, users)]), np.array([item for user in users for item in user], dtype=np.int32)
     )
 

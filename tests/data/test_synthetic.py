@@ -76,10 +76,10 @@ def test_order_is_worth_learning():
     world = World.invent(300, np.random.default_rng(0))
     training, items = data.training, data.items - 1
     assert items == 300
-    sequence = training.items - 1
+    users, sequence = next(training.portions())
+    assert users[-1] == training.users - 1  # all of them
+    sequence, inside = sequence - 1, users[1:] == users[:-1]
     table, counts = law(world), np.zeros((items, items))
-    inside = np.ones(len(sequence) - 1, dtype=bool)
-    inside[training.offsets[1:-1] - 1] = False
     np.add.at(counts, (sequence[:-1][inside], sequence[1:][inside]), 1)
     scorers = {
         "popularity": lambda last: np.tile(data.popularity[1:].numpy(), (len(last), 1)),

@@ -32,7 +32,7 @@ def world(seed: int = 0) -> Histories:
     met = draw.random((USERS, ITEMS - 1)) < 1 / (1 + np.exp(-(activity + appeal + own)))
     user, item = np.nonzero(met)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=USERS))])
-    return Histories(offsets, (item + 1).astype(np.int32))
+    return Histories.joined(offsets, (item + 1).astype(np.int32))
 
 
 def truth(histories: Histories) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_a_sum_of_users_of_norm_1_is_biased() -> None:
 
 def test_noise_alone_is_the_same_for_all_items() -> None:
     """Where the noise drowns everything, no item looks frequent because of it."""
-    few = Histories(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
+    few = Histories.joined(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
     shares = item_shares.estimated_shares(ITEMS, 0.01, few, noisy(0.1, 0.01, 3))
     assert np.isfinite(shares).all()
     assert ((shares > 0) & (shares <= 1)).all()

@@ -24,7 +24,7 @@ from tests.privacy.support import data, trainer
 def histories(users: int = 9, items: int = 7) -> Histories:
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 12, users)
-    return Histories(np.r_[0, np.cumsum(lengths)], rng.integers(1, items + 1, lengths.sum()).astype(np.int32))
+    return Histories.joined(np.r_[0, np.cumsum(lengths)], rng.integers(1, items + 1, lengths.sum()).astype(np.int32))
 
 
 @pytest.mark.parametrize("pairs", [1, 20, 1 << 22])

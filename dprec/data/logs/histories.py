@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from dprec.data.logs.columns import forget, stored
 from dprec.errors import UserError
 
 Split = Literal["validation", "test"]
@@ -27,6 +29,7 @@ class Interactions:
     read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
+    folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
@@ -54,21 +57,49 @@ class Interactions:
 
 @dataclass(frozen=True)
 class Histories:
-    """Items of user u in time order: `items[offsets[u]:offsets[u + 1]]`."""
+    """Items of user u in time order: `items[starts[u]:ends[u]]`. Of a long log these arrays are mapped from files."""
 
-    offsets: np.ndarray  # (N + 1,) int64
-    items: np.ndarray  # (E,) int32, ids 1..V
+    starts: np.ndarray  # (N,) int64, ascending
+    ends: np.ndarray  # (N,) int64
+    items: np.ndarray  # (E,) int32, ids 1..V, of users one after the other; others may stand between them
+    folder: Path | None = None  # where what is as long as the log is to be written
+
+    @classmethod
+    def joined(cls, offsets: np.ndarray, items: np.ndarray, folder: Path | None = None) -> Histories:
+        """Histories with nothing between them: of user u from offsets[u] to offsets[u + 1]."""
+        offsets = stored(offsets, folder)
+        return cls(offsets[:-1], offsets[1:], items, folder)
 
     @property
     def users(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.starts)
 
     @property
     def lengths(self) -> np.ndarray:  # (N,) int64
-        return np.diff(self.offsets)
+        return np.asarray(self.ends - self.starts)
 
     def of(self, user: int) -> np.ndarray:
-        return self.items[self.offsets[user] : self.offsets[user + 1]]
+        return self.items[self.starts[user] : self.ends[user]]
+
+    def portions(self, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All items (n,) and their users (n,): as many whole users at a time as fit in so many rows, at least one.
+
+        >>> everybody = Histories(np.array([0, 3, 5]), np.array([2, 5, 6]), np.array([7, 8, 0, 7, 9, 5]))
+        >>> [(users.tolist(), items.tolist()) for users, items in everybody.portions(rows=5)]
+        [([0, 0, 1, 1], [7, 8, 7, 9]), ([2], [5])]
+        """
+        first = 0
+        while first < self.users:
+            last = max(first + 1, int(np.searchsorted(self.ends, self.starts[first] + rows, side="right")))
+            starts = self.starts[first:last]
+            lengths = np.asarray(self.ends[first:last] - starts)
+            yield np.repeat(np.arange(first, last), lengths), self.items[spans(starts, lengths)]
+            self.forget()
+            first = last
+
+    def forget(self) -> None:
+        """Take what was read of mapped files out of this process's memory."""
+        forget(self.starts, self.ends, self.items)
 
 
 class HeldOut(NamedTuple):
@@ -113,6 +144,7 @@ def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray
         kept.sort()
         kept = kept[np.argsort(user[kept], kind="stable")]
         yield first + user[kept], item[kept]
+        forget(events.item, events.offsets)
 
 
 class LeaveOneOut:
@@ -127,17 +159,12 @@ class LeaveOneOut:
         self.validation = validation
         held = 2 if validation else 1
         self.tested = histories.lengths >= held + 2  # (N,) bool
-        self.training_ends = histories.offsets[1:] - held * self.tested  # (N,) where the training events stop
+        # (N,) where the training events stop
+        self.training_ends = stored(histories.ends - held * self.tested, histories.folder)
 
     def training(self) -> Histories:
         """Every user's training events."""
-        starts = self.histories.offsets[:-1]
-        offsets = np.concatenate([[0], np.cumsum(self.training_ends - starts)])
-        last = self.histories.offsets[1:]
-        held = np.zeros(len(self.histories.items), dtype=bool)
-        for back in (1, 2) if self.validation else (1,):
-            held[last[self.tested] - back] = True
-        return Histories(offsets, self.histories.items[~held])
+        return replace(self.histories, ends=self.training_ends)
 
     def held_out(self, split: Split) -> HeldOut:
         """The tested users, with one event each."""
@@ -147,5 +174,5 @@ class LeaveOneOut:
         if not len(users):
             least, hint = (4, ", or 3 with data.validation false") if self.validation else (3, "")
             raise UserError(f"no user can be tested: leave-one-out needs users with at least {least} events{hint}")
-        place = self.histories.offsets[users + 1] - (2 if split == "validation" else 1)
+        place = self.histories.ends[users] - (2 if split == "validation" else 1)
         return HeldOut(users, place, place + 1)

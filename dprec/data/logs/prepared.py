@@ -129,7 +129,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             return None
         if any((home / name).stat().st_size != size for name, size in meta["bytes"].items()):
             return None
-        offsets = np.fromfile(home / _OFFSETS, dtype=np.int64)
+        offsets = np.memmap(home / _OFFSETS, dtype=np.int64, mode="r")
         catalogue = pl.read_parquet(home / _CATALOGUE)
         users = pl.scan_parquet(home / _USERS)
         shape = (int(offsets[-1]),)
@@ -143,6 +143,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             item_users=catalogue["users"].to_numpy(),
             facts=meta["found"],
             ages=ages,
+            folder=home,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
         return None  # missing, or damaged

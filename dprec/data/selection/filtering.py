@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from dprec.data.logs.columns import Column, forget
 from dprec.data.logs.histories import Histories, Interactions, blocks, visits
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
@@ -28,32 +31,20 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     events with other items are dropped first, and then only users are filtered, each by their own events. Users with
     fewer than two events left have no transition and are dropped. `min_events` 0 or 1 switches the filter off.
 
-    Reads some users at a time: of a long log, only the items that stay are in memory.
+    Reads some users at a time, twice, and writes what stays to a file if the log is mapped from one.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     passes = _passes(events, min_events) if catalogue is None else _listed(events, catalogue)
-    chosen = np.empty(len(events), dtype=np.int32)  # pages that nothing is written to take no memory
-    lengths, who, end = [], [], 0
+    lengths, who = [], []
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
-    other_items = few_events = no_transition = 0
-    for first, last in blocks(events.offsets):
-        start = events.offsets[first]
-        item = np.asarray(events.item[start : events.offsets[last]])
-        ends = events.offsets[first : last + 1] - start
-        kept = passes[item]
-        left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])  # events of each user
-        enough = (np.diff(ends) if catalogue is None else left) >= min_events
-        stays = enough & (left >= 2)
-        there_now = item[kept & np.repeat(stays, np.diff(ends))]
-        chosen[end : end + len(there_now)] = there_now
-        there[there_now] = True
-        lengths.append(left[stays])
-        who.append(first + np.flatnonzero(stays))
-        end += len(there_now)
-        other_items += len(item) - int(left.sum())
-        few_events += int((~enough & (np.diff(ends) > 0)).sum())
-        no_transition += int((enough & ~stays & (np.diff(ends) > 0)).sum())
+    left_out = Counter[str]()
+    for part in _selected(events, passes, min_events, own=catalogue is not None):
+        there[part.items] = True
+        lengths.append(part.left[part.stays])
+        who.append(part.first + np.flatnonzero(part.stays))
+        left_out.update(part.left_out())
+    end = sum(int(part.sum()) for part in lengths)
     if not end:
         raise UserError(
             f"no user of {len(events)} events has {max(min_events, 2)} events whose items pass the filter: "
@@ -61,23 +52,58 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         )
     dropped = {
         "items_left_out": int((~passes).sum()),
-        "events_with_items_left_out": other_items,
-        "users_with_few_events": few_events,
-        "users_without_transition": no_transition,
-        "events_of_users_left_out": len(events) - other_items - end,
+        "events_with_items_left_out": left_out["other_items"],
+        "users_with_few_events": left_out["few_events"],
+        "users_without_transition": left_out["no_transition"],
+        "events_of_users_left_out": len(events) - left_out["other_items"] - end,
         "items_of_users_left_out": int((passes & ~there).sum()) if catalogue is None else 0,
     }
+    given = catalogue is not None
     if catalogue is None:
         number = np.zeros(len(passes), dtype=np.int32)
         number[there] = np.arange(1, int(there.sum()) + 1)
         catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-    for start in range(0, end, 2**22):
-        part = chosen[start : min(end, start + 2**22)]
-        part[:] = number[part]
+    chosen = Column(np.dtype(np.int32), end, events.folder)
+    for part in _selected(events, passes, min_events, own=given):
+        chosen.add(number[part.items])
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    return Filtered(Histories(offsets, chosen[:end]), catalogue, dropped, np.concatenate(who), number)
+    histories = Histories.joined(offsets, chosen.whole(), events.folder)
+    return Filtered(histories, catalogue, dropped, np.concatenate(who), number)
+
+
+class _Selected(NamedTuple):
+    """What the filter says of some users."""
+
+    first: int
+    before: np.ndarray  # (n,) events of each user
+    left: np.ndarray  # (n,) those whose items pass
+    enough: np.ndarray  # (n,) bool: users with enough events
+    stays: np.ndarray  # (n,) bool: users who stay
+    items: np.ndarray  # (e,) of the events that stay
+
+    def left_out(self) -> dict[str, int]:
+        there = self.before > 0
+        return {
+            "other_items": int(self.before.sum() - self.left.sum()),
+            "few_events": int((~self.enough & there).sum()),
+            "no_transition": int((self.enough & ~self.stays & there).sum()),
+        }
+
+
+def _selected(events: Interactions, passes: np.ndarray, least: int, own: bool) -> Iterator[_Selected]:
+    """Apply the filter to some users at a time; `own`: count a user's events after the items are dropped."""
+    for first, last in blocks(events.offsets):
+        start = events.offsets[first]
+        item = np.asarray(events.item[start : events.offsets[last]])
+        ends = np.asarray(events.offsets[first : last + 1]) - start
+        kept, before = passes[item], np.diff(ends)
+        left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])
+        enough = (left if own else before) >= least
+        stays = enough & (left >= 2)
+        yield _Selected(first, before, left, enough, stays, item[kept & np.repeat(stays, before)])
+        forget(events.item, events.offsets)
 
 
 def _passes(events: Interactions, least: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dprec.data.logs.columns import Column, forget, stored
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
 from dprec.data.selection.filtering import Filtered
 from dprec.errors import UserError
@@ -103,14 +104,15 @@ class Cut(NamedTuple):
         places = [self.validation[kept.users], self.test[kept.users], ends]
         later = [_known(self.events, *pair, kept.number) for pair in pairwise(places)]
         whole = _side_by_side([kept.histories, *later])
-        test = whole.offsets[1:] - later[1].lengths
+        test = whole.ends - later[1].lengths
         counts = {
             "events_held_out": len(self.events) - len(self.training),
             "events_tested": len(later[1].items),
             "held_out_of_other_users": len(self.events) - len(self.training) - int((ends - places[0]).sum()),
             "held_out_of_other_items": int((ends - places[0]).sum()) - sum(len(part.items) for part in later),
         }
-        return HeldOutEvents(self.rule, whole, kept.histories, test - later[0].lengths, test), counts
+        starts = (stored(part, whole.folder) for part in (test - later[0].lengths, test))
+        return HeldOutEvents(self.rule, whole, *starts), counts
 
 
 @dataclass(frozen=True)
@@ -119,22 +121,21 @@ class HeldOutEvents:
 
     rule: HoldOutEvents
     histories: Histories
-    before: Histories
     validation: np.ndarray  # (N,)
     test: np.ndarray  # (N,)
 
     @property
     def tested(self) -> np.ndarray:  # (N,) bool
-        return self.test < self.histories.offsets[1:]
+        return np.asarray(self.test < self.histories.ends)
 
     def training(self) -> Histories:
-        return self.before
+        return replace(self.histories, ends=self.validation)
 
     def held_out(self, split: Split) -> HeldOut:
         """The users with held-out events of a split, with all of these."""
         if split == "validation" and not self.rule.validation:
             raise UserError("there is no validation split: set data.validation to true")
-        first, end = (self.test, self.histories.offsets[1:]) if split == "test" else (self.validation, self.test)
+        first, end = (self.test, self.histories.ends) if split == "test" else (self.validation, self.test)
         users = np.flatnonzero(first < end)
         if not len(users):
             raise UserError(
@@ -152,35 +153,45 @@ def _older(events: Interactions, seconds: float) -> np.ndarray:
         start = events.offsets[first]
         older = np.concatenate([[0], np.cumsum(events.ages[start : events.offsets[last]] >= seconds)])
         counts[first:last] = np.diff(older[events.offsets[first : last + 1] - start])
+        forget(events.ages)
     return counts
 
 
 def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
     """The events from `starts` to `ends` of each user alone."""
     offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-    item = np.empty(offsets[-1], dtype=np.int32)
+    item = Column(np.dtype(np.int32), int(offsets[-1]), events.folder)
     for first, last in blocks(offsets):
-        lengths = ends[first:last] - starts[first:last]
-        item[offsets[first] : offsets[last]] = events.item[spans(starts[first:last], lengths)]
-    return replace(events, offsets=offsets, item=item, item_users=None, ages=None)
+        item.add(events.item[spans(starts[first:last], ends[first:last] - starts[first:last])])
+        forget(events.item)
+    offsets = stored(offsets, events.folder)
+    return replace(events, offsets=offsets, item=item.whole(), item_users=None, ages=None)
 
 
 def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
     """The same in numbers of the catalogue, without the items that it lacks."""
     part = _between(events, starts, ends)
-    items = number[part.item]
-    kept = np.concatenate([[0], np.cumsum(items > 0)])
-    return Histories(kept[part.offsets], items[items > 0])
+    items = Column(np.dtype(np.int32), len(part), events.folder)
+    lengths = np.empty(len(starts), dtype=np.int64)
+    for first, last in blocks(part.offsets):
+        found = number[part.item[part.offsets[first] : part.offsets[last]]]
+        kept = np.concatenate([[0], np.cumsum(found > 0)])
+        lengths[first:last] = np.diff(kept[part.offsets[first : last + 1] - part.offsets[first]])
+        items.add(found[found > 0])
+    return Histories.joined(np.concatenate([[0], np.cumsum(lengths)]), items.whole(), events.folder)
 
 
 def _side_by_side(parts: list[Histories]) -> Histories:
     """Each user's events of the first part, then of the second, and so on."""
     offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    items = np.empty(offsets[-1], dtype=np.int32)
+    items = Column(np.dtype(np.int32), int(offsets[-1]), parts[0].folder)
     for first, last in blocks(offsets):
-        place = offsets[first:last].copy()
+        whole = np.empty(offsets[last] - offsets[first], dtype=np.int32)
+        place = offsets[first:last] - offsets[first]
         for part in parts:
-            lengths = part.lengths[first:last]
-            items[spans(place, lengths)] = part.items[part.offsets[first] : part.offsets[last]]
+            starts, lengths = part.starts[first:last], part.ends[first:last] - part.starts[first:last]
+            whole[spans(place, lengths)] = part.items[spans(starts, lengths)]
             place += lengths
-    return Histories(offsets, items)
+            part.forget()
+        items.add(whole)
+    return Histories.joined(offsets, items.whole(), parts[0].folder)

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from dprec.data.logs.columns import stored
 from dprec.data.logs.histories import HeldOut, Histories, Split
 from dprec.errors import UserError
 
@@ -45,9 +46,8 @@ class HeldOutUsers:
                 f"data.test_users holds out {int(self._of_test.sum())} of {len(stays)} users for the test and leaves "
                 f"{int(stays.sum())} for training: give another share"
             )
-        lengths = self.histories.lengths
-        offsets = np.concatenate([[0], np.cumsum(lengths[stays])])
-        return Histories(offsets, self.histories.items[np.repeat(stays, lengths)])
+        starts, ends, folder = self.histories.starts[stays], self.histories.ends[stays], self.histories.folder
+        return Histories(stored(starts, folder), stored(ends, folder), self.histories.items, folder)
 
     def held_out(self, split: Split) -> HeldOut:
         """The users of a split, with the last event of each."""
@@ -56,5 +56,5 @@ class HeldOutUsers:
         users = np.flatnonzero(self._of_test if split == "test" else self._of_validation)
         if not len(users):
             raise UserError(f"data.test_users holds nobody out for the {split}: give a larger share")
-        ends = self.histories.offsets[users + 1]
+        ends = self.histories.ends[users]
         return HeldOut(users, ends - 1, ends)

@@ -63,8 +63,7 @@ class TrainingUsers(Dataset):
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.training = training
         self.tokens = tokens
-        self.lengths = np.clip(training.lengths - 1, 0, max_length)  # (N,) transitions
-        self.starts = np.maximum(training.offsets[1:] - 1 - self.lengths, 0)
+        self.max_length = max_length
 
     def __len__(self) -> int:
         return self.training.users
@@ -78,10 +77,15 @@ class TrainingUsers(Dataset):
         A user without a transition has a row of zeros, and so a loss and a gradient of zero.
         """
         index = np.asarray(users, dtype=np.int64)
-        return [self._batch(index[group]) for group in pack(self.lengths[index], self.tokens)]
+        ends = self.training.ends[index]
+        lengths = np.clip(ends - self.training.starts[index] - 1, 0, self.max_length)  # transitions
+        starts = np.maximum(ends - 1 - lengths, 0)
+        batches = [self._batch(starts[group], lengths[group]) for group in pack(lengths, self.tokens)]
+        self.training.forget()  # or a process would hold more of a mapped log with every step
+        return batches
 
-    def _batch(self, users: np.ndarray) -> SequenceBatch:
-        items, starts, lengths = self.training.items, self.starts[users], self.lengths[users]
+    def _batch(self, starts: np.ndarray, lengths: np.ndarray) -> SequenceBatch:
+        items = self.training.items
         return SequenceBatch(padded(items, starts, lengths), padded(items, starts + 1, lengths))
 
 
@@ -99,13 +103,13 @@ class RankingUsers(Dataset):
     ) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
-        self.items = split.histories.items
+        self.histories = split.histories
         self.max_length = max_length
         held = split.held_out(which)
         self.population = len(held.users)
         chosen = sampled(held.users, items, sample)
         self.firsts, self.ends = held.first[chosen], held.end[chosen]
-        self.starts = split.histories.offsets[held.users[chosen]]
+        self.starts = split.histories.starts[held.users[chosen]]
         self.groups = pack(self.firsts - self.starts, tokens, most=max(1, _SCORES // items))
 
     def __len__(self) -> int:
@@ -116,15 +120,18 @@ class RankingUsers(Dataset):
         starts, firsts = self.starts[group], self.firsts[group]
         seen = firsts - starts
         recent = np.minimum(seen, self.max_length)
-        return RankingBatch(
-            history=padded(self.items, firsts - recent, recent),
+        items = self.histories.items
+        batch = RankingBatch(
+            history=padded(items, firsts - recent, recent),
             target=self._targets(firsts, self.ends[group] - firsts),
-            seen=padded(self.items, starts, seen),
+            seen=padded(items, starts, seen),
         )
+        self.histories.forget()
+        return batch
 
     def _targets(self, firsts: np.ndarray, lengths: np.ndarray) -> Tensor:
         """(B,) if each user has one held-out event, else each one's distinct items: (B, K)."""
-        targets = padded(self.items, firsts, lengths)
+        targets = padded(self.histories.items, firsts, lengths)
         if targets.shape[1] == 1:
             return targets[:, 0]
         targets = targets.sort(dim=1, descending=True).values

@@ -46,13 +46,8 @@ def _flat(
     histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield events of whole users as (user, place, item), so many that `each` times their number fits a portion."""
-    lengths, start = histories.lengths, 0
-    while start < histories.users:
-        most = int(histories.offsets[start]) + max(1, PAIRS // each)
-        stop = max(start + 1, int(np.searchsorted(histories.offsets, most, side="right")) - 1)
-        items = histories.items[histories.offsets[start] : histories.offsets[stop]].astype(np.int64)
-        users = np.repeat(np.arange(start, stop), lengths[start:stop])
+    for users, found in histories.portions(max(1, PAIRS // each)):
+        items = found.astype(np.int64)
         places = items if place is None else place[items]
         keep = slice(None) if place is None else places < chosen
         yield users[keep], places[keep], items[keep]
-        start = stop
