@@ -265,7 +265,7 @@ class Clicks(SampledData):
             raise UserError(f"data.sampling is {self.sampling}, but periods are sampled: give poisson")
         periods = self.periods(self.period_days)
         assert self.batch_size is not None
-        return PeriodBatches(periods, self.batch_size, self.period_passes, self.sampling_seed, self.unit)
+        return PeriodBatches(periods, int(self.batch_size), self.period_passes, self.sampling_seed, self.unit)
 
     @property
     def training(self) -> TrainingRecords | TrainingPeople[PersonBatch]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import pytorch_lightning as pl
 
-from dprec.data.draws.poisson import UserBatches, user_batches, usual_batch
+from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
 
 Law = Literal["poisson", "shuffle"]
 
@@ -31,9 +31,9 @@ class SampledData(pl.LightningDataModule):
 
     unit: str  # what privacy protects and training draws as a whole: user or record
 
-    def __init__(self, batch_size: int | None, sampling: Law, sampling_seed: int | None) -> None:
+    def __init__(self, batch_size: float | None, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()
-        self.batch_size = batch_size  # None: as suits the number of units
+        self.batch_size = batch_size  # below 1: a share of the units; None: as suits their number
         self.sampling = sampling
         self.sampling_seed = sampling_seed
         self._batches: UserBatches | None = None
@@ -98,7 +98,7 @@ class SampledData(pl.LightningDataModule):
         return range(trainer.global_rank, batches, trainer.world_size)
 
     def _draws(self) -> UserBatches:
-        size = usual_batch(self.users) if self.batch_size is None else self.batch_size
+        size = batch_of(self.batch_size, self.users)
         return user_batches(self.sampling, self.users, size, self.sampling_seed, self.unit)
 
 

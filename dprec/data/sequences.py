@@ -62,8 +62,8 @@ class Sequences(SampledData):
         test_events: the last share of each user's events, 0.2 for a fifth, is the test, and as many before it
             validation.
         max_length: a model sees this many of the most recent events.
-        batch_size: users in a step: expected with Poisson sampling, exact with shuffling; by default 1,024, or a
-            quarter of fewer than 4,096 users.
+        batch_size: users in a step: expected with Poisson sampling, exact with shuffling; below 1 a
+            share of the users, of at most 8,192; by default 1,024, or a quarter of fewer than 4,096 users.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
@@ -99,7 +99,7 @@ class Sequences(SampledData):
         test_days: float | None = None,
         test_events: float | None = None,
         max_length: int = 200,
-        batch_size: int | None = None,
+        batch_size: int | float | None = None,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
         tokens: int = 16_384,

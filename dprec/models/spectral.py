@@ -27,6 +27,8 @@ class Spectral(Recommender):
         decay: the factor by which a pair counts less for each step of distance.
         damping: power of an item's popularity that its pairs are divided by.
         recent: how many of the last items get a weight.
+        clear: items are described only if their noisy count is at least so many standard deviations of its noise;
+            0 describes `top` at any noise.
         frequency_share: part of the privacy budget for the items' popularity.
         pair_share: part for pairs of items seen together. Training has the rest.
     """
@@ -42,10 +44,13 @@ class Spectral(Recommender):
         recent: int = 20,
         frequency_share: float = 0.03,
         pair_share: float = 0.82,
+        clear: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        self.described = SpectralItems(items, top, rank, window, decay, damping, recent, frequency_share, pair_share)
+        self.described = SpectralItems(
+            items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear
+        )
 
     @property
     def releases(self) -> tuple[Release, ...]:

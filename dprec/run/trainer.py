@@ -13,7 +13,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
 from dprec.data.draws.length import planned_steps
-from dprec.data.draws.poisson import usual_batch
+from dprec.data.draws.poisson import batch_of, usual_batch
 from dprec.data.module import SampledData
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
@@ -40,11 +40,9 @@ def batch_for(settings: Settings, users: int, unit: str) -> int:
 
     Both follow from the number of users, which is public. What the command line asks for is not changed.
     """
-    given: int | None = settings.tree["data"]["init_args"]["batch_size"]
-    if given is None:
-        return usual_batch(users)
-    if given <= users or "data.batch_size" in settings.overrides:
-        return given
+    given: float | None = settings.tree["data"]["init_args"]["batch_size"]
+    if given is None or given <= users or "data.batch_size" in settings.overrides:
+        return batch_of(given, users)
     taken = usual_batch(users)
     print(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}", file=sys.stderr)
     return taken

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dprec.accounting.release import ExactSums, unit_sum
-from dprec.data import RankingBatch
+from dprec.accounting.release import ExactSums, Release, unit_sum
+from dprec.data import RankingBatch, SequenceBatch
 from dprec.data.logs.histories import Histories
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import cooccurrence
@@ -123,6 +123,37 @@ def test_it_learns_and_ranks_every_item() -> None:
         model.metrics.update(ranked, batch.target, batch.seen)
         gain[name] = float(model.metrics.compute()["ndcg@10"])
     assert gain["spectral"] > 1.5 * gain["popularity"]
+
+
+class OfKnownNoise(ExactSums):
+    """Exact answers whose noise is said to have this standard deviation."""
+
+    def __init__(self, std: float) -> None:
+        self._std = std
+
+    def std(self, release: Release) -> float:
+        return self._std
+
+
+@pytest.mark.parametrize("least", [0.0, 6.0, 1e9])
+def test_only_items_that_are_clear_of_the_noise_are_described(least: float) -> None:
+    module = data()
+    counts = unit_sum(module.items, module.users, item_counts(module.training))
+    model = SpectralFormer(module.items, top=20, rank=4, recent=3, max_length=9, clear=4.0)
+    model.prepare(module, OfKnownNoise(least / 4))
+    chosen = model.described.chosen.tolist()
+    most = counts.argsort()[::-1][:20]
+    assert 0 < (counts >= 6.0).sum() < 20
+    assert set(chosen) == set(most[: max(2, int((counts[most] >= least).sum()))].tolist())
+    batch = next(iter(module.test_dataloader()))
+    model.zero_grad()
+    model.losses(SequenceBatch(batch.history[:, :-1], batch.history[:, 1:])).sum().backward()
+    assert model.described.bias.grad is not None
+    assert not model.described.bias.grad[len(chosen) :].any()  # nobody's gradient goes to a place without an item
+    scores = model.scores(batch)
+    others = [item for item in range(1, module.items) if item not in chosen]
+    assert torch.isfinite(scores).all()
+    assert (scores[:, others].amax(1) < scores[:, chosen].amin(1)).all()
 
 
 def test_scores_are_those_of_the_last_position() -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import Sampler
 
 from dprec.errors import UserError
 
+MOST_OF_A_SHARE = 8192
 _STREAM = 0x757365727364  # keeps the draws of users apart from other draws from the same seed
 
 
@@ -176,6 +177,23 @@ class ShuffledBatches(UserBatches):
             self._shuffle = number, rng.permutation(self.users)
         start = place * self.expected_batch
         return self._own(np.sort(self._shuffle[1][start : start + self.expected_batch]))
+
+
+def batch_of(given: float | None, users: int) -> int:
+    """The batch that `data.batch_size` asks for: a number of users, or below 1 a share of them; None is the usual one.
+
+    A share of many users would make a step long, and they need it less: it stands for at most 8,192.
+
+    >>> batch_of(4096, 100_000), batch_of(0.15, 6000), batch_of(0.15, 10**7), batch_of(0.15, 2), batch_of(None, 3000)
+    (4096, 900, 8192, 1, 750)
+    """
+    if given is None:
+        return usual_batch(users)
+    if 0 < given < 1:
+        return max(1, min(MOST_OF_A_SHARE, round(given * users)))
+    if given != int(given):
+        raise UserError(f"data.batch_size is {given}: give a whole number, or a share of the data below 1")
+    return int(given)
 
 
 def usual_batch(users: int) -> int:

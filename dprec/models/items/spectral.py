@@ -21,6 +21,7 @@ from dprec.models.learning.learner import refuse_unless
 MIX = 3.0  # scale of the scores before training
 FADE = 0.85  # before training, the weight of an item of a history falls by this with each later item
 FILLS = 4  # rounds that find the vectors and then the diagonal
+NOBODY = -1e4  # bias of a place that no item has: its share of a softmax, and so its gradient, is 0
 FLOOR = 1.0  # users' worth of popularity that every item has
 
 
@@ -46,6 +47,7 @@ class SpectralItems(nn.Module):
         recent: int,
         frequency_share: float,
         pair_share: float,
+        clear: float,
     ) -> None:
         super().__init__()
         for name, value, fits in (
@@ -57,12 +59,13 @@ class SpectralItems(nn.Module):
             ("recent", recent, recent >= 1),
             ("frequency_share", frequency_share, 0 < frequency_share < 1),
             ("pair_share", pair_share, 0 < pair_share < 1 - frequency_share),
+            ("clear", clear, 0 <= clear < math.inf),
         ):
             refuse_unless(fits, name, value)
         self.items = items
         self.top = min(top, items - 1)
         self.rank = min(rank, self.top)
-        self.window, self.decay, self.damping = window, decay, damping
+        self.window, self.decay, self.damping, self.clear = window, decay, damping, clear
         self.frequencies, self.pairs = spectral_releases(frequency_share, pair_share)
         self.popularity: Tensor
         self.place: Tensor
@@ -84,20 +87,26 @@ class SpectralItems(nn.Module):
         """Choose the items and describe them, from sums over all users."""
         counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
         counts[0] = -np.inf
-        chosen = np.sort(np.argpartition(-counts, self.top - 1)[: self.top])
+        chosen = self._clear(counts, sums.std(self.frequencies))
         place = np.full(self.items, self.top)
-        place[chosen] = np.arange(self.top)
+        place[chosen] = np.arange(len(chosen))
         popularity = np.maximum(counts[chosen], max(FLOOR, sums.std(self.frequencies)))
         pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
-        upper = sums(self.pairs, self.top**2, histories.users, pairs).reshape(self.top, self.top)
+        upper = sums(self.pairs, len(chosen) ** 2, histories.users, pairs).reshape(len(chosen), len(chosen))
         vectors, error = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs))
         counts[0] = 0.0
         self.popularity.copy_(torch.from_numpy(counts))
         self.place.copy_(torch.from_numpy(place))
-        self.vectors[:-1] = torch.from_numpy(vectors)
+        self.vectors.zero_()[: len(chosen), : vectors.shape[1]] = torch.from_numpy(vectors)
         self.error.fill_(error)
         with torch.no_grad():
-            self.bias.copy_(torch.from_numpy(np.log(popularity / popularity.sum())))
+            self.bias.fill_(NOBODY)[: len(chosen)] = torch.from_numpy(np.log(popularity / popularity.sum()))
+
+    def _clear(self, counts: np.ndarray, noise_std: float) -> np.ndarray:
+        """Return the ids, ascending, of the `top` most counted items, less those that are not clear of the noise."""
+        most = np.argpartition(-counts, self.top - 1)[: self.top]
+        most = most[np.argsort(-counts[most], kind="stable")]
+        return np.sort(most[: max(2, int((counts[most] >= self.clear * noise_std).sum()))])
 
     def forward(self, history: Tensor) -> Tensor:
         """Return the vectors of items (B, T) as (B, T, r): zero for those that are not described."""
