@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from dprec.data.click_logs.columns import FEWEST, ClickColumns
 from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_logs.named import NamedLog
+from dprec.data.click_logs.presets import NAMED, PRESETS, NamedSettings
 from dprec.data.click_logs.records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_clicks
 from dprec.data.click_logs.users import TrainingPeople
@@ -51,9 +52,12 @@ class Clicks(SampledData):
 
     Args:
         dataset: "clicks" (a log with named columns), "criteo-kaggle" (one file of seven days), "criteo-days" (day_0,
-            day_1, ...) or "synthetic".
+            day_1, ...) or "synthetic"; "avazu", "taobao" and "movielens-clicks" are "clicks" with the columns of these
+            logs, each of which a setting may replace.
         path: the log, or its folder; `data/<dataset>` by default. "clicks" takes any format that histories come in.
-        label_column: the column of 0 and 1, or of true and false.
+        label_column: the column of 0 and 1, or of true and false; "clicked" by default.
+        clicked: what is 1 in a label of other values: these values, or all numbers from this one on.
+        header: the names of the columns of text without a header.
         user_column: the column of people; each is then the unit of privacy.
         time_column: the column of times; by default the rows are in time order.
         categories: for each categorical column the rows that its values are hashed to, one of them for missing
@@ -90,12 +94,14 @@ class Clicks(SampledData):
         self,
         dataset: ClickDataset = "criteo-kaggle",
         path: str | None = None,
-        label_column: str = "clicked",
+        label_column: str | None = None,
         user_column: str | None = None,
         time_column: str | None = None,
         categories: dict[str, int | str] | None = None,
         bags: dict[str, int] | None = None,
         numbers: dict[str, str | list[float]] | None = None,
+        clicked: float | list[str] | None = None,
+        header: list[str] | None = None,
         records_per_step: int | None = 32,
         format: str = AUTO,
         where: str | None = None,
@@ -118,31 +124,24 @@ class Clicks(SampledData):
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
-        self.unit = "record" if user_column is None else "user"
-        named = {
-            "categories": categories,
-            "bags": bags,
-            "numbers": numbers,
-            "user_column": user_column,
-            "time_column": time_column,
-            "where": where,
-            "format": format != AUTO,
-            "label_column": label_column != "clicked",
-        }
+        named = NamedSettings(
+            label_column, user_column, time_column, categories, bags, numbers, where, clicked, header, days
+        )
+        named = named.before(PRESETS.get(dataset, NamedSettings()))
+        self.unit = "record" if named.user_column is None else "user"
         invented = {"vocabularies": vocabularies, "cache": cache, "synthetic_drift": synthetic_drift}
-        if dataset == "clicks" and (given := [name for name, value in invented.items() if value]):
-            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is clicks")
+        if dataset in NAMED and (given := [name for name, value in invented.items() if value]):
+            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
         self.columns: ClickColumns | None = None
-        if dataset == "clicks" or (dataset == "synthetic" and (categories or numbers)):
-            features = categories or {}, bags or {}, numbers or {}
-            self.columns = ClickColumns(label_column, user_column, time_column, *features, table_scale, format, where)
-        elif given := [name for name, value in named.items() if value]:
+        if dataset in NAMED or (dataset == "synthetic" and (categories or numbers)):
+            self.columns = named.columns(table_scale, format)
+        elif given := [*named.of_columns, *(["format"] if format != AUTO else [])]:
             raise UserError(
                 f"data.{given[0]} is for logs with named columns: set data.dataset to clicks, or leave it out"
             )
         if records_per_step is not None and records_per_step < 1:
             raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
-        if user_column is not None and period_days is not None:
+        if named.user_column is not None and period_days is not None:
             raise UserError(
                 "data.period_days with data.user_column: a person may have records in several periods, whose steps "
                 "would add up: leave one of the two out"
@@ -151,7 +150,7 @@ class Clicks(SampledData):
         self.cache = cache
         self.on_missing = on_missing
         self.vocabularies = _scaled(VOCABULARIES if vocabularies is None else vocabularies, table_scale)
-        self.days = days
+        self.days = named.days
         self.period_days = period_days
         self.period_passes = period_passes
         self.test_days = test_days

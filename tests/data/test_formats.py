@@ -50,6 +50,8 @@ def test_a_format_is_added_in_one_place(tmp_path, monkeypatch):
     monkeypatch.setattr("dprec.data.logs.parts.ENDINGS", (*formats.ENDINGS, ".alt"))
     assert raw(read_interactions(folder)) == EXPECTED
     assert raw(read_interactions(folder, where="rating >= 2")) == [("1", "9"), ("1", "10")]
+    twice = "rating >= 2 and rating < 9"  # names a column twice
+    assert raw(read_interactions(folder, where=twice)) == [("1", "9"), ("1", "10")]
     (tmp_path / "log").write_text(text)
     assert raw(read_interactions(tmp_path / "log", format="alternating")) == EXPECTED
     with pytest.raises(UserError, match="data.format is 'xlsx': give one of auto, alternating, parquet"):

@@ -105,9 +105,18 @@ class ClickColumns:
         scale: float = 1.0,
         format: str = AUTO,
         where: str | None = None,
+        clicked: float | list[str] | None = None,
+        header: Sequence[str] | None = None,
     ) -> None:
         self.label, self.user, self.time = label, user, time
         self.format, self.where = format, where
+        self.clicked, self.header = clicked, header
+        if isinstance(clicked, list) and not clicked:
+            raise UserError("data.clicked names no value: give those of the label that count as a click")
+        if header is not None and len(set(header)) < len(header):
+            raise UserError(f"data.header names a column twice: {', '.join(header)}")
+        if header is not None and format != AUTO:
+            raise UserError(f"data.header is for text without a header: leave data.format ({format}) out")
         if not categories and not numbers:
             raise UserError("data.categories and data.numbers are empty: name at least one column of the log")
         unknown = next((name for name in bags if name not in categories), None)
@@ -141,7 +150,11 @@ class ClickColumns:
             for one in self.categories
         ]
         columns = [[one.column, one.rows, one.bag] for one in self.categories]
-        return [self.label, self.user, self.time, self.where, columns, listed, [vars(one) for one in self.numbers]]
+        more = [] if self.clicked is None and self.header is None else [self.clicked, self.header]
+        return [
+            *[self.label, self.user, self.time, self.where, columns, listed, [vars(one) for one in self.numbers]],
+            *more,
+        ]
 
     def wanted(self) -> WantedColumns:
         roles: dict[str, str | None] = {"label": self.label, "user": self.user, "time": self.time}

@@ -16,11 +16,24 @@ _CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}
 _OF_TEXT = r'^[\s"\']+|[\s"\']+$'  # around an id of a list that is written as text
 
 
-def labels(column: pl.Series, rows: np.ndarray, part: Path, name: str) -> np.ndarray:
-    """(n,) uint8 of 0, 1, true and false; `rows` are the rows' numbers in the part, from 0."""
+def labels(
+    column: pl.Series, rows: np.ndarray, part: Path, name: str, clicked: float | list[str] | None = None
+) -> np.ndarray:
+    """(n,) uint8 of 0, 1, true and false; `rows` are the rows' numbers in the part, from 0.
+
+    With `clicked`: 1 is a number from there on, or one of these values, and 0 is any other; none may be missing.
+    """
     if column.dtype.is_nested():
         raise UserError(f"{part}: column '{name}' holds {column.dtype}: set data.label_column to one of 0 and 1")
     text = _normal(column).str.to_lowercase()
+    if isinstance(clicked, list):
+        _refuse(text.is_null(), column, rows, part, name, "want a value; leave such rows out with data.where")
+        return text.is_in([value.strip().lower() for value in clicked]).to_numpy().astype(np.uint8)
+    if clicked is not None:
+        numbers = text.cast(pl.Float64, strict=False).fill_nan(None)
+        wanted = "want a number, as data.clicked is one; mend it, or leave such rows out with data.where"
+        _refuse(numbers.is_null(), column, rows, part, name, wanted)
+        return (numbers >= clicked).to_numpy().astype(np.uint8)
     read = text.replace_strict(_CLICKED, default=None, return_dtype=pl.Int8)
     _refuse(
         read.is_null(), column, rows, part, name, "want 0 or 1, or true or false; set data.label_column, or mend it"

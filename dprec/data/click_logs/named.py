@@ -17,6 +17,7 @@ from dprec.data.click_logs.log import bucket_ids
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.formats import format_of, refuse_unknown
 from dprec.data.formats.compression import readable
+from dprec.data.formats.delimited import Unheaded
 from dprec.data.logs.id_keys import IdKeys, identity
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.times import ReadAgain, Times
@@ -95,7 +96,8 @@ def read_clicks(path: Path, columns: ClickColumns, days: int) -> NamedLog:
             for part in parts_of(path):
                 wanted.partition = partition_of(path, part)
                 file = readable(part, Path(scratch))
-                table = format_of(file, part, columns.format).table(file, part, wanted)
+                how = format_of(file, part, columns.format) if columns.header is None else Unheaded(columns.header)
+                table = how.table(file, part, wanted)
                 for batch in table.batches():
                     reading.add(batch, part)
                 if file != part:
@@ -123,7 +125,7 @@ class _Reading:
         if not len(batch):
             return
         rows = batch["row"].to_numpy()
-        self.kept["clicked"].append(labels(batch["label"], rows, part, self.columns.label))
+        self.kept["clicked"].append(labels(batch["label"], rows, part, self.columns.label, self.columns.clicked))
         numbers = [counts(batch[role(one)], rows, part, one) for one in self.columns.numbers]
         hashed = [hashes(batch[role(one)], part, one) for one in self.columns.categories]
         self.kept["numbers"].append(np.stack(numbers, 1) if numbers else np.zeros((len(batch), 0), np.float32))

@@ -13,12 +13,13 @@ from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog
 from dprec.data.click_logs.named import NamedLog, read_clicks
 from dprec.data.click_logs.named_world import named_clicks
+from dprec.data.click_logs.presets import NAMED
 from dprec.data.click_logs.world import synthetic_clicks
 from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 
-ClickDataset = Literal["criteo-kaggle", "criteo-days", "clicks", "synthetic"]
+ClickDataset = Literal["criteo-kaggle", "criteo-days", "avazu", "taobao", "movielens-clicks", "clicks", "synthetic"]
 DAYS = 7  # of the Kaggle log, which does not mark them
 STREAM = 24  # of criteo-days
 
@@ -52,9 +53,7 @@ def open_clicks(
             )
         return Source(invent(), "synthetic")
     if dataset not in criteo.LOCATE:
-        raise UserError(
-            f"data.dataset is '{dataset}': give one of {', '.join([*criteo.LOCATE, 'clicks', 'synthetic'])}"
-        )
+        raise UserError(f"data.dataset is '{dataset}': give one of {', '.join([*criteo.LOCATE, *NAMED, 'synthetic'])}")
     folder = Path("data") / dataset if path is None else Path(path)
     files = criteo.LOCATE[dataset](folder)
     if not files:

@@ -33,11 +33,11 @@ def choose_columns(part: Path, names: Sequence[str], wanted: Mapping[str, str | 
 
 def looks_like(role: str, name: str) -> bool:
     """Whether a column's name says that it holds users, items or times."""
-    return _plain(name) in GUESSES[role]
+    return plain(name) in GUESSES[role]
 
 
 def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> str | None:
-    plain = {_plain(name): name for name in reversed(names)}
+    known = {plain(name): name for name in reversed(names)}
     if wanted is not None:
         if wanted in names:
             return wanted
@@ -46,14 +46,14 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
         problem = f"{part} has no column '{wanted}' (data.{role}_column)"
     else:
         for guess in GUESSES[role]:
-            if guess in plain:
-                day = next((plain[day] for day in _DAYS if day in plain), None)
+            if guess in known:
+                day = next((known[day] for day in _DAYS if day in known), None)
                 if guess in _OF_DAY and day is not None:
                     raise UserError(
-                        f"{part} has '{day}' and '{plain[guess]}': set data.time_column to the right one; "
+                        f"{part} has '{day}' and '{known[guess]}': set data.time_column to the right one; "
                         "if one is the day and the other the time of day, join them in one column"
                     )
-                return plain[guess]
+                return known[guess]
         problem = f"{part} has no column that looks like the {role}: set data.{role}_column"
         if role == "time":
             print(f"{problem}; without it, the order of the rows counts as their order in time", file=sys.stderr)
@@ -63,5 +63,6 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
     raise UserError(f"{problem}; its columns are {', '.join(names)}{hint}")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name without what differs between ways to write it."""
     return name.lower().translate(str.maketrans("", "", "_- "))

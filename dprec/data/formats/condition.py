@@ -31,7 +31,7 @@ class Condition:
     ) -> Condition:
         try:
             expression = pl.sql_expr(text)
-            columns = expression.meta.root_names()
+            columns = _columns(expression)
         except pl.exceptions.PolarsError as error:
             reason = first_line(error)
             raise UserError(f"data.where is '{text}': {reason}; write it as in SQL, names in double quotes") from None
@@ -46,7 +46,7 @@ class Condition:
 
     @property
     def columns(self) -> list[str]:
-        return self.expression.meta.root_names()
+        return _columns(self.expression)
 
     def holds(self, batch: pl.DataFrame) -> pl.Series:
         """The rows of a batch for which the condition holds."""
@@ -60,3 +60,8 @@ class Condition:
         if found.dtype != pl.Boolean:
             raise UserError(f"data.where is '{self.text}', which is not a condition: give one such as rating >= 4")
         return found
+
+
+def _columns(expression: pl.Expr) -> list[str]:
+    """The columns that a condition names, each once."""
+    return list(dict.fromkeys(expression.meta.root_names()))

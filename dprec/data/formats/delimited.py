@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
+from dprec.data.formats.columns import plain
 from dprec.data.formats.format import Start, first_line
 from dprec.data.formats.named import NamedFormat, Types, first_text
+from dprec.errors import UserError
 
 
 class CSV(NamedFormat):
@@ -37,6 +39,45 @@ class TSV(CSV):
     name = "tsv"
     endings: tuple[str, ...] = (".tsv",)
     marks = "\t"
+
+
+class Unheaded(CSV):
+    """Text whose columns are named by their places; a first line with these names is left out.
+
+    `::` may stand between the columns, as in MovieLens's files.
+    """
+
+    endings = ()
+
+    def __init__(self, header: Sequence[str]) -> None:
+        self.header = list(header)
+
+    def names(self, path: Path, part: Path) -> list[str]:
+        cells = self._header(first_text(path, part, "at least one record"))[1]
+        if len(cells) != len(self.header):
+            raise UserError(
+                f"{part} has {len(cells)} columns, and data.header names {len(self.header)}: give a name for each"
+            )
+        return self.header
+
+    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return self._read(path, infer_schema=False)
+
+    def types(self, path: Path) -> Types:
+        return self._read(path, infer_schema_length=10_000).collect_schema()
+
+    def _read(self, path: Path, **options: Any) -> pl.LazyFrame:
+        mark, cells = self._header(first_line(path))
+        named = [plain(name) for name in cells] == [plain(name) for name in self.header]
+        columns = self.header
+        if mark == ":":  # between two of them there is an empty column
+            columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
+        return pl.scan_csv(
+            path, separator=mark, has_header=False, new_columns=columns, skip_rows=int(named), **options
+        ).select(self.header)
+
+    def _header(self, line: str) -> tuple[str, list[str]]:
+        return (":", line.split("::")) if "::" in line else super()._header(line)
 
 
 class GLUE(TSV):
