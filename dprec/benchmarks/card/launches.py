@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.row_noise import RowNoise
-from dprec_kernels.sparse_update import SGD, Momentum, RowAdagrad
+from dprec_kernels.sparse_update import SGD
 from dprec_kernels.sparse_update.pieces import Reads
 
 DIMS = (64, 128, 256)
@@ -125,13 +125,11 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         8 * items * dim, normals=items * dim,
     )  # fmt: skip
     reads = Reads(rows, rows, rows, rows, floats)
-    for rule in (SGD(0.1), Momentum(0.1, 0.9, table), RowAdagrad(0.1, _new(items))):
-        state = {Momentum: 8 * drawn, RowAdagrad: 8 * READS}.get(type(rule), 0)
-        yield Launch(
-            "sparse_update_fwd_kernel", f"{some}, {type(rule).__name__}",
-            partial(sparse_update.sparse_update, table, reads, out, rule, 1.0, SOURCE),
-            12 * drawn + 28 * READS + state, normals=drawn,
-        )  # fmt: skip
+    yield Launch(
+        "sparse_update_fwd_kernel", some,
+        lambda: sparse_update.sparse_update(table, reads, out, SGD(0.1), 1.0, SOURCE),
+        12 * drawn + 28 * READS, normals=drawn,
+    )  # fmt: skip
 
 
 def _new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,7 +11,7 @@ from dprec_kernels.paths import fast
 from dprec_kernels.sample_norms import pieces, reference
 from dprec_kernels.sample_norms.pieces import prefers_gram
 
-__all__ = ["layer_norm", "linear", "pieces", "prefers_gram", "reference", "rows"]
+__all__ = ["linear", "pieces", "prefers_gram", "reference", "rows"]
 
 
 def linear(left: Tensor, right: Tensor) -> Tensor:
@@ -45,21 +45,6 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     with torch.no_grad():
         norms: Tensor = _fast(values).rows(ids, values)
     return norms
-
-
-def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (B,) squared norms of a layer norm's gradients for its scale and its shift, in float64.
-
-    gradient (B, T, d) is that of the output, normalised (B, T, d) the input after centring and division.
-
-    >>> scale, shift = layer_norm(torch.ones(1, 3, 4), torch.zeros(1, 3, 4))
-    >>> shift  # four entries, each 3
-    tensor([36.], dtype=torch.float64)
-    """
-    if gradient.shape != normalised.shape:
-        raise ValueError(f"gradient {tuple(gradient.shape)} and normalised {tuple(normalised.shape)} must agree")
-    with torch.no_grad():
-        return pieces.layer_norm(gradient, normalised)
 
 
 def _fast(values: Tensor) -> ModuleType:

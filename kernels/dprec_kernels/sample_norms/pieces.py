@@ -111,17 +111,6 @@ def _squared_counts(ids: Tensor) -> Tensor:
     return torch.zeros(len(ids), dtype=torch.int64, device=ids.device).index_add_(0, owner, counts.square())
 
 
-def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (B,) ‖Σ_t gradient_t · normalised_t‖² of the scale, and ‖Σ_t gradient_t‖² of the shift, in float64."""
-    scale = torch.zeros(len(gradient), dtype=torch.float64, device=gradient.device)
-    shift = torch.zeros_like(scale)
-    for users in _slices(len(gradient), gradient.shape[1] * gradient.shape[2], 4 * PIECE):
-        given = _wide(gradient[users])
-        product = torch.mul(given, normalised[users], out=workspace.take("product", given.shape, given))
-        scale[users], shift[users] = _square(product.sum(1)), _square(given.sum(1))
-    return scale, shift
-
-
 def _slices(users: int, each: int, most: int) -> Iterator[slice]:
     step = max(1, most // max(1, each))
     return (slice(start, min(start + step, users)) for start in range(0, users, step))

@@ -20,11 +20,5 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     return _square(tables)
 
 
-def layer_norm(gradient: Tensor, normalised: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (B,) ‖Σ_t gradient_t · normalised_t‖² of the scale, and ‖Σ_t gradient_t‖² of the shift."""
-    gradient, normalised = gradient.double(), normalised.double()
-    return _square((gradient * normalised).sum(1)), _square(gradient.sum(1))
-
-
 def _square(gradients: Tensor) -> Tensor:
     return gradients.square().flatten(1).sum(1)

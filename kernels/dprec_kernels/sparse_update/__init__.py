@@ -7,29 +7,26 @@ from torch import Tensor
 
 from dprec_kernels import normals, paths
 from dprec_kernels.sparse_update import pieces, reference
-from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad, Rule
+from dprec_kernels.sparse_update.sgd import SGD
 
-__all__ = ["SGD", "Momentum", "RowAdagrad", "Rule", "pieces", "reference", "sparse_update", "step_rows", "summed"]
+__all__ = ["SGD", "pieces", "reference", "sparse_update", "step_rows", "summed"]
 
 
 def sparse_update(
     table: Tensor,
     rows: Tensor,
     values: Tensor,
-    rule: Rule,
+    rule: SGD,
     *,
     scales: Tensor | None = None,
     std: float = 0.0,
     source: normals.Source | None = None,
-    ignore: int | None = None,
-    among: Tensor | None = None,
 ) -> Tensor:
     """Step the rows that were read, in place, and return them: sorted, each once.
 
     rows (users, ...) is what was read, values (users, ..., d) the gradient of each read, scales (users,) what a user's
     gradient is multiplied by. A row's gradient is the sum over its reads, plus std · N(0, 1) from `source`; then `rule`
-    changes the row. Reads of `ignore` do not count. A user whose scale is 0 adds nothing, not even what is not finite.
-    With `among`, sorted and distinct, exactly these rows are stepped, read or not, and reads of others do not count.
+    changes the row. A user whose scale is 0 adds nothing, not even what is not finite.
 
     Neither the scaled values nor the merged gradient are ever built in full. A value that several reads share, as
     in a bag, takes no more memory if it is expanded along them. The same call gives the same bits.
@@ -44,14 +41,14 @@ def sparse_update(
     _check(rows, values, table.shape[-1], scales)
     if std > 0 and source is None:
         raise ValueError(f"std {std} needs a source of normals")
-    normals.check(table, rows.new_empty(0) if among is None else among)
+    normals.check(table, rows.new_empty(0))
     with torch.no_grad():
-        reads = pieces.merge(rows, scales, ignore, among)
+        reads = pieces.merge(rows, scales)
         _run(table.detach(), reads, values.detach(), rule, std, source)
     return reads.rows
 
 
-def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: Rule) -> None:
+def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
     """Step rows (n,), sorted, each there once, in place by their gradient (n, d), which is merged already.
 
     >>> table = torch.zeros(3, 1)
@@ -77,7 +74,7 @@ def summed(
     """
     _check(rows, values, values.shape[-1], scales)
     with torch.no_grad():
-        reads = pieces.merge(rows, scales, None, None)
+        reads = pieces.merge(rows, scales)
         return reads.rows, pieces.summed(reads, values.detach(), dtype)
 
 
@@ -90,12 +87,12 @@ def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> N
 
 
 def _run(
-    table: Tensor, reads: pieces.Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
+    table: Tensor, reads: pieces.Reads, values: Tensor, rule: SGD, std: float, source: normals.Source | None
 ) -> None:
     if paths.on_card(table):
         from dprec_kernels.sparse_update import triton
 
-        if triton.fits(table, rule, source):
+        if triton.fits(table, source):
             triton.sparse_update(table, reads, values, rule, std, source)  # type: ignore[arg-type]
             return
     pieces.sparse_update(table, reads, values, rule, std, source)

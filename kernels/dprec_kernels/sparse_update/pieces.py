@@ -12,7 +12,7 @@ from torch import Tensor
 from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.sparse_update.rules import Rule
+from dprec_kernels.sparse_update.sgd import SGD
 
 TOGETHER = 32  # reads of a row that are added up in the precision of the gradients
 
@@ -28,20 +28,20 @@ class Reads:
     weights: Tensor | None  # (m,) the user's scale
 
 
-def merge(rows: Tensor, scales: Tensor | None, ignore: int | None, among: Tensor | None) -> Reads:
+def merge(rows: Tensor, scales: Tensor | None) -> Reads:
     """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
-    flat, order = ordered_reads(rows, ignore)
-    chosen, counted = flat.unique_consecutive(return_counts=True) if among is None else (among, None)
+    flat, order = ordered_reads(rows, None)
+    read, counted = flat.unique_consecutive(return_counts=True)
     users = order // max(1, math.prod(rows.shape[1:]))
-    weights = None if scales is None else scales[users]
-    adds = torch.ones_like(flat, dtype=torch.bool) if weights is None else weights != 0
-    if among is not None and len(among):
-        adds &= among[torch.searchsorted(among, flat).clamp_(max=len(among) - 1)] == flat
-    if counted is not None and (weights is None or (answers_at_once(adds) and bool(adds.all()))):
-        return Reads(chosen, counted.cumsum(0) - counted, order, users, weights)
+    begins = counted.cumsum(0) - counted
+    if scales is None:
+        return Reads(read, begins, order, users, None)
+    weights = scales[users]
+    adds = weights != 0
+    if answers_at_once(adds) and bool(adds.all()):
+        return Reads(read, begins, order, users, weights)
     kept = adds.nonzero().squeeze(1)
-    weights = None if weights is None else weights[kept]
-    return Reads(chosen, torch.searchsorted(flat[kept], chosen), order[kept], users[kept], weights)
+    return Reads(read, torch.searchsorted(flat[kept], read), order[kept], users[kept], weights[kept])
 
 
 def summed(reads: Reads, values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -66,7 +66,7 @@ def summed(reads: Reads, values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sparse_update(
-    table: Tensor, reads: Reads, values: Tensor, rule: Rule, std: float, source: normals.Source | None
+    table: Tensor, reads: Reads, values: Tensor, rule: SGD, std: float, source: normals.Source | None
 ) -> None:
     """Step the rows of `reads` by their merged, noised gradients."""
     each, which = without_repeats(values, reads)

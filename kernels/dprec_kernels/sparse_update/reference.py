@@ -19,17 +19,3 @@ def gradient(size: int, rows: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 def sgd(table: Tensor, gradient: Tensor, lr: float, decay: float) -> Tensor:
     """Return the table after a step."""
     return table - lr * (gradient + decay * table)
-
-
-def momentum(
-    table: Tensor, gradient: Tensor, buffer: Tensor, lr: float, momentum: float, decay: float
-) -> tuple[Tensor, Tensor]:
-    """Return the table and the buffer after a step."""
-    buffer = momentum * buffer + gradient + decay * table
-    return table - lr * buffer, buffer
-
-
-def row_adagrad(table: Tensor, gradient: Tensor, total: Tensor, lr: float, eps: float) -> tuple[Tensor, Tensor]:
-    """Return the table and the sums of squares after a step."""
-    total = total + gradient.square().mean(1)
-    return table - lr * gradient / (total.sqrt() + eps).unsqueeze(1), total

@@ -15,23 +15,20 @@ from torch import Tensor
 from dprec_kernels.row_noise import RowNoise, reference
 from dprec_kernels.row_noise.triton import normals
 from dprec_kernels.sparse_update.pieces import Reads, without_repeats
-from dprec_kernels.sparse_update.rules import SGD, Momentum, RowAdagrad
+from dprec_kernels.sparse_update.sgd import SGD
 
 WIDEST = 2048  # numbers of a row on chip
 
-KIND_SGD = tl.constexpr(0)
-KIND_MOMENTUM = tl.constexpr(1)
-
 
 @triton.jit(do_not_specialize=[
-    "reads", "lr", "decay", "extra", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift",
+    "reads", "lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift",
 ])  # fmt: skip
 def sparse_update_fwd_kernel(
-    table, state, rows, begins, which, weights, values, count, reads, width, stride, lr, decay, extra,
+    table, rows, begins, which, weights, values, count, reads, width, stride, lr, decay,
     std, step, stream, key_low, key_high, row_shift, step_shift,
-    KIND: tl.constexpr, WEIGHTED: tl.constexpr, NOISY: tl.constexpr, BP: tl.constexpr,
+    WEIGHTED: tl.constexpr, NOISY: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
-    """One program: all columns of one row. `extra` is momentum's factor, or Adagrad's smallest divisor."""
+    """One program: all columns of one row."""
     n = tl.program_id(0).to(tl.int64)
     pair, column = tl.arange(0, BP).to(tl.int64), tl.arange(0, 2 * BP)  # [BP], [2 BP]
     here = column < width
@@ -49,51 +46,32 @@ def sparse_update_fwd_kernel(
         gradient += std * tl.reshape(z, [2 * BP])
     at = row * width + column
     weight = tl.load(table + at, mask=here, other=0.0)
-    gradient = tl.where(here, gradient + decay * weight, 0.0)
-    if KIND == KIND_MOMENTUM:
-        gradient += extra * tl.load(state + at, mask=here, other=0.0)
-        tl.store(state + at, gradient, mask=here)
-    elif KIND != KIND_SGD:
-        total = tl.load(state + row) + tl.sum(gradient * gradient, 0) / width
-        tl.store(state + row, total)
-        gradient = gradient / (tl.sqrt(total) + extra)
-    tl.store(table + at, weight - lr * gradient, mask=here)
+    tl.store(table + at, weight - lr * (gradient + decay * weight), mask=here)
 
 
-def sparse_update(
-    table: Tensor, reads: Reads, values: Tensor, rule: SGD | Momentum | RowAdagrad, std: float, source: RowNoise | None
-) -> None:
+def sparse_update(table: Tensor, reads: Reads, values: Tensor, rule: SGD, std: float, source: RowNoise | None) -> None:
     """Step the rows of `reads` by their merged, noised gradients, in a contiguous float32 table of fewer columns."""
     each, which = without_repeats(values, reads)
     each = each.to(table.dtype)
     each = each if each.stride(1) == 1 else each.contiguous()
     width, noise = table.shape[1], source if source is not None and std > 0 else None
-    state, kind, decay, extra = table, 0, 0.0, 0.0
-    if isinstance(rule, Momentum):
-        state, kind, decay, extra = rule.buffer, 1, rule.decay, rule.momentum
-    elif isinstance(rule, RowAdagrad):
-        state, kind, extra = rule.total, 2, rule.eps
-    else:
-        decay = rule.decay
     with torch.cuda.device_of(table):
         sparse_update_fwd_kernel[(len(reads.rows),)](
-            table, state, reads.rows.contiguous(), reads.begins, which,
+            table, reads.rows.contiguous(), reads.begins, which,
             each if reads.weights is None else reads.weights.to(table.dtype),
             each, len(reads.rows), len(which), width, each.stride(0),
-            float(rule.lr), float(decay), float(extra), float(std),
+            float(rule.lr), float(rule.decay), float(std),
             *((noise.step, noise.stream, *reference.keys(noise.seed)) if noise else (0,) * 6),
-            KIND=kind, WEIGHTED=reads.weights is not None, NOISY=noise is not None,
+            WEIGHTED=reads.weights is not None, NOISY=noise is not None,
             BP=max(1, triton.next_power_of_2(width) // 2),
         )  # fmt: skip
 
 
-def fits(table: Tensor, rule: object, source: object) -> bool:
-    """Whether this table, rule and source of noise have a kernel."""
-    states = {Momentum: "buffer", RowAdagrad: "total"}
-    state = getattr(rule, states[type(rule)]) if type(rule) in states else table
+def fits(table: Tensor, source: object) -> bool:
+    """Whether this table and source of noise have a kernel."""
     return (
-        type(rule) in (SGD, Momentum, RowAdagrad)
-        and (source is None or isinstance(source, RowNoise))
+        (source is None or isinstance(source, RowNoise))
         and table.shape[1] <= WIDEST
-        and all(each.dtype == torch.float32 and each.is_contiguous() for each in (table, state))
+        and table.dtype == torch.float32
+        and table.is_contiguous()
     )
