@@ -10,7 +10,10 @@ from importlib import import_module
 from dprec.cli.command import Command
 from dprec.cli.usage import COMMANDS
 
-NAMES = ("fit", "prepare", "plan", "evaluate", "recommend", "export", "serve", "report", "audit", "bench", "recipes")
+NAMES = (
+    *("fit", "prepare", "plan", "evaluate", "recommend", "predict"),
+    *("export", "serve", "report", "audit", "bench", "recipes"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ usage: dprec COMMAND ...
   plan RECIPE         compute the privacy cost of a run before it starts
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
+  predict RUN         predict classes of texts
   export RUN          write a trained model for other programs: ONNX, torch.export, safetensors
   serve RUN           answer requests over HTTP
   report RUN          write a page about a run, or about several beside each other
@@ -34,9 +35,9 @@ run
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's
   --metrics LIST                 ndcg@k, hit@k, mrr@k, precision@k, recall@k, coverage@k, novelty@k
-                                 (ndcg@10,hit@10); of clicks auc, log_loss, normalised_entropy
+                                 (ndcg@10,hit@10); auc, log_loss, normalised_entropy; accuracy
 
-data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
+data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data.Texts for texts;
        --data my_module.MyData for your own)
   --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
                                  amazon-games
@@ -56,7 +57,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log;
   for click logs also            --data.period_days N, --data.table_scale S
 
 model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral;
-        DLRM, PCTR, Logistic for clicks; --model my_module.MyModel for your own)
+        DLRM, PCTR, Logistic for clicks; TextClassifier; --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        the highest rate of the schedule
   --model.weight_decay R         --model.optimizer adam|adam_bc|adamw|sgd
@@ -85,7 +86,7 @@ usage: dprec evaluate RUN [--data.key value ...] [--split test|validation]
                           [--metrics LIST] [--json]
 
 Measures a run's model on the held-out data of the run, or on other data, beside a baseline:
-popularity for rankings, the base rate for clicks.
+popularity for rankings, the base rate for clicks, base rates for texts.
 RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec fit); unknown items are left out
@@ -123,6 +124,21 @@ is what most people choose as far as the model tells; "source" is then "populari
 
 example:
   dprec recommend runs/mine --history "12 7 95" -k 5
+"""
+
+PREDICT = """\
+usage: dprec predict RUN --text "..." [--pair "..."]
+       dprec predict RUN --file texts.txt
+
+Predicts the class of each text, and how probable each is: one JSON object a line. Needs only the
+checkpoint, and what data.tokenizer and model.encoder of the run name.
+
+  --text TEXT          one text; --pair TEXT is the second one, where the run was trained on pairs
+  --file FILE          one text a line, or two with a tab between; - is standard input
+  --trust MODULE       import this module of yours for the run's model
+
+example:
+  dprec predict runs/mine --text "The end makes up for all of it."
 """
 
 EXPORT = """\

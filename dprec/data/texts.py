@@ -66,7 +66,8 @@ class Texts(SampledData):
         on_missing: what to do if there are no texts in `data/texts`: an error, or generated texts.
         test_share: share of the texts, or of the people, to test on.
         validation_share: share to look at while training goes on; the test's where it is 0.
-        batch_size: records, or people, in a step: expected with Poisson sampling, exact with shuffling.
+        batch_size: records, or people, in a step, or below 1 a share of them: expected with Poisson sampling, exact
+            with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
         tokens: the most tokens of a micro-batch, padding included; changes speed and memory, not results.
@@ -97,7 +98,7 @@ class Texts(SampledData):
         on_missing: OnMissing = "error",
         test_share: float = 0.1,
         validation_share: float = 0.0,
-        batch_size: int | None = None,
+        batch_size: float | None = None,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
         tokens: int = 4096,

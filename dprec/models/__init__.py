@@ -11,6 +11,7 @@ from dprec.models.pctr import PCTR
 from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral
 from dprec.models.spectral_former import SpectralFormer
+from dprec.models.text_classifier import TextClassifier
 from dprec.models.transformer import Transformer
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "SequenceRecommender",
     "Spectral",
     "SpectralFormer",
+    "TextClassifier",
     "Transformer",
 ]

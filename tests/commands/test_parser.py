@@ -115,7 +115,7 @@ def test_help_is_short_and_names_only_keys_there_are(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "text", [usage.COMMANDS, usage.FIT, usage.EVALUATE, usage.RECOMMEND, usage.PLAN, usage.PREPARE]
+    "text", [usage.COMMANDS, usage.FIT, usage.EVALUATE, usage.RECOMMEND, usage.PREDICT, usage.PLAN, usage.PREPARE]
 )
 def test_help_fits_100_columns(text: str) -> None:
     assert [line for line in text.splitlines() if len(line) > 100] == []

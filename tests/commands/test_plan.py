@@ -8,7 +8,7 @@ import pytest
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import build, resolve
 from dprec.cli.parser import parse
-from dprec.models import Learner
+from dprec.models import Learner, TextClassifier
 from dprec.plan import main as plan
 from tests.commands.support import strict
 
@@ -109,7 +109,10 @@ def test_a_class_says_before_there_is_a_model_what_the_model_says(recipe: Path) 
     """Every shipped recipe, and with every share changed, so that no default can stand for what is given."""
     settings = parse(CommandLine(recipes=[str(recipe)])).tree["model"]
     model = resolve(Learner, settings["class_path"], "model")
+    if model is TextClassifier:
+        pytest.importorskip("transformers")
     given = {"items": 30, "max_length": 5, "numbers": 13, "vocabularies": [4] * 26}
+    given |= {"vocabulary": 30, "padding": 0, "classes": 2}
     for share in (None, 0.11):
         arguments = {k: share if share and k.endswith("_share") else v for k, v in settings["init_args"].items()}
         made = build(Learner, {"class_path": settings["class_path"], "init_args": arguments}, "model", given)

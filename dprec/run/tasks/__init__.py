@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dprec.cli.classes import path_of
 from dprec.errors import UserError
-from dprec.models import ClickModel, Recommender
+from dprec.models import ClickModel, Recommender, TextClassifier
 from dprec.run.tasks.clicks import ClickPrediction
 from dprec.run.tasks.ranking import Ranking
 from dprec.run.tasks.task import Task
+from dprec.run.tasks.texts import TextClassification
 
 __all__ = ["TASKS", "Task", "task_of"]
 
-TASKS: dict[type, type[Task]] = {Recommender: Ranking, ClickModel: ClickPrediction}
+TASKS: dict[type, type[Task]] = {Recommender: Ranking, ClickModel: ClickPrediction, TextClassifier: TextClassification}
 
 
 def task_of(model: type) -> Task:

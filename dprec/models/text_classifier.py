@@ -1,0 +1,162 @@
+"""Classes of texts, by any encoder of the `transformers` library as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
+from dprec.errors import UserError, first_line
+from dprec.metrics.classes import ClassMetrics
+from dprec.models.learning.learner import Learner, refuse_unless
+from dprec.models.networks.low_rank import add_low_rank, freeze
+
+SMALL: Mapping[str, Any] = {
+    "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
+}  # fmt: skip
+
+
+class TextClassifier(Learner):
+    """An encoder with a head for classes, trained by the cross-entropy of each record's label.
+
+    Dropout stays as the encoder has it. Weights that come from a folder or from the hub count as public.
+
+    Args:
+        vocabulary: rows of words. Comes from the data.
+        padding: the id of what is no token. Comes from the data.
+        classes: how many there are. Comes from the data.
+        max_length: the most tokens of a record. Comes from the data.
+        encoder: a folder that `save_pretrained` of transformers wrote, or a name on its hub; or a configuration, whose
+            weights start at random: `model_type`, such as bert, roberta or distilbert, and its sizes. By default a BERT
+            of one small layer.
+        attention: how the encoder computes attention: sdpa or eager; by default as transformers chooses.
+        frozen: ends of names of parts that are not trained, such as word_embeddings.
+        low_rank: rank of a low-rank update (LoRA) for ends of names of linear maps and tables, such as {query: 8,
+            value: 8}; their own weights are not trained.
+        options: arguments of `Learner`.
+    """
+
+    from_data: ClassVar = {
+        "vocabulary": "it is the size of data.tokenizer, or data.words",
+        "padding": "it is the tokenizer's",
+        "classes": "set data.labels",
+        "max_length": "set data.max_length",
+    }
+
+    encoder: Any  # a model of transformers
+
+    def __init__(
+        self,
+        vocabulary: int,
+        padding: int,
+        classes: int,
+        max_length: int = 128,
+        encoder: str | dict[str, Any] | None = None,
+        attention: str | None = None,
+        frozen: list[str] | None = None,
+        low_rank: dict[str, int] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        refuse_unless(classes >= 2, "classes", classes)
+        refuse_unless(attention in (None, "sdpa", "eager"), "attention", attention)
+        if self.memory_map is not None:
+            raise UserError("model.memory_map: the tables of transformers stay in memory; leave it out")
+        named = encoder if isinstance(encoder, str) else None
+        self.given = f"the weights of {named} before training" if named else None
+        more = {} if attention is None else {"attn_implementation": attention}
+        if named is not None:
+            self.encoder = _pretrained(named, {"num_labels": classes, **more})
+        else:
+            sizes = {
+                **(encoder if isinstance(encoder, dict) else SMALL),
+                "vocab_size": vocabulary,
+                "num_labels": classes,
+            }
+            sizes.setdefault("max_position_embeddings", max_length + padding + 2)  # RoBERTa counts from padding + 1
+            self.encoder = _made({**sizes, "pad_token_id": padding}, more)
+        self._refuse_other_tokens(vocabulary, padding, max_length)
+        self.reads_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
+        freeze(self.encoder, frozen or [])
+        add_low_rank(self.encoder, low_rank or {})
+        self.metrics = ClassMetrics()
+
+    def _refuse_other_tokens(self, vocabulary: int, padding: int, max_length: int) -> None:
+        """Refuse an encoder that cannot read what the data's tokenizer writes."""
+        config = self.encoder.config
+        if config.vocab_size < vocabulary or config.pad_token_id not in (None, padding):
+            raise UserError(
+                f"model.encoder has {config.vocab_size:,} rows of words and padding {config.pad_token_id}, the data's "
+                f"tokenizer {vocabulary:,} and {padding}: set data.tokenizer to the encoder's"
+            )
+        first = padding + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl") else 0
+        longest = getattr(config, "max_position_embeddings", None)
+        if longest is not None and max_length + first > longest:
+            raise UserError(
+                f"data.max_length is {max_length}, but model.encoder reads at most {longest - first} tokens: lower it"
+            )
+
+    @property
+    def assumptions(self) -> list[str]:
+        return [self.given] if self.given else []
+
+    def logits(self, batch: TextBatch) -> Tensor:
+        """Return a logit for each class (B, classes); row i depends only on record i."""
+        segments = {"token_type_ids": batch.segments} if self.reads_segments else {}
+        scores: Tensor = self.encoder(input_ids=batch.ids, attention_mask=batch.mask, **segments).logits
+        return scores
+
+    def losses(self, batch: TextBatch | PersonTextBatch) -> Tensor:
+        """Return each record's cross-entropy; of people, the mean of their records'."""
+        texts = batch.texts if isinstance(batch, PersonTextBatch) else batch
+        each = F.cross_entropy(self.logits(texts), texts.label, reduction="none")
+        return batch.mean(each) if isinstance(batch, PersonTextBatch) else each
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Return the probability of each class (B, classes): what trainer.predict gives of each batch."""
+        return self.logits(batch).softmax(1)
+
+    def measure(self, batch: TextBatch) -> None:
+        self.metrics.update(self.logits(batch), batch.label)
+
+
+def _library() -> Any:
+    if find_spec("transformers") is None:
+        raise UserError("dprec.models.TextClassifier needs transformers: pip install 'dprec[text]'")
+    import transformers
+
+    return transformers
+
+
+def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
+    """An encoder from a folder or the hub; code that lies beside weights is not run, nor weights that are pickles."""
+    kind = _library().AutoModelForSequenceClassification
+    where = {"local_files_only": True} if Path(name).is_dir() else {}
+    try:
+        # A head for other classes than these starts anew.
+        more = {"use_safetensors": True, "ignore_mismatched_sizes": True, **where, **options}
+        model: nn.Module = kind.from_pretrained(name, **more)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"model.encoder {name} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "
+            "wrote, or a configuration such as {model_type: bert}"
+        ) from None
+    return model
+
+
+def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
+    library = _library()
+    try:
+        config = library.AutoConfig.for_model(**sizes)
+        model: nn.Module = library.AutoModelForSequenceClassification.from_config(config, **options)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"model.encoder {dict(sizes)} makes no encoder ({first_line(error)[:120]}): give a model_type of "
+            "transformers and its sizes"
+        ) from None
+    return model

@@ -1,0 +1,50 @@
+"""Predict classes of texts: ``python -m dprec.predict RUN --text "..." [--pair "..."]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
+from dprec.cli.usage import PREDICT
+from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def predict(line: CommandLine, console: Console) -> None:
+    # Imported here, so that help does not wait for torch.
+    from dprec.serving.texts import Classified
+
+    text, pair, file, trusted = line.take("text"), line.take("pair"), line.take("file"), line.take_list("trust")
+    line.refuse_overrides()
+    if (text is None) is (file is None) or (pair is not None and text is None):
+        raise UserError('give --text "...", with --pair "..." for pairs, or --file texts.txt')
+    run = Classified(line.only("RUN"), trusted)
+    given = [text if pair is None else f"{text}\t{pair}"] if text is not None else _lines(str(file))
+    cut = [one.split("\t", 1) if run.of_pairs else [one] for one in given]
+    if run.of_pairs and any(len(parts) < 2 for parts in cut):
+        raise UserError("the run was trained on pairs: give --pair, or lines with a tab between the two texts")
+    if pair is not None and not run.of_pairs:
+        raise UserError("the run was trained on single texts: leave --pair out")
+    seconds = [parts[1] for parts in cut] if run.of_pairs else None
+    for chances in run.predict([parts[0] for parts in cut], seconds):
+        print_json({"label": max(chances, key=chances.__getitem__), "probabilities": chances})
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file} ({error}): give a file with one text a line") from None
+    return text.splitlines()
+
+
+main = Command(predict, PREDICT, positionals="RUN")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

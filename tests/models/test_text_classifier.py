@@ -1,0 +1,218 @@
+"""Encoders of transformers, from configurations and folders, through the tape, beside torch.func's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from dprec.data import PersonTextBatch, TextBatch, Texts
+from dprec.errors import UserError
+from dprec.gradients import alone
+from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import trained_parameters
+from dprec.models.networks.low_rank import add_low_rank
+from tests.adding import add_clipped
+
+transformers = pytest.importorskip("transformers")
+
+from dprec.models import TextClassifier  # noqa: E402
+
+WORDS, CLASSES, LONGEST = 40, 3, 12
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+OFF = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", **SIZES, **OFF},
+    "roberta": {"model_type": "roberta", "type_vocab_size": 1, **SIZES, **OFF},
+    "xlm-roberta": {"model_type": "xlm-roberta", "type_vocab_size": 1, **SIZES, **OFF},
+    "distilbert": {
+        "model_type": "distilbert", "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12,
+        "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0,
+    },
+}  # fmt: skip
+LENGTHS = {"one": [5], "equal": [4, 4, 4], "mixed": [12, 1, 6, 3], "short": [2, 1]}
+
+
+def classifier(name: str, attention: str = "sdpa", **options: Any) -> TextClassifier:
+    """Return a small classifier whose weights are large enough that each token matters."""
+    torch.manual_seed(0)
+    model = TextClassifier(WORDS, 1, CLASSES, LONGEST, encoder=dict(ENCODERS[name]), attention=attention, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.train()
+
+
+def batch_of(lengths: Sequence[int], seed: int = 0) -> TextBatch:
+    """Return texts of these lengths, each with a word that it holds twice; from the middle on they are second texts."""
+    draw = torch.Generator().manual_seed(seed)
+    places = torch.arange(max(lengths))
+    mask = (places < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(2, WORDS, mask.shape, generator=draw)
+    ids[:, -1] = ids[:, 0]
+    segments = (places >= torch.tensor(lengths)[:, None] // 2).long() * mask
+    label = torch.randint(CLASSES, (len(lengths),), generator=draw)
+    return TextBatch(ids.masked_fill(mask == 0, 1), segments, mask, label)
+
+
+def clipped_sum(model: TextClassifier, batch: Any, clipping: Clipping) -> dict[str, Tensor]:
+    """Return the tape's sum, which may take nobody alone."""
+    parameters = trained_parameters(model)
+    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
+    with mock.patch.object(alone, "_say") as say:
+        add_clipped(sums, parameters, model.losses, batch, clipping)
+    say.assert_not_called()
+    return sums
+
+
+class Loss(nn.Module):
+    def __init__(self, model: TextClassifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(self.model.logits(TextBatch(ids, segments, mask, label)), label)
+
+
+def by_torch_func(model: TextClassifier, batch: TextBatch, clipping: Clipping) -> dict[str, Tensor]:
+    """Return the sum of torch.func's gradients of each record alone, without padding, each clipped."""
+    whole = Loss(model)
+    trained = {name: p.detach() for name, p in whole.named_parameters() if p.requires_grad}
+    rest = {name: p.detach() for name, p in whole.named_parameters() if not p.requires_grad}
+
+    def loss(parameters: dict[str, Tensor], *record: Tensor) -> Tensor:
+        return functional_call(whole, {**parameters, **rest}, record)
+
+    sums = {name.removeprefix("model."): torch.zeros_like(p, dtype=torch.float64) for name, p in trained.items()}
+    for record in range(len(batch)):
+        own = batch.select([record])
+        gradients = grad(loss)(trained, own.ids, own.segments, own.mask, own.label)
+        norm = torch.cat([each.double().flatten() for each in gradients.values()]).norm()
+        for name, each in gradients.items():
+            sums[name.removeprefix("model.")] += each.double() * clipping.scale(norm)
+    return sums
+
+
+def gap(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    assert found.keys() == wanted.keys()
+    size = torch.cat([each.flatten() for each in wanted.values()]).norm()
+    assert size > 0.01
+    return max(float((found[name] - each).norm() / size) for name, each in wanted.items())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_clipped_sum_is_torch_funcs_at_every_mask_and_length(name: str, attention: str) -> None:
+    model = classifier(name, attention)
+    assert model.encoder.config._attn_implementation == attention
+    for lengths in LENGTHS.values():
+        batch, clipping = batch_of(lengths), Clipping("flat", 0.3)
+        wanted = by_torch_func(model, batch, clipping)
+        assert gap(clipped_sum(model, batch, clipping), wanted) <= 1e-5, lengths
+        if len(lengths) > 1 and len(set(lengths)) > 1:  # a mask that is off by one record does not pass
+            wrong = TextBatch(batch.ids, batch.segments, batch.mask.roll(1, 0), batch.label)
+            assert gap(clipped_sum(model, wrong, clipping), wanted) > 1e-3, lengths
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_padding_changes_no_logit(name: str) -> None:
+    model = classifier(name).double().eval()
+    batch = batch_of(LENGTHS["mixed"])
+    together = model.logits(batch)
+    for record in range(len(batch)):
+        assert torch.allclose(together[record], model.logits(batch.select([record]))[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"frozen": ["word_embeddings"]}, ["word_embeddings.weight"]),
+        ({"low_rank": {"query": 2, "value": 2}}, ["query.base", "value.base"]),
+        ({"low_rank": {"word_embeddings": 3}}, ["word_embeddings.base"]),
+        ({"frozen": ["embeddings", "encoder"], "low_rank": {"query": 2, "word_embeddings": 2}}, ["base", "LayerNorm"]),
+    ],
+    ids=["frozen table", "LoRA of maps", "LoRA of the table", "LoRA alone"],
+)
+def test_frozen_parts_and_low_rank_updates_are_exact(options: dict[str, Any], left: list[str]) -> None:
+    model = classifier("bert", **options)
+    names = set(trained_parameters(model))
+    assert not any(part in name for name in names for part in left)
+    assert any(".A" in name for name in names) is ("low_rank" in options)
+    batch, clipping = batch_of(LENGTHS["mixed"]), Clipping("flat", 0.3)
+    assert gap(clipped_sum(model, batch, clipping), by_torch_func(model, batch, clipping)) <= 1e-5
+
+
+def test_a_low_rank_update_starts_where_the_encoder_is() -> None:
+    model, batch = classifier("bert"), batch_of(LENGTHS["mixed"])
+    before = model.logits(batch)
+    add_low_rank(model.encoder, {"query": 2, "word_embeddings": 2})
+    assert torch.equal(model.logits(batch), before)
+
+
+def test_a_person_is_clipped_once_over_all_records() -> None:
+    model, clipping = classifier("bert"), Clipping("flat", 0.1)
+    texts, present = batch_of([5, 3, 9]), torch.tensor([[True, True], [True, False]])
+    people = PersonTextBatch.padded(texts, present, padding=1)
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in trained_parameters(model).items()}
+    for own in ([0, 1], [2]):
+        loss = model.losses(texts.select(own)).mean()
+        gradients = torch.autograd.grad(loss, list(trained_parameters(model).values()), materialize_grads=True,
+                                        allow_unused=True)  # fmt: skip
+        norm = torch.cat([each.double().flatten() for each in gradients]).norm()
+        for total, each in zip(sums.values(), gradients, strict=True):
+            total += each.double() * clipping.scale(norm)
+    assert gap(clipped_sum(model, people, clipping), sums) <= 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder with its tokenizer, as `save_pretrained` writes them."""
+    place = tmp_path_factory.mktemp("encoder")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(30))]
+    tokenizer = transformers.BertTokenizerFast(vocab=dict(zip(words, range(len(words)), strict=True)))
+    tokenizer.save_pretrained(place)
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=32, **SIZES)
+    torch.manual_seed(1)
+    transformers.BertForSequenceClassification(config).save_pretrained(place)
+    return place
+
+
+def test_an_encoder_and_its_tokenizer_come_from_a_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"w{n % 30} w3 unmet,{n % 2}\n" for n in range(60)))
+    data = Texts(path=str(tmp_path / "texts.csv"), tokenizer=str(folder), max_length=16, batch_size=8)
+    model = TextClassifier(**data.sizes, encoder=str(folder)).eval()
+    own = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(model.encoder.state_dict()[name], own.state_dict()[name])
+    batch = data.load().log.read(np.array([0, 1]))
+    assert batch.ids[0].tolist()[0] == 2
+    assert batch.ids[0].tolist()[2:] == [5 + 3, 1, 3]
+    assert model.logits(batch).shape == (2, 2)
+    assert model.assumptions == [f"the weights of {folder} before training"]
+    assert f"the tokenizer {folder}" in data.assumptions
+
+
+def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    def refused(said: str, *sizes: int, **options: Any) -> None:
+        with pytest.raises(UserError) as error:
+            TextClassifier(*(sizes or (WORDS, 1, CLASSES, LONGEST)), **options)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+
+    refused("35 rows of words and padding 0, the data's tokenizer 40 and 1", encoder=str(folder))
+    refused("reads at most 32 tokens: lower it", 35, 0, 2, 64, encoder=str(folder))
+    refused("cannot be loaded", encoder=str(tmp_path))
+    refused("makes no encoder", encoder={"model_type": "nothing"})
+    refused("no linear map or table is called so: give some of", low_rank={"missing": 2})
+    refused("no part is called so", frozen=["missing"])
+    refused("model.low_rank.query is 0", low_rank={"query": 0})
+    with pytest.raises(UserError, match="cannot be loaded"):
+        _ = Texts(tokenizer=str(tmp_path)).sizes
