@@ -16,8 +16,18 @@ CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    folder: Path = tmp_path_factory.mktemp("two")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def saved(folder: Path) -> dict[str, Any]:
+    """Runs of one process, saved halfway."""
+    return {name: work.trained(name, 1, keep=folder / f"{name}, alone.ckpt") for name in work.RESUMED}
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, saved: dict[str, Any]) -> Answers:
     work.start(work.everything, 2, folder)
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
@@ -28,12 +38,22 @@ def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("name", work.RUNS)
-def test_two_processes_end_where_one_does(two: Answers, name: str) -> None:
-    alone = work.trained(name, 1)
+def test_two_processes_end_where_one_does(two: Answers, saved: dict[str, Any], name: str) -> None:
+    alone = saved.get(name) or work.trained(name, 1)
     assert furthest(two[0][name], two[1][name]) == 0
     assert furthest(alone, two[0][name]) < CLOSE
     for answers in two:
         assert (answers[name]["steps"], answers[name]["spent"]) == (work.STEPS, alone["spent"])
+
+
+@pytest.mark.parametrize("name", work.RESUMED)
+def test_a_run_goes_on_with_another_number_of_processes(
+    two: Answers, saved: dict[str, Any], folder: Path, name: str
+) -> None:
+    """Saved by one and resumed by two, and the other way round: the same steps, the same ledger, the same end."""
+    for ends in (two[0][f"{name}, resumed"], work.trained(name, 1, resume=folder / f"{name}.ckpt")):
+        assert furthest(saved[name], ends) < CLOSE
+        assert (ends["steps"], ends["spent"]) == (work.STEPS, saved[name]["spent"])
 
 
 def test_without_privacy_two_processes_end_where_one_does(two: Answers) -> None:

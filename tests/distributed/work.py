@@ -47,6 +47,7 @@ SPECTRAL: dict[str, Any] = {"rank": 4, "top": 8, "blocks": 1, "feedforward": 8, 
 CLICKS: dict[str, Any] = {"hidden": [8], "weight_decay": 0.0}
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0}
 FLAT: dict[str, Any] = {"clipping": "flat", "max_norm": 1.0}
+RESUMED = ("GRU", "AdaFEST")  # LazyDP draws other noise for each part of a run
 
 # name -> the data, the model and what privacy is given
 RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, Any]]] = {
@@ -80,14 +81,32 @@ RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, An
 }
 
 
-def trained(name: str, processes: int, steps: int = STEPS, verify: float = 0.0) -> dict[str, Any]:
+class Halfway(pl.Callback):
+    """Saves the run after half of its steps, and lets it go on."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == STEPS // 2:
+            trainer.save_checkpoint(self.file)
+
+
+def trained(name: str, processes: int, **options: Any) -> dict[str, Any]:
     """Train one of these runs; return where it ended, and what it says that it spent."""
-    make, kind, options, privacy = RUNS[name]
-    return fitted(make(), kind, options, Privacy(**privacy, verify=verify), processes, steps)
+    make, kind, arguments, privacy = RUNS[name]
+    return fitted(make(), kind, arguments, Privacy(**privacy, verify=0.0), processes, **options)
 
 
 def fitted(
-    data: Any, kind: type[Any], options: dict[str, Any], privacy: Privacy | None, processes: int, steps: int = STEPS
+    data: Any,
+    kind: type[Any],
+    options: dict[str, Any],
+    privacy: Privacy | None,
+    processes: int,
+    steps: int = STEPS,
+    keep: Path | None = None,
+    resume: Path | None = None,
 ) -> dict[str, Any]:
     data.setup()
     pl.seed_everything(3, verbose=False)
@@ -97,7 +116,7 @@ def fitted(
         accelerator="cpu",
         devices=processes,
         max_steps=steps,
-        callbacks=[] if privacy is None else [privacy],
+        callbacks=[*([privacy] if privacy else []), *([Halfway(keep)] if keep else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -105,9 +124,10 @@ def fitted(
         limit_val_batches=0,
         num_sanity_val_steps=0,
     )
-    trainer.fit(model, data)
+    trainer.fit(model, data, ckpt_path=resume)
     state = {key: value.clone() for key, value in model.state_dict().items()}
-    return {"state": state, **({} if privacy is None else {"steps": privacy.steps, "spent": privacy.spent})}
+    counted = {} if privacy is None else {"steps": privacy.steps, "spent": privacy.spent}
+    return {"state": state, **counted}
 
 
 class Vectors:
@@ -159,7 +179,9 @@ def _begin(number: int, processes: int, port: int, task: Callable[..., None], gi
 
 def everything(number: int, processes: int, folder: Path) -> None:
     """Do what the processes are asked, and write this one's answers."""
-    answers: dict[str, Any] = {name: trained(name, processes) for name in RUNS}
+    answers: dict[str, Any] = {name: trained(name, processes, keep=folder / f"{name}.ckpt") for name in RUNS}
+    for name in RESUMED:
+        answers[f"{name}, resumed"] = trained(name, processes, resume=folder / f"{name}, alone.ckpt")
     answers["plain"] = fitted(histories(), GRU, RECURRENT, None, processes)
     checked = Privacy(noise_multiplier=1.0, verify=1.0)
     answers["secret"] = fitted(histories(sampling_seed=None), GRU, RECURRENT, checked, processes, steps=3)
