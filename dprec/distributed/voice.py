@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from time import monotonic, sleep
 from typing import Any
 
@@ -38,4 +39,17 @@ def one_voice(error: Exception, after_a_loss: str) -> Exception:
                 sleep(0.05)
     except RuntimeError:  # the first process, which keeps the store, is gone
         pass
+    finally:
+        if lost:
+            _leave(error)
     return Lost(f"another process of the run was killed or does not answer: {after_a_loss}") if lost else error
+
+
+def _leave(error: BaseException | None) -> None:
+    """Let gloo's threads end before Python does; one that still lets go of a lost exchange then aborts the process."""
+    if dist.get_backend() != "gloo":
+        return
+    while error is not None:  # their frames hold the group
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from dprec.cli.keys import from_data, parameters
 from dprec.cli.parser import Settings
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.first import first_process
+from dprec.distributed.ranks import group_of
 from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
 from dprec.models import Learner
@@ -116,14 +117,19 @@ class Experiment:
             steps, seconds = trainer.global_step, save.seconds
         else:  # it stopped after its last step: only the evaluation remains
             steps, seconds = self._take_over(checkpoint), run.seconds
-        if not first_process():
-            return {}  # the first evaluates, and writes
         device = trainer.strategy.root_device
+        ranks = group_of(device)
+        if ranks.size == 1 and not first_process():
+            return {}  # nothing was trained, so nobody is connected
         watched = {}
-        if getattr(self.data, "validation", False):
-            watched = {"validation": self.task.judge(self.model, self.data, "validation", self.metrics, device)}
-        # The test is evaluated only here.
-        results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device)
+        with _all_or_none(run):
+            if getattr(self.data, "validation", False):
+                judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
+                watched = {"validation": judged}
+            # The test is evaluated only here.
+            results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device, ranks=ranks)
+        if not first_process():
+            return {}  # the first writes
         report = {
             "run": self.name,
             **self.task.describe(self.data),
@@ -147,17 +153,13 @@ class Experiment:
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         try:
-            trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
+            with _all_or_none(run):
+                trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
                 raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
             raise how(f"continue with: python -m dprec.fit --resume {run.path}") from None
-        except (UserError, RuntimeError) as error:
-            told = one_voice(error, f"continue with: python -m dprec.fit --resume {run.path}")
-            if told is error:
-                raise
-            raise told from error
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
@@ -203,6 +205,18 @@ class Experiment:
             "assumed_public": self.assumptions,
             **ledger,
         }
+
+
+@contextmanager
+def _all_or_none(run: RunFolder) -> Iterator[None]:
+    """What all processes do together: an error of one is an error of all, in one line."""
+    try:
+        yield
+    except (UserError, RuntimeError) as error:
+        told = one_voice(error, f"continue with: python -m dprec.fit --resume {run.path}")
+        if told is error:
+            raise
+        raise told from error
 
 
 Kind = TypeVar("Kind", bound=Experiment)

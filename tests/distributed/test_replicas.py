@@ -56,6 +56,14 @@ def test_a_run_goes_on_with_another_number_of_processes(
         assert (ends["steps"], ends["spent"]) == (work.STEPS, saved[name]["spent"])
 
 
+def test_a_resumed_run_has_fresh_noise(two: Answers, folder: Path) -> None:
+    """Whoever resumes it: from one checkpoint no two runs have the same noise, nor that of the run that goes on."""
+    ends = [two[0]["fresh"], *(work.fresh(1, resume=folder / "fresh.ckpt") for _ in range(2))]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert furthest(ends[one], ends[other]) > 10 * CLOSE
+        assert ends[one]["spent"] == ends[other]["spent"]
+
+
 def test_without_privacy_two_processes_end_where_one_does(two: Answers) -> None:
     alone = work.fitted(work.histories(), work.GRU, work.RECURRENT, None, 1)
     assert furthest(two[0]["plain"], two[1]["plain"]) == 0
@@ -84,6 +92,17 @@ def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two:
     assert 0.99 < float((exact["in turns"] - exact["one fewer"]).norm()) <= 1 + 1e-6
     assert 0.99 < float((exact["all on the first"] - exact["one fewer"]).norm()) <= 1 + 1e-6
     assert float(exact["nobody"].abs().max()) == 0
+
+
+@pytest.mark.parametrize("name", work.JUDGED)
+def test_held_out_users_are_judged_together(two: Answers, name: str) -> None:
+    """The means of all of them, in each process, also where it had none to look at."""
+    alone = work.judged(name, Ranks())
+    for answers in two:
+        found = answers[f"{name}, judged"]
+        assert found.keys() == alone.keys()
+        for metric, value in alone.items():
+            assert found[metric] == (value if isinstance(value, (dict, int)) else pytest.approx(value, rel=1e-12))
 
 
 def test_processes_that_differ_stop_all(two: Answers) -> None:

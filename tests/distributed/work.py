@@ -23,6 +23,7 @@ from dprec.models import DLRM, GRU, PCTR, DPFormer, SpectralFormer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
+from dprec.run.tasks import task_of
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.training.callback import Privacy
 
@@ -33,7 +34,8 @@ SEEDS = {"noise_seed": 7, "noise_multiplier": 1.0}
 
 def histories(**options: Any) -> Sequences:
     given: dict[str, Any] = {"synthetic_users": 60, "synthetic_items": 22, "min_events": 0, "max_length": 9}
-    return Sequences("synthetic", batch_size=12, tokens=40, **given | {"sampling_seed": 5} | options)
+    given |= {"batch_size": 12, "tokens": 40, "sampling_seed": 5}
+    return Sequences("synthetic", **given | options)
 
 
 def clicks() -> Clicks:
@@ -96,6 +98,11 @@ def trained(name: str, processes: int, **options: Any) -> dict[str, Any]:
     """Train one of these runs; return where it ended, and what it says that it spent."""
     make, kind, arguments, privacy = RUNS[name]
     return fitted(make(), kind, arguments, Privacy(**privacy, verify=0.0), processes, **options)
+
+
+def fresh(processes: int, **options: Any) -> dict[str, Any]:
+    """Train with the same draws each time, and secret noise."""
+    return fitted(histories(), GRU, RECURRENT, Privacy(noise_multiplier=1.0, verify=0.0), processes, **options)
 
 
 def fitted(
@@ -185,6 +192,7 @@ def everything(number: int, processes: int, folder: Path) -> None:
     answers["plain"] = fitted(histories(), GRU, RECURRENT, None, processes)
     checked = Privacy(noise_multiplier=1.0, verify=1.0)
     answers["secret"] = fitted(histories(sampling_seed=None), GRU, RECURRENT, checked, processes, steps=3)
+    answers["fresh"] = fresh(processes, keep=folder / "fresh.ckpt")
     ranks = Group()
     answers["noise"] = released(ranks, [], sigma=2.0, size=20_000)
     rows = users()
@@ -192,6 +200,8 @@ def everything(number: int, processes: int, folder: Path) -> None:
         own = [rows[mine[number]]] if mine[number] else []
         answers[name] = released(ranks, own, sigma=1.0, size=rows.shape[1], seed=3)
         answers[f"{name}, exact"] = released(ranks, own, sigma=0.0, size=rows.shape[1])
+    for name in JUDGED:
+        answers[f"{name}, judged"] = judged(name, ranks)
     answers["different"] = told(lambda: ranks.refuse_different("differ", number))
     answers["same"] = told(lambda: ranks.refuse_different("differ", processes))
     answers["shared"] = ranks.shared((1 << 255) + 5 + number) == (1 << 255) + 5
@@ -225,6 +235,24 @@ class Counting:
         tensor = given[-1]
         self.bytes[name] = self.bytes.get(name, 0) + tensor.numel() * tensor.element_size()
         return exchange(*given, **options)
+
+
+# name -> the data, the model, and metrics: of several held-out batches, and of fewer than there are processes
+JUDGED: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], str]] = {
+    "rankings": (histories, GRU, RECURRENT, "ndcg@3,mrr@10,coverage@5,novelty@5"),
+    "a sample in one batch": (partial(histories, tokens=100_000, metrics_users=30), GRU, RECURRENT, "hit@3"),
+    "clicks": (clicks, PCTR, CLICKS, "auc,log_loss"),
+}
+
+
+def judged(name: str, ranks: Ranks) -> dict[str, Any]:
+    """Judge an untrained model together with the other processes."""
+    make, kind, options, metrics = JUDGED[name]
+    data = make()
+    data.setup()
+    pl.seed_everything(3, verbose=False)
+    task = task_of(kind)
+    return task.judge(kind(**data.sizes, **options), data, metrics=task.asked(metrics), ranks=ranks)
 
 
 def users() -> Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.metrics.clicks import WRITTEN, ClickMetrics
 from dprec.models import ClickModel
-from dprec.run.tasks.task import Task
+from dprec.run.tasks.task import Task, add_up, own_part
 
 
 class ClickPrediction(Task):
@@ -28,16 +29,22 @@ class ClickPrediction(Task):
             raise UserError(f"unknown metric {metric!r}: give {', '.join(WRITTEN)}")
 
     def _measure(
-        self, model: ClickModel, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
+        self,
+        model: ClickModel,
+        data: Any,
+        loader: Any,
+        metrics: Sequence[str],
+        device: str | torch.device,
+        ranks: Ranks,
     ) -> dict[str, float]:
         """The model's metrics, and with ``base_rate_`` names those of the training records' click rate."""
         baseline = torch.logit(torch.tensor(data.base_rate), eps=1e-6).to(device)
-        # Processes that trained with this one do not evaluate.
         ours, theirs = (ClickMetrics(sync_on_compute=False).to(device) for _ in range(2))
-        for batch in loader:
+        for batch in own_part(loader, ranks):
             batch = batch.to(device)
             ours.update(model.logits(batch), batch.clicked)
             theirs.update(baseline.expand(len(batch)), batch.clicked)
+        add_up((ours, theirs), ranks)
         values = {"": ours.compute(), "base_rate_": theirs.compute()}
         return {f"{prefix}{name}": float(found[name]) for prefix, found in values.items() for name in metrics}
 

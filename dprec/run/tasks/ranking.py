@@ -18,12 +18,13 @@ from dprec.cli.classes import build
 from dprec.cli.keys import normal
 from dprec.data.selection.protocol import Protocol
 from dprec.data.sequences import PRIVATE
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.metrics.lists import KINDS, ListMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics
 from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 from dprec.models import Recommender
-from dprec.run.tasks.task import Task
+from dprec.run.tasks.task import Task, add_up, own_part
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
 ONE = "of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
@@ -47,7 +48,7 @@ class Collected:
         """What `metrics` ask for, and lists of the lengths that are `always` looked at."""
         cutoffs = sorted({_cutoff(metric) for metric in metrics})
         listed = {_cutoff(metric) for metric in metrics if metric.partition("@")[0] in KINDS}
-        alone = {"sync_on_compute": False}  # processes that trained with this one do not evaluate
+        alone = {"sync_on_compute": False}  # `add_up` does it, also for what is no part of `compute`
         return cls(
             [RankingMetrics(k, tuple(GAINS), **alone).to(device) for k in cutoffs],
             {k: ListMetrics(k, popularity, **alone).to(device) for k in sorted(listed | always)},
@@ -59,8 +60,12 @@ class Collected:
         for one in self.lists.values():
             one.update(scores, seen)
 
+    @property
+    def metrics(self) -> list[RankingMetrics | ListMetrics]:
+        return [*self.ranks, *self.lists.values()]
+
     def values(self) -> dict[str, float]:
-        found = [metric.compute() for metric in (*self.ranks, *self.lists.values())]
+        found = [metric.compute() for metric in self.metrics]
         return {name: float(value) for each in found for name, value in each.items()}
 
     def standard_errors(self, population: int) -> dict[str, float]:
@@ -117,7 +122,13 @@ class Ranking(Task):
         return data
 
     def _measure(
-        self, model: Recommender, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
+        self,
+        model: Recommender,
+        data: Any,
+        loader: Any,
+        metrics: Sequence[str],
+        device: str | torch.device,
+        ranks: Ranks,
     ) -> dict[str, Any]:
         """Both protocols for the model, and with ``popularity_`` names for popularity.
 
@@ -126,12 +137,13 @@ class Ranking(Task):
         places = popularity_places(data.popularity).to(device)  # (items,)
         ours = Collected.of(metrics, {SHOWN}, data.popularity, device)
         theirs = Collected.of(metrics, set(), data.popularity, device)
-        for batch in loader:
+        for batch in own_part(loader, ranks):
             batch = batch.to(device)
             scores = model.scores(batch)
             ours.add(both_ranks(scores, batch.target, batch.seen), scores, batch.seen)
             popular = ranks_in_one_order(places, batch.target, batch.seen)
             theirs.add(popular, -places.float().expand(len(scores), -1), batch.seen)
+        add_up((*ours.metrics, *theirs.metrics), ranks)
         results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
         users = int(ours.ranks[0].users)
         found = ours.lists[SHOWN].distinct

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from rich.table import Table
+from torch import Tensor
+from torchmetrics import Metric
 
 from dprec.cli.classes import build
+from dprec.distributed.ranks import ALONE, Ranks
 from dprec.errors import UserError
 
 
@@ -61,8 +65,9 @@ class Task(ABC):
         split: str = "test",
         metrics: Sequence[str] | None = None,
         device: str | torch.device = "cpu",
+        ranks: Ranks = ALONE,
     ) -> dict[str, Any]:
-        """The metrics of the model and of its baseline, on held-out data."""
+        """The metrics of the model and of its baseline, on held-out data, of which each process looks at its part."""
         if split not in ("test", "validation"):
             raise UserError(f"--split is {split!r}: give test or validation")
         if split == "validation" and not getattr(data, "validation", False):
@@ -71,14 +76,14 @@ class Task(ABC):
             )
         loader = data.val_dataloader() if split == "validation" else data.test_dataloader()
         with torch.inference_mode():
-            return self._measure(model.to(device).eval(), data, loader, metrics or self.metrics, device)
+            return self._measure(model.to(device).eval(), data, loader, metrics or self.metrics, device, ranks)
 
     @abstractmethod
     def _refuse_unknown(self, metric: str) -> None: ...
 
     @abstractmethod
     def _measure(
-        self, model: Any, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
+        self, model: Any, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device, ranks: Ranks
     ) -> dict[str, Any]: ...
 
     @abstractmethod
@@ -92,3 +97,17 @@ class Task(ABC):
     @abstractmethod
     def verdict(self, results: Mapping[str, Any]) -> str:
         """The comparison in a few words."""
+
+
+def own_part(batches: Iterable[Any], ranks: Ranks) -> Iterable[Any]:
+    """Return the batches that this process looks at; there may be none."""
+    return islice(batches, ranks.number, None, ranks.size)
+
+
+def add_up(metrics: Iterable[Metric], ranks: Ranks) -> None:
+    """Let metrics, whose states are sums, count what all processes have looked at."""
+    for metric in metrics if ranks.size > 1 else ():
+        for state in metric.metric_state.values():
+            assert isinstance(state, Tensor)
+            ranks.sum_(state)
+        metric._update_count += 1  # of a process that looked at nothing, torchmetrics would warn
