@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.metrics.classes import WRITTEN, ClassMetrics
 from dprec.models import TextClassifier
-from dprec.run.tasks.task import Task
+from dprec.run.tasks.task import Task, add_up, own_part
 
 
 class TextClassification(Task):
@@ -27,16 +28,22 @@ class TextClassification(Task):
             raise UserError(f"unknown metric {metric!r}: give {', '.join(WRITTEN)}")
 
     def _measure(
-        self, model: TextClassifier, data: Any, loader: Any, metrics: Sequence[str], device: str | torch.device
+        self,
+        model: TextClassifier,
+        data: Any,
+        loader: Any,
+        metrics: Sequence[str],
+        device: str | torch.device,
+        ranks: Ranks,
     ) -> dict[str, float]:
         """The model's metrics, and with ``base_rate_`` names those of the shares of classes."""
         baseline = torch.tensor(data.base_rates).clamp(min=1e-6).log().to(device)
-        # Processes that trained with this one do not evaluate.
         ours, theirs = (ClassMetrics(sync_on_compute=False).to(device) for _ in range(2))
-        for batch in loader:
+        for batch in own_part(loader, ranks):
             batch = batch.to(device)
             ours.update(model.logits(batch), batch.label)
             theirs.update(baseline.expand(len(batch), -1), batch.label)
+        add_up((ours, theirs), ranks)
         values = {"": ours.compute(), "base_rate_": theirs.compute()}
         return {f"{prefix}{name}": float(found[name]) for prefix, found in values.items() for name in metrics}
 
