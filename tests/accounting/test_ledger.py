@@ -4,10 +4,13 @@ import json
 import math
 
 import mpmath
+import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants.prv import PRVAccountant
+from scipy.stats import norm
 
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Event, Ledger
@@ -46,6 +49,31 @@ def test_fft_composition_never_falls_below_the_closed_form(count: int, delta: fl
     assert gaussian_delta(epsilon, whole) <= delta * (1 + 1e-6)
     looser = 0.05 if delta < accounting.ROUNDING * 100 * (count + 10) else 0.002
     assert gaussian_delta(epsilon * (1 - looser), whole) > delta
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.3, 0.2), (0.7, 0.01), (3.0, 0.9)])
+@pytest.mark.parametrize("loss", [-3.0, -0.1, -0.005, 0.0, 0.05, 0.8, 4.0])
+def test_one_step_in_either_direction_is_the_integral(sigma: float, rate: float, loss: float) -> None:
+    x = np.linspace(-15 * sigma, 1 + 15 * sigma, 200_001)
+    without = norm.pdf(x, 0, sigma)
+    with_one = rate * norm.pdf(x, 1, sigma) + (1 - rate) * without
+    removed = np.maximum(with_one - math.exp(loss) * without, 0).sum() * (x[1] - x[0])
+    added = np.maximum(without - math.exp(loss) * with_one, 0).sum() * (x[1] - x[0])
+    at = np.array([loss])
+    assert accounting.removal_deltas(at, sigma, rate)[0] == pytest.approx(removed, abs=1e-8)
+    assert accounting.addition_deltas(at, sigma, rate)[0] == pytest.approx(added, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "interval"),
+    [(2.3, 0.17, 1e-3), (1.0, 1e-7, 1e-3), (0.01, 0.5, 1.0), (0.3, 0.999, 0.01), (50.0, 0.9, 1e-4), (2.0, 1.0, 1e-3)],
+)
+def test_one_step_has_the_loss_that_the_library_gives_it(sigma: float, rate: float, interval: float) -> None:
+    ours = accounting._one_use(sigma, rate, interval)
+    theirs = pld.from_gaussian_mechanism(sigma, value_discretization_interval=interval, sampling_prob=rate)
+    for epsilon in (0.0, 0.01, 0.5, 5.0, 50.0, 5000.0):
+        expected = theirs.get_delta_for_epsilon(epsilon)
+        assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order", "ignore:divide by zero")
