@@ -56,7 +56,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data
   --data.batch_size N            expected users a step (1024, or a quarter of few users)
   for click logs also            --data.period_days N, --data.table_scale S
 
-model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral;
+model  (class dprec.models.Transformer; DPFormer, GRU, LSTM, DualEncoder, Spectral, PrivateALS;
         DLRM, PCTR, Logistic for clicks; TextClassifier; --model my_module.MyModel for your own)
   --model.dim, --model.blocks, --model.heads N     --model.dropout P
   --model.learning_rate R        the highest rate of the schedule

@@ -8,6 +8,7 @@ from dprec.models.dual_encoder import DualEncoder
 from dprec.models.learning.learner import Learner
 from dprec.models.logistic import Logistic
 from dprec.models.pctr import PCTR
+from dprec.models.private_als import PrivateALS
 from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral
 from dprec.models.spectral_former import SpectralFormer
@@ -24,6 +25,7 @@ __all__ = [
     "DualEncoder",
     "Learner",
     "Logistic",
+    "PrivateALS",
     "Recommender",
     "SequenceRecommender",
     "Spectral",

@@ -17,6 +17,7 @@ from dprec.models import (
     DPFormer,
     DualEncoder,
     Logistic,
+    PrivateALS,
     SequenceRecommender,
     Spectral,
     SpectralFormer,
@@ -25,7 +26,7 @@ from dprec.models import (
 from dprec.models.clicks import ClickModel
 from dprec_kernels import catalogue_softmax
 
-SomeSpectral = TypeVar("SomeSpectral", bound=Spectral)
+SomeSpectral = TypeVar("SomeSpectral", bound=PrivateALS | Spectral)
 ITEMS, LENGTH = 23, 9
 NUMBERS, VOCABULARIES, BAG = 3, (11, 4, 2), 4
 
@@ -287,6 +288,7 @@ MODELS = {
     "flattened-tokens": FlattenedTokens,
     "spectral": spectral,
     "spectral-former": spectral_former,
+    "private-als": lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH)),
     "gru": lambda: recurrent(GRU),
     "lstm": lambda: recurrent(LSTM),
     "gru-two-layers": lambda: recurrent(GRU, layers=2),

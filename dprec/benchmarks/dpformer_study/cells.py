@@ -14,6 +14,7 @@ MODELS = {
     "spectral_former_plain": "SpectralFormer, no Re-Attention",
     "spectral": "Spectral",
     "spectral_small": "Spectral, 300 items",
+    "als": "PrivateALS",
     "dpformer": "DPFormer",
     "transformer": "Transformer",
     "transformer_untied": "Transformer, untied",

@@ -1,0 +1,101 @@
+"""The most popular items, each with a vector that does not change while a model trains, and how they are ranked."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.accounting.release import ExactSums, Release
+from dprec.data.logs.histories import Histories
+from dprec.models.items.cooccurrence import item_counts
+from dprec.models.learning.learner import refuse_unless
+
+NOBODY = -1e4  # bias of a place that no item has: its share of a softmax, and so its gradient, is 0
+FLOOR = 1.0  # users' worth of popularity that every item has
+
+
+class DescribedItems(nn.Module):
+    """The items that a first release counts most, with vectors that a subclass makes of further releases.
+
+    A subclass has a trained `bias` (top,), whose place among its parameters it chooses.
+    """
+
+    bias: nn.Parameter
+
+    def __init__(self, items: int, top: int, rank: int, clear: float, frequencies: Release) -> None:
+        super().__init__()
+        for name, value, fits in (
+            ("top", top, top >= 2),
+            ("rank", rank, rank >= 1),
+            ("clear", clear, 0 <= clear < math.inf),
+        ):
+            refuse_unless(fits, name, value)
+        self.items = items
+        self.top = min(top, items - 1)
+        self.rank = min(rank, self.top)
+        self.clear = clear
+        self.frequencies = frequencies
+        self.popularity: Tensor
+        self.place: Tensor
+        self.vectors: Tensor
+        self.register_buffer("popularity", torch.zeros(items))  # as released
+        self.register_buffer("place", torch.full((items,), self.top))  # among the chosen; `top` for the others
+        self.register_buffer("vectors", torch.zeros(self.top + 1, self.rank))  # the last row for the others
+
+    def choose(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, np.ndarray]:
+        """Choose the items; return everybody's place (items,), and the popularity of the n chosen ones (n,)."""
+        std = sums.std(self.frequencies)
+        counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
+        counts[0] = -np.inf
+        chosen = self._clear(counts, std)
+        place = np.full(self.items, self.top)
+        place[chosen] = np.arange(len(chosen))
+        popularity = np.maximum(counts[chosen], max(FLOOR, std))
+        counts[0] = 0.0
+        self.popularity.copy_(torch.from_numpy(counts))
+        self.place.copy_(torch.from_numpy(place))
+        with torch.no_grad():
+            self.bias.fill_(NOBODY)[: len(chosen)] = torch.from_numpy(np.log(popularity / popularity.sum()))
+        return place, popularity
+
+    def describe(self, vectors: np.ndarray) -> None:
+        """Set the vectors of the n chosen items, (n, r) of at most `rank` numbers."""
+        self.vectors.zero_()[: len(vectors), : vectors.shape[1]] = torch.from_numpy(vectors)
+
+    def forward(self, history: Tensor) -> Tensor:
+        """Return the vectors of items (B, T) as (B, T, r): zero for those that are not described."""
+        return F.embedding(self.place[history], self.vectors)
+
+    def loss(self, encoded: Tensor, targets: Tensor) -> Tensor:
+        """Return each user's mean cross-entropy over the chosen items, at positions whose next item is chosen."""
+        wanted = self.place[targets]  # (B, T)
+        loss = F.cross_entropy(
+            self._logits(encoded).flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=self.top
+        )
+        return loss.view(wanted.shape).sum(1) / (wanted != self.top).sum(1).clamp(min=1)
+
+    def scores(self, encoded: Tensor) -> Tensor:
+        """Return the scores of all items (B, items) for encoded histories (B, r)."""
+        known = self._logits(encoded)
+        # The other items come after all described ones, the most popular first.
+        tail = self.popularity - self.popularity.max() - 1
+        others = known.amin(1, keepdim=True) + tail
+        return torch.where(self.place != self.top, known[:, self.place.clamp(max=self.top - 1)], others)
+
+    @property
+    def chosen(self) -> Tensor:
+        """The ids of the items it describes (top,)."""
+        return (self.place != self.top).nonzero().squeeze(1)
+
+    def _logits(self, encoded: Tensor) -> Tensor:
+        return F.linear(encoded, self.vectors[:-1], self.bias)
+
+    def _clear(self, counts: np.ndarray, noise_std: float) -> np.ndarray:
+        """Return the ids, ascending, of the `top` most counted items, less those that are not clear of the noise."""
+        most = np.argpartition(-counts, self.top - 1)[: self.top]
+        most = most[np.argsort(-counts[most], kind="stable")]
+        return np.sort(most[: max(2, int((counts[most] >= self.clear * noise_std).sum()))])
