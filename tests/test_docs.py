@@ -22,7 +22,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 # What makes a documented run short; everything else stands as it is written.
 SHORT_CLICKS = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_records", "700"]
 SHORT_CLICKS += ["--data.table_scale", "0.001"]
+SHORT_TEXTS = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_records", "400"]
 SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
+NEEDS = {"from_opacus.md": "opacus", "text.md": "transformers"}  # for its Python, which may not be installed
 FEW = ["--canaries", "1,2", "--each", "2", "--references", "100", "--coins", "20"]
 
 
@@ -80,14 +82,19 @@ def put_files(document: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if document.name == "text.md":
+        pytest.importorskip(NEEDS[document.name])
     put_files(document, workplace)
     monkeypatch.syspath_prepend(workplace)
     for _, _, module, *argv in commands(document):
         if "--resume" in argv:
             Path(argv[argv.index("--resume") + 1], "metrics.json").unlink()  # as if it had been killed
         elif module == "dprec.fit":
+            texts = "recipes/text_" in " ".join(argv)
             clicks = any(name in word for word in argv for name in ("criteo", "dlrm", "recipes/clicks"))
-            argv += SHORT_CLICKS if clicks else SHORT if "my_log.csv" not in argv else SHORT[:4]
+            argv += (
+                SHORT_TEXTS if texts else SHORT_CLICKS if clicks else SHORT if "my_log.csv" not in argv else SHORT[:4]
+            )
         elif module == "dprec.audit":
             argv += [*SHORT, *FEW, "--noise", "1" if "--strategies" in argv else "none"]
         if "--trainer.devices" in argv:  # Lightning starts this process's own command again
@@ -105,8 +112,8 @@ def test_the_command_after_the_quickstart_asks_for_items_that_it_knows() -> None
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_block_of_python_runs(document: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if document.name == "from_opacus.md":
-        pytest.importorskip("opacus")
+    if document.name in NEEDS:
+        pytest.importorskip(NEEDS[document.name])
     put_files(document, workplace)
     monkeypatch.syspath_prepend(workplace)
     names: dict[str, object] = {}

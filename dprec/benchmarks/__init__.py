@@ -23,6 +23,7 @@ BENCHMARKS = {
     "sparsity": "dprec.benchmarks.sparsity",
     "stream": "dprec.benchmarks.stream",
     "table-memory": "dprec.benchmarks.table_memory",
+    "text": "dprec.benchmarks.text",
     "ways-in": "dprec.benchmarks.ways_in",
 }
 

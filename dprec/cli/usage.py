@@ -241,6 +241,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   shares           the share of users who met each item, as DPFormer estimates it, against the truth
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
   stream           training day by day on clicks that drift: rows chosen once, every day or in every step
+  text             a text classifier over 250,002 words: AdaFEST and dense noise beside plain PyTorch
   ways-in          LazyDP, AdaFEST and FEST on a DLRM written by hand: a step from a script and in Lightning
 
   --json FILE      the same rows as a list of objects
