@@ -11,7 +11,9 @@ from torch import Tensor
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.models.base import Recommender
+from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
+from dprec.models.learning.learner import refuse_unless
 
 
 class Spectral(Recommender):
@@ -31,6 +33,8 @@ class Spectral(Recommender):
             0 describes `top` at any noise.
         frequency_share: part of the privacy budget for the items' popularity.
         pair_share: part for pairs of items seen together. Training has the rest.
+        repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
+            by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Spectral(Recommender):
         frequency_share: float = 0.03,
         pair_share: float = 0.82,
         clear: float = 0.0,
+        repeat_share: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
@@ -52,16 +57,23 @@ class Spectral(Recommender):
             items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear
         )
 
+        refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share)
+        self.repeats = Repeats(repeat_share) if repeat_share else None
+
     @property
     def releases(self) -> tuple[Release, ...]:
-        return self.described.releases
+        return *self.described.releases, *([self.repeats.release] if self.repeats is not None else [])
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        return spectral_releases(arguments["frequency_share"], arguments["pair_share"])
+        described = spectral_releases(arguments["frequency_share"], arguments["pair_share"])
+        again = arguments.get("repeat_share")
+        return *described, *([repeat_release(again)] if again else [])
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         self.described.prepare(data.training, sums)
+        if self.repeats is not None:
+            self.repeats.prepare(data.training, sums)
 
     def encode(self, history: Tensor) -> Tensor:
         """Return a vector for each position (B, T) that summarises the history up to and including it: (B, T, r)."""
@@ -77,4 +89,5 @@ class Spectral(Recommender):
     def scores(self, batch: RankingBatch) -> Tensor:
         last = (batch.history != 0).sum(1).clamp(min=1) - 1
         encoded = self.encode(batch.history)
-        return self.described.scores(encoded[torch.arange(last.shape[0], device=last.device), last])
+        scores = self.described.scores(encoded[torch.arange(last.shape[0], device=last.device), last])
+        return scores if self.repeats is None else self.repeats(scores, batch.history, batch.seen)

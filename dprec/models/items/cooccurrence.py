@@ -14,7 +14,7 @@ PAIRS = 1 << 22  # in one portion; limits the memory
 
 def item_counts(histories: Histories) -> Iterator[Portion]:
     """Every item that a user saw, once; the entry of item i is number i."""
-    for users, _, items in _flat(histories, each=1):
+    for users, _, items in user_events(histories, each=1):
         met = np.unique(np.stack([users, items], 1), axis=0)
         yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
 
@@ -28,7 +28,7 @@ def pair_weights(
     at distance k counts decay^(k-1), up to distance `window` among the chosen items of a user.
     """
     chosen = len(weight)
-    for users, places, _ in _flat(histories, window, place, chosen):
+    for users, places, _ in user_events(histories, window, place, chosen):
         keys, owners, values = [], [], []
         for distance in range(1, min(window, len(users) - 1) + 1):
             same = users[distance:] == users[:-distance]
@@ -42,7 +42,7 @@ def pair_weights(
             yield Portion(np.concatenate(owners), np.concatenate(keys), np.concatenate(values))
 
 
-def _flat(
+def user_events(
     histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield events of whole users as (user, place, item), so many that `each` times their number fits a portion."""

@@ -113,7 +113,7 @@ def user_vectors(met: Tensor, others: Tensor, fade: float) -> Tensor:
     tensor([[[0.5000, 0.0000],
              [0.3333, 0.5000]]])
     """
-    gram, right = torch.zeros_like(others).expand(len(met), -1, -1), torch.zeros_like(met[:, 0])
+    gram, right = torch.zeros_like(others).expand(met.shape[0], -1, -1), torch.zeros_like(met[:, 0])
     grams, rights = [], []
     for each in met.unbind(1):
         gram = fade * gram + each.unsqueeze(2) * each.unsqueeze(1)
