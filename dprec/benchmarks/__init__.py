@@ -24,6 +24,7 @@ BENCHMARKS = {
     "stream": "dprec.benchmarks.stream",
     "table-memory": "dprec.benchmarks.table_memory",
     "text": "dprec.benchmarks.text",
+    "text-accuracy": "dprec.benchmarks.text_accuracy",
     "ways-in": "dprec.benchmarks.ways_in",
 }
 

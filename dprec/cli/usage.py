@@ -225,7 +225,7 @@ BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
-       dprec bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
+       dprec bench sparsity|stream|text-accuracy [--epsilons LIST] [--runs FOLDER]
        dprec bench gpu [--compile]
 
 Measures dprec's claims on this machine, beside its peers, and prints one table.
@@ -242,6 +242,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
   stream           training day by day on clicks that drift: rows chosen once, every day or in every step
   text             a text classifier over 250,002 words: AdaFEST and dense noise beside plain PyTorch
+  text-accuracy    what it learns by DP-SGD, AdaFEST, FEST, low rank and with a frozen table, on generated texts
   ways-in          LazyDP, AdaFEST and FEST on a DLRM written by hand: a step from a script and in Lightning
 
   --json FILE      the same rows as a list of objects
@@ -251,7 +252,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name
-  --epsilons LIST  of sparsity (default 1,3,8) and stream (8); what is missing is trained first
+  --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, or all;
                    any --key value of dprec fit goes along; stopped runs are continued
   --seeds N        runs of each cell; default 1

@@ -73,6 +73,7 @@ class Texts(SampledData):
         tokens: the most tokens of a micro-batch, padding included; changes speed and memory, not results.
         synthetic_records: records of the generated texts, training and test together.
         synthetic_words: words of the generated texts; the class hangs on rare ones.
+        synthetic_seed: another one makes other texts, in which other words speak for a class.
 
     >>> data = Texts(dataset="synthetic", synthetic_records=1000, batch_size=50, words=500)
     >>> data.users, data.unit, data.sizes["classes"], data.name
@@ -104,6 +105,7 @@ class Texts(SampledData):
         tokens: int = 4096,
         synthetic_records: int = 20_000,
         synthetic_words: int = 5_000,
+        synthetic_seed: int = 0,
     ) -> None:
         super().__init__(batch_size, sampling, sampling_seed)
         refuse_unknown(on_missing)
@@ -133,6 +135,7 @@ class Texts(SampledData):
         self.test_share, self.validation_share = (0.0 if test_path else test_share), validation_share
         self.validation = validation_share > 0
         self.synthetic_records, self.synthetic_words = synthetic_records, synthetic_words
+        self.synthetic_seed = synthetic_seed
         self._loaded: Loaded | None = None
 
     @cached_property
@@ -165,7 +168,8 @@ class Texts(SampledData):
 
     def _source(self) -> Source[logs.Texts]:
         people = max(1, self.synthetic_records // 8) if self.unit == "user" else None
-        invent = partial(invented_texts, self.synthetic_records, len(self.labels), self.synthetic_words, people)
+        sizes = (self.synthetic_records, len(self.labels), self.synthetic_words, people)
+        invent = partial(invented_texts, *sizes, self.synthetic_seed)
         if self.dataset == "synthetic":
             return Source(invent(), "synthetic")
         log = Path("data") / self.dataset if self.path is None else Path(self.path)

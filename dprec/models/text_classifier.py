@@ -146,7 +146,7 @@ def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
             f"model.encoder {name} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "
             "wrote, or a configuration such as {model_type: bert}"
         ) from None
-    return model
+    return model.train()  # it comes without dropout
 
 
 def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:

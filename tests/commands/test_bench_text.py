@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 
 pytest.importorskip("transformers")
 
-from dprec.benchmarks import text
+from dprec.bench import main as bench
+from dprec.benchmarks import text, text_accuracy
 
 
-def test_every_system_has_a_row_and_dense_noise_is_in_every_row(tmp_path: Path) -> None:
+def test_every_system_has_a_row_and_dense_noise_is_in_every_row() -> None:
     (size,) = text.TINY
     rows = text.compared(size, lambda said: None)
     assert [row["system"] for row in rows] == list(text.SYSTEMS)
@@ -40,3 +42,19 @@ def test_a_step_moves_the_words_that_it_may(system: str) -> None:
         assert moved.sum() == size.words - 1  # all but the padding
     else:
         assert moved.sum() < size.words
+
+
+@pytest.mark.slow
+def test_what_is_learnt_by_each_way_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # the second time only reads
+        assert bench(["text-accuracy", "--quick", "--json", "rows.json"]) == 0
+    rows = json.loads(Path("rows.json").read_text())
+    assert [row["system"] for row in rows] == list(text_accuracy.METHODS)
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    reductions = {row["system"]: row["gradient_size_reduction"] for row in rows}
+    assert reductions["DP-SGD"] == 1
+    assert reductions["frozen"] is None
+    assert reductions["low rank"] == pytest.approx(200 * 64 / (8 * 264))
+    assert min(reductions["AdaFEST"], reductions["FEST"]) >= 1

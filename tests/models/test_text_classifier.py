@@ -188,7 +188,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_encoder_and_its_tokenizer_come_from_a_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"w{n % 30} w3 unmet,{n % 2}\n" for n in range(60)))
     data = Texts(path=str(tmp_path / "texts.csv"), tokenizer=str(folder), max_length=16, batch_size=8)
-    model = TextClassifier(**data.sizes, encoder=str(folder)).eval()
+    model = TextClassifier(**data.sizes, encoder=str(folder))
+    assert all(part.training for part in model.modules())  # dropout is kept
+    model.eval()
     own = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
     name = "bert.embeddings.word_embeddings.weight"
     assert torch.equal(model.encoder.state_dict()[name], own.state_dict()[name])
