@@ -3,10 +3,12 @@
 import json
 import math
 
+import dp_accounting
 import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants.prv import PRVAccountant
@@ -74,6 +76,15 @@ def test_one_step_has_the_loss_that_the_library_gives_it(sigma: float, rate: flo
     for epsilon in (0.0, 0.01, 0.5, 5.0, 50.0, 5000.0):
         expected = theirs.get_delta_for_epsilon(epsilon)
         assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(expected, rel=1e-6, abs=1e-14)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(2.3, 0.17), (1.0, 1e-7), (0.01, 0.5), (0.3, 0.999), (1e5, 0.1)])
+def test_a_steps_renyi_divergences_are_those_of_the_library(sigma: float, rate: float) -> None:
+    accountant = RdpAccountant(accounting.ORDERS)
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
+    ours = accounting._divergences(sigma, rate, False, False)
+    rounding = 2e-15 * np.array(accounting.ORDERS)  # of which renyi_epsilon adds more than twice as much
+    assert np.all(np.abs(ours - accountant.rdp) <= 1e-12 * accountant.rdp + rounding)
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order", "ignore:divide by zero")
