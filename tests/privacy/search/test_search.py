@@ -46,13 +46,22 @@ FOUND = [
 ]
 CASES, AT_ONCE = 300, 60
 SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
+# Thousands of users of whom each is taken alone; a hundred here, and all of them in the longer search.
+LONG: dict[int, dict[str, Any]] = {36: {"users": 100, "cut": 50, "other_cut": 50}, 261: {"users": 100}}
 
 
 @pytest.mark.parametrize("first", range(0, CASES, AT_ONCE))
 def test_a_bounded_search_finds_nothing(first: int) -> None:
-    findings = list(map(run, map(plan_of, SEEDS[first : first + AT_ONCE])))
+    plans = [plan_of(seed).but(**LONG.get(seed, {})) for seed in SEEDS[first : first + AT_ONCE]]
+    findings = list(map(run, plans))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", LONG)
+def test_a_case_of_thousands_taken_alone_finds_nothing(seed: int) -> None:
+    assert not run(plan_of(seed)).breach
 
 
 @pytest.mark.slow
