@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
+from dprec.models.items.features import DescribedItems, refuse_half
 from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
@@ -84,6 +85,9 @@ class SequenceRecommender(Recommender):
     Args:
         negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items
             that each step draws for all users together, or in-batch for the users' targets (never with privacy).
+        features: columns of `feature_file` whose values get vectors that are added to an item's, where it is read, each
+            with the rows that its values are hashed to.
+        feature_file: a public CSV file with a column `item`; `|` stands between several values of an item.
 
     >>> class LastItem(SequenceRecommender):
     ...     def encode(self, history: Tensor) -> Tensor:
@@ -99,15 +103,35 @@ class SequenceRecommender(Recommender):
         dim: int = 64,
         embedding_std: float = 0.1,
         negatives: Negatives = None,
+        features: dict[str, int] | None = None,
+        feature_file: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
         refuse_unless(dim >= 1, "dim", dim)
+        refuse_half(features, feature_file)
+        self.feature_file = feature_file
         self.negatives = negatives
         self.shared_negatives = shared_negatives(negatives, items)
-        self.embedding = new_table(nn.Embedding, items, dim, self.memory_map, padding_idx=0)
+        self.embedding: DescribedItems = new_table(DescribedItems, items, dim, self.memory_map, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
+        if features is not None:
+            self.embedding.add_features(features)
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        return [] if self.feature_file is None else [f"the features of items in {self.feature_file}"]
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if self.feature_file is not None and stage == "fit":
+            data: Any = getattr(self.trainer, "datamodule", None)
+            if data is None:
+                raise UserError(
+                    "model.feature_file needs the items' ids: fit the model with a datamodule that has them"
+                )
+            self.embedding.describe(self.feature_file, data.catalogue_ids)
 
     @abstractmethod
     def encode(self, history: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ class DPFormer(Transformer):
 
     @property
     def assumptions(self) -> list[str]:
-        return [] if self.frequency_file is None else [f"the shares of users in {self.frequency_file}"]
+        known = [] if self.frequency_file is None else [f"the shares of users in {self.frequency_file}"]
+        return [*super().assumptions, *known]
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Find the share of users who met each item, and the errors that follow from it."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.items.tables import copied_table
 from dprec.models.learning.learner import refuse_unless
@@ -47,6 +48,8 @@ class DualEncoder(SequenceRecommender):
         refuse_unless(blocks >= 0, "blocks", blocks)
         refuse_unless(heads >= 1 and dim % heads == 0, "heads", heads)
         refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        if self.feature_file is not None and not tied:
+            raise UserError("model.features with two tables would not be read: set model.tied to true")
         self.own_context = None if tied else copied_table(self.embedding, self.memory_map)
         width = feedforward or 4 * dim
         self.tower: nn.Module = (

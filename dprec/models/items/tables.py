@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import file_tensor
 
-Lookup = TypeVar("Lookup", nn.Embedding, nn.EmbeddingBag)
+Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
 
 
 def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, **options: Any) -> Lookup:

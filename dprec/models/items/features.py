@@ -1,0 +1,92 @@
+"""Items' vectors with those of their public features added, such as a film's genres."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from dprec.data.logs.ids import normal_texts
+from dprec.errors import UserError, first_line
+
+VALUES = 4  # of an item in a column, the first of them count; `|` stands between them
+ITEM = "item"  # the column of item ids
+
+
+class DescribedItems(nn.Embedding):
+    """A table of items to which each item's features add their own vectors, which start at 0.
+
+    A feature's values are hashed to so many rows, so which values there are changes no size.
+
+    >>> items = DescribedItems(3, 2, padding_idx=0)
+    >>> items.add_features({"genre": 10, "decade": 5})
+    >>> items.features.weight.shape, items(torch.tensor([[1, 0]])).shape
+    (torch.Size([16, 2]), torch.Size([1, 2, 2]))
+    """
+
+    def __init__(self, items: int, dim: int, **options: Any) -> None:
+        super().__init__(items, dim, **options)
+        self.features: nn.Embedding | None = None
+
+    def add_features(self, rows: Mapping[str, int]) -> None:
+        wrong = next((name for name, size in rows.items() if isinstance(size, bool) or not 1 <= size < 2**31), None)
+        if wrong is not None or ITEM in rows or not rows:
+            named = f"gives '{wrong}' {rows[wrong]} rows" if wrong is not None else f"is {dict(rows)}"
+            raise UserError(
+                f"model.features {named}: give the columns of model.feature_file but '{ITEM}', each with "
+                "the rows that its values are hashed to, at least 1"
+            )
+        self.rows = dict(rows)
+        self.features = nn.Embedding(1 + sum(rows.values()), self.embedding_dim, padding_idx=0)
+        nn.init.zeros_(self.features.weight)
+        self.values: Tensor  # (items, S) rows of `features`; 0 where an item has no more values
+        self.register_buffer("values", torch.zeros(self.num_embeddings, VALUES * len(rows), dtype=torch.int32))
+
+    def describe(self, file: str, item_ids: Sequence[str]) -> None:
+        """Read the features of the items 1, 2, ... from a CSV file with a column `item`."""
+        where = f"model.feature_file {file}"
+        try:
+            wanted = [ITEM, *self.rows]
+            given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            why = getattr(error, "strerror", None) or first_line(error)
+            raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
+        ids = normal_texts(given[ITEM].to_list())
+        if len(set(ids)) < len(ids):
+            raise UserError(f"{where}: it has two lines of one item: give each item one")
+        lines = {raw: line for line, raw in enumerate(ids)}
+        known = [(place, lines[raw]) for place, raw in enumerate(item_ids, start=1) if raw in lines]
+        if not known:
+            raise UserError(f"{where}: it has none of the items in the data")
+        first = 1
+        self.values.zero_()
+        for number, (name, size) in enumerate(self.rows.items()):
+            texts = given[name].to_list()
+            for place, line in known:
+                found = [text for text in map(str.strip, (texts[line] or "").split("|")) if text][:VALUES]
+                for slot, text in enumerate(found, start=VALUES * number):
+                    self.values[place, slot] = first + _hash(text) % size
+            first += size
+
+    def forward(self, ids: Tensor) -> Tensor:
+        items = super().forward(ids)
+        if self.features is None:
+            return items
+        values = self.values[ids].long()  # (..., S)
+        described: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
+        return items + described
+
+
+def refuse_half(features: Any, file: str | None) -> None:
+    if (features is None) != (file is None):
+        given, missing = ("features", "feature_file") if file is None else ("feature_file", "features")
+        raise UserError(f"model.{given} is given without model.{missing}: give both, or leave both out")
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,159 @@
+"""Public features of items: vectors that are added where an item is read, clipped and accounted with all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from dprec.errors import UserError
+from dprec.fit import main as fit
+from dprec.gradients.clipping import Clipping
+from dprec.models import GRU, DualEncoder, SequenceRecommender, Transformer
+from dprec.models.items.features import VALUES
+from dprec.serving.served import load
+from tests import truth
+from tests.adding import add_clipped
+from tests.commands.support import strict
+from tests.models.zoo import ITEMS, batch_of, rows_of
+
+FEATURES = {"genre": 11, "decade": 3}
+IDS = [f"film{number}" for number in range(1, ITEMS)]
+NORM = 0.5
+
+
+def written(folder: Path) -> str:
+    """A file in another order than the catalogue's, with an item that it lacks, and without one that it has."""
+    lines = [f"film{n},{'|'.join(f'g{n % k}' for k in (2, 3, 5))},{n % 4 or ''}" for n in range(ITEMS, 1, -1)]
+    (folder / "films.csv").write_text("\n".join(["item,genre,decade", *lines]) + "\n")
+    return str(folder / "films.csv")
+
+
+def model_of(kind: Any, file: str, **options: Any) -> SequenceRecommender:
+    torch.manual_seed(0)
+    made: SequenceRecommender = kind(ITEMS, 6, dropout=0.0, features=FEATURES, feature_file=file, **options)
+    made.embedding.describe(file, IDS)
+    features = made.embedding.features
+    assert features is not None
+    with torch.no_grad():
+        features.weight.normal_()
+    return made
+
+
+def test_an_item_is_read_with_the_vectors_of_its_features(tmp_path: Path) -> None:
+    table = model_of(Transformer, written(tmp_path)).embedding
+    assert table.features is not None
+    values = table.values
+    assert values.shape == (ITEMS, 2 * VALUES)
+    assert len(values[:, :VALUES].unique()) > 3
+    assert set(values[:, :VALUES].unique().tolist()) <= set(range(12))
+    assert set(values[:, VALUES:].unique().tolist()) <= {0, 12, 13, 14}
+    assert not values[:2].any()  # the padding, and an item that the file lacks
+    assert (values[2:, :3] > 0).all()  # three genres
+    assert not values[:, 3:VALUES].any()
+    same = [number for number in range(2, ITEMS) if number % 4 == 1]
+    assert len(values[same, VALUES].unique()) == 1
+    assert not values[4, VALUES]  # without a decade
+    read = table(torch.tensor([[7, 0]]))
+    own = table.features.weight[values[7][values[7] > 0].long()].sum(0)
+    assert torch.allclose(read[0, 0], table.weight[7] + own)
+    assert torch.equal(read[0, 1], table.weight[0])
+
+
+def test_features_start_as_a_model_without_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = Transformer(ITEMS, 6)
+    assert not [name for name in plain.state_dict() if "features" in name or "values" in name]
+    torch.manual_seed(0)
+    table = Transformer(ITEMS, 6, features=FEATURES, feature_file="later.csv").embedding
+    table.describe(written(tmp_path), IDS)
+    assert torch.equal(table(torch.arange(ITEMS)), plain.embedding(torch.arange(ITEMS)))
+
+
+@pytest.mark.parametrize("kind", [Transformer, GRU])
+def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: Any, tmp_path: Path) -> None:
+    model, batch = model_of(kind, written(tmp_path)).double(), batch_of(6)
+    gradients = truth.user_gradients(model, batch)
+    assert gradients["embedding.features.weight"].any()
+    norms = truth.norms(gradients)
+    clipping = Clipping("flat", NORM)
+    expected = truth.weighted_sum(gradients, clipping.scale(norms))
+    assert (clipping.scale(norms) < 1).any()
+    parameters = dict(model.named_parameters())
+
+    def added(part: Any) -> dict[str, torch.Tensor]:
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        add_clipped(sums, parameters, model.losses, part, clipping)
+        return sums
+
+    whole = added(batch)
+    for name, total in whole.items():
+        assert torch.allclose(total, expected[name], atol=1e-9), name
+    for user in range(6):
+        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
+        share = sum((whole[name] - less[name]).square().sum() for name in whole)
+        assert share <= NORM**2 * (1 + 1e-9)
+
+
+def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path) -> None:
+    events = [f"u{user} film{1 + (user + step) % 12}" for user in range(40) for step in range(6)]
+    (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
+    file = written(tmp_path)
+    recipe = {
+        "data": {"dataset": "file", "path": str(tmp_path / "log.txt"), "min_events": 0, "batch_size": 20},
+        "model": {"dim": 8, "blocks": 1, "features": FEATURES, "feature_file": file},
+        "privacy": {"epsilon": 4, "delta": 0.01},
+        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
+    }
+    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
+    assert fit([str(tmp_path / "films.yaml"), "--out", str(tmp_path / "run")]) == 0
+    assert f"the features of items in {file}" in strict(tmp_path / "run/privacy.json")["assumed_public"]
+    Path(file).unlink()
+    served = load(tmp_path / "run")
+    table = served.model.embedding
+    assert table.values[2:13].any()
+    assert table.features.weight[1:].any()  # trained
+    assert len(served.recommend([["film3", "film4"]], k=3)[0].items) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"features": FEATURES}, "model.features is given without model.feature_file"),
+        ({"feature_file": "films.csv"}, "model.feature_file is given without model.features"),
+        ({"features": {"genre": 0}, "feature_file": "films.csv"}, "model.features gives 'genre' 0 rows"),
+        ({"features": {}, "feature_file": "films.csv"}, r"model.features is \{\}: give the columns"),
+        ({"features": {"item": 5}, "feature_file": "films.csv"}, "but 'item', each with"),
+    ],
+)
+def test_settings_that_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        Transformer(ITEMS, 6, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_tables_are_refused() -> None:
+    with pytest.raises(UserError, match="set model.tied to true"):
+        DualEncoder(ITEMS, 6, features=FEATURES, feature_file="films.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "give a CSV file with the columns item, genre, decade: No such file"),
+        ("item,genre\nfilm1,a\n", "give a CSV file with the columns item, genre, decade: "),
+        ("", "give a CSV file with the columns"),
+        ("item,genre,decade\nfilm1,a,b\n film1,a,b\n", "it has two lines of one item"),
+        ("item,genre,decade\nsong1,a,b\n", "it has none of the items in the data"),
+    ],
+)
+def test_files_that_are_refused(text: str | None, words: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "films.csv").write_text(text)
+    model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
+    with pytest.raises(UserError, match=words) as caught:
+        model.embedding.describe(str(tmp_path / "films.csv"), IDS)
+    assert "\n" not in str(caught.value)
