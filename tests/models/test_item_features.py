@@ -135,6 +135,12 @@ def test_settings_that_are_refused(options: dict[str, Any], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_no_model_trains_on_features_that_nobody_has_read() -> None:
+    model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
+    with pytest.raises(UserError, match="the items' features have not been read: call"):
+        model.losses(batch_of(2))
+
+
 def test_two_tables_are_refused() -> None:
     with pytest.raises(UserError, match="set model.tied to true"):
         DualEncoder(ITEMS, 6, features=FEATURES, feature_file="films.csv")

@@ -25,13 +25,14 @@ class DescribedItems(nn.Embedding):
 
     >>> items = DescribedItems(3, 2, padding_idx=0)
     >>> items.add_features({"genre": 10, "decade": 5})
-    >>> items.features.weight.shape, items(torch.tensor([[1, 0]])).shape
+    >>> items.features.weight.shape, items.eval()(torch.tensor([[1, 0]])).shape
     (torch.Size([16, 2]), torch.Size([1, 2, 2]))
     """
 
     def __init__(self, items: int, dim: int, **options: Any) -> None:
         super().__init__(items, dim, **options)
         self.features: nn.Embedding | None = None
+        self.described = False
 
     def add_features(self, rows: Mapping[str, int]) -> None:
         wrong = next((name for name, size in rows.items() if isinstance(size, bool) or not 1 <= size < 2**31), None)
@@ -72,11 +73,16 @@ class DescribedItems(nn.Embedding):
                 for slot, text in enumerate(found, start=VALUES * number):
                     self.values[place, slot] = first + _hash(text) % size
             first += size
+        self.described = True
 
     def forward(self, ids: Tensor) -> Tensor:
         items = super().forward(ids)
         if self.features is None:
             return items
+        if self.training and not self.described:
+            raise UserError(
+                "the items' features have not been read: call model.embedding.describe(file, item_ids) first"
+            )
         values = self.values[ids].long()  # (..., S)
         described: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
         return items + described
