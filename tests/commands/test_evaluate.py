@@ -69,8 +69,11 @@ def test_popularity_has_no_ties() -> None:
 def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2", "--out", "run"]
     assert fit([*args, "--metrics", "recall@5, precision@5,hit@5"]) == 0
-    assert "times popularity in RECALL@5" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "times popularity in RECALL@5" in said
     report = strict(here / "run/metrics.json")
+    found = report["distinct_items"]
+    assert f"users hold {found['found']:,} of {found['of']:,} items" in said
     names = [f"{prefix}{name}" for prefix in ("", "popularity_") for name in ("recall@5", "precision@5", "hit@5")]
     names += [f"{name}/all" for name in names]
     assert {key for key in report if "@" in key} == set(names)

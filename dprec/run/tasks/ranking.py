@@ -158,7 +158,7 @@ class Ranking(Task):
 
     def warning(self, results: Mapping[str, Any]) -> str | None:
         """Where everybody would be shown the same few items, which the metrics of a held-out item may not tell."""
-        first, users, found, of = (results["distinct_items"][key] for key in ("first", "users", "found", "of"))
+        first, users, found, of = _coverage(results)
         if found >= FEW * min(of, first * users):
             return None
         return (
@@ -167,8 +167,10 @@ class Ranking(Task):
         )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """One metric a line, so that many metrics fit; with standard errors if users were sampled."""
-        table = Table(title=title, title_justify="left", title_style="bold")
+        """One metric a line, so that many metrics fit; with standard errors if users were sampled; coverage below."""
+        first, users, found, of = _coverage(results)
+        held = f"the first {first} places of {users:,} users hold {found:,} of {of:,} items"
+        table = Table(title=title, title_justify="left", title_style="bold", caption=held, caption_justify="left")
         errors = results.get("standard_errors", {})
         sampled = "" if not errors else f", {results['evaluated_users']:,} of {results['held_out_users']:,} users"
         table.add_column(f"full ranking{sampled}")
@@ -191,6 +193,12 @@ class Ranking(Task):
 
     def _refuse_unknown(self, metric: str) -> None:
         _cutoff(metric)
+
+
+def _coverage(results: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """The length of lists, the users who have one, and of how many items they hold how many."""
+    first, users, found, of = (results["distinct_items"][key] for key in ("first", "users", "found", "of"))
+    return first, users, found, of
 
 
 def _ranked(results: Mapping[str, Any]) -> list[str]:
