@@ -48,8 +48,8 @@ class DescribedItems(nn.Module):
 
     def choose(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, np.ndarray]:
         """Choose the items; return everybody's place (items,), and the popularity of the n chosen ones (n,)."""
-        std = sums.std(self.frequencies)
         counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
+        std = sums.std(self.frequencies)
         counts[0] = -np.inf
         chosen = self._clear(counts, std)
         place = np.full(self.items, self.top)
