@@ -49,7 +49,7 @@ TABLE = [
     ("fit RECIPE --model.dict_kwargs {}", "unknown key 'model.dict_kwargs'"),
     ("fit RECIPE --seed", "--seed needs a value"),
     ("fit RECIPE --seed x", "seed is 'x': expected int"),
-    ("fit RECIPE --data.batch_size 0.5", "data.batch_size is '0.5': expected int"),
+    ("fit RECIPE --data.batch_size many", "data.batch_size is 'many': expected"),
     ("fit RECIPE --model.dropout null", "model.dropout is null: give a value, or leave it out"),
     ("fit RECIPE --model.network_scale 0", "model.network_scale is 0.0: give a number from 1e-06 to 1"),
     ("fit RECIPE --model.start_mean -1", "model.start_mean is -1.0: give a number above 0, or null"),
