@@ -22,7 +22,7 @@ from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.draws.poisson import UserBatches
 from dprec.data.draws.stream import PeriodBatches
 from dprec.data.formats import AUTO
-from dprec.data.module import Law, SampledData, as_is
+from dprec.data.module import Law, SampledData
 from dprec.errors import UserError
 
 # Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.
@@ -285,7 +285,7 @@ class Clicks(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[ClickBatch]] | DataLoader[list[PersonBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
+        return self.drawn_loader(self.training)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:
         """The validation day where there is one, the test days otherwise."""
@@ -296,8 +296,7 @@ class Clicks(SampledData):
         return self._evaluated(self.load().test)
 
     def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
-        batches = EvaluatedRecords(self.load().log, records)
-        return DataLoader(batches, batch_size=None, sampler=self.of_this_process(len(batches)), collate_fn=as_is)
+        return self.judged_loader(EvaluatedRecords(self.load().log, records))
 
 
 def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:

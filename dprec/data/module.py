@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
 
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
 
@@ -87,6 +90,15 @@ class SampledData(pl.LightningDataModule):
             self._batches = self._draws()
         return self._batches
 
+    def drawn_loader(self, units: Any) -> DataLoader[Any]:
+        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
+        return DataLoader(units, batch_sampler=self.batches, collate_fn=as_is, generator=_own_generator())
+
+    def judged_loader(self, batches: Any) -> DataLoader[Any]:
+        """Held-out batches, each once; where several processes train, those of this one."""
+        mine = self.of_this_process(len(batches))
+        return DataLoader(batches, batch_size=None, sampler=mine, collate_fn=as_is, generator=_own_generator())
+
     def of_this_process(self, batches: int) -> range:
         """The held-out batches that this process looks at: all, or its part of them while several train.
 
@@ -100,6 +112,11 @@ class SampledData(pl.LightningDataModule):
     def _draws(self) -> UserBatches:
         size = batch_of(self.batch_size, self.users)
         return user_batches(self.sampling, self.users, size, self.sampling_seed, self.unit)
+
+
+def _own_generator() -> torch.Generator:
+    """What a loader draws its workers' seeds from, so that the global generator is the model's alone."""
+    return torch.Generator().manual_seed(secrets.randbits(63))
 
 
 def as_is(batch: Any) -> Any:

@@ -21,7 +21,7 @@ from dprec.data.formats import AUTO
 from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import read_frame
 from dprec.data.logs.reading import HowToRead, open_log
-from dprec.data.module import Law, SampledData, as_is
+from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.held_out_events import Cut
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
@@ -270,8 +270,7 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        users = TrainingUsers(self.training, self.max_length, self.tokens)
-        return DataLoader(users, batch_sampler=self.batches, collate_fn=as_is)
+        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""
@@ -284,4 +283,4 @@ class Sequences(SampledData):
         """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
         loaded = self.load()
         users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users)
-        return DataLoader(users, batch_size=None, sampler=self.of_this_process(len(users)), collate_fn=as_is)
+        return self.judged_loader(users)

@@ -23,7 +23,7 @@ from dprec.data.labelled_texts.records import EvaluatedTexts, TrainingTexts
 from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
 from dprec.data.labelled_texts.world import invented_texts
 from dprec.data.logs.parts import holds_parts
-from dprec.data.module import Law, SampledData, as_is
+from dprec.data.module import Law, SampledData
 from dprec.errors import UserError
 
 _SHORTEST = 8  # tokens that a text may have at least
@@ -225,7 +225,7 @@ class Texts(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[TextBatch]] | DataLoader[list[PersonTextBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        return DataLoader(self.training, batch_sampler=self.batches, collate_fn=as_is)
+        return self.drawn_loader(self.training)
 
     def val_dataloader(self) -> DataLoader[TextBatch]:
         """The validation records where there are some, the test's otherwise."""
@@ -236,8 +236,7 @@ class Texts(SampledData):
         return self._evaluated(self.load().test)
 
     def _evaluated(self, records: range) -> DataLoader[TextBatch]:
-        batches = EvaluatedTexts(self.load().log, records, self.tokens)
-        return DataLoader(batches, batch_size=None, sampler=self.of_this_process(len(batches)), collate_fn=as_is)
+        return self.judged_loader(EvaluatedTexts(self.load().log, records, self.tokens))
 
 
 def _joined(parts: list[logs.Texts]) -> logs.Texts:
