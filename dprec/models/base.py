@@ -12,7 +12,7 @@ from torch import Tensor
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
-from dprec.models.items.features import DescribedItems, refuse_half
+from dprec.models.items.features import ItemsWithFeatures, refuse_half
 from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
@@ -113,7 +113,7 @@ class SequenceRecommender(Recommender):
         self.feature_file = feature_file
         self.negatives = negatives
         self.shared_negatives = shared_negatives(negatives, items)
-        self.embedding: DescribedItems = new_table(DescribedItems, items, dim, self.memory_map, padding_idx=0)
+        self.embedding: ItemsWithFeatures = new_table(ItemsWithFeatures, items, dim, self.memory_map, padding_idx=0)
         with torch.no_grad():
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
         if features is not None:
@@ -131,7 +131,7 @@ class SequenceRecommender(Recommender):
                 raise UserError(
                     "model.feature_file needs the items' ids: fit the model with a datamodule that has them"
                 )
-            self.embedding.describe(self.feature_file, data.catalogue_ids)
+            self.embedding.read_features(self.feature_file, data.catalogue_ids)
 
     @abstractmethod
     def encode(self, history: Tensor) -> Tensor:

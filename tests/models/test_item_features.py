@@ -35,7 +35,7 @@ def written(folder: Path) -> str:
 def model_of(kind: Any, file: str, **options: Any) -> SequenceRecommender:
     torch.manual_seed(0)
     made: SequenceRecommender = kind(ITEMS, 6, dropout=0.0, features=FEATURES, feature_file=file, **options)
-    made.embedding.describe(file, IDS)
+    made.embedding.read_features(file, IDS)
     features = made.embedding.features
     assert features is not None
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_features_start_as_a_model_without_them(tmp_path: Path) -> None:
     assert not [name for name in plain.state_dict() if "features" in name or "values" in name]
     torch.manual_seed(0)
     table = Transformer(ITEMS, 6, features=FEATURES, feature_file="later.csv").embedding
-    table.describe(written(tmp_path), IDS)
+    table.read_features(written(tmp_path), IDS)
     assert torch.equal(table(torch.arange(ITEMS)), plain.embedding(torch.arange(ITEMS)))
 
 
@@ -161,5 +161,5 @@ def test_files_that_are_refused(text: str | None, words: str, tmp_path: Path) ->
         (tmp_path / "films.csv").write_text(text)
     model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
     with pytest.raises(UserError, match=words) as caught:
-        model.embedding.describe(str(tmp_path / "films.csv"), IDS)
+        model.embedding.read_features(str(tmp_path / "films.csv"), IDS)
     assert "\n" not in str(caught.value)

@@ -18,12 +18,12 @@ VALUES = 4  # of an item in a column, the first of them count; `|` stands betwee
 ITEM = "item"  # the column of item ids
 
 
-class DescribedItems(nn.Embedding):
+class ItemsWithFeatures(nn.Embedding):
     """A table of items to which each item's features add their own vectors, which start at 0.
 
     A feature's values are hashed to so many rows, so which values there are changes no size.
 
-    >>> items = DescribedItems(3, 2, padding_idx=0)
+    >>> items = ItemsWithFeatures(3, 2, padding_idx=0)
     >>> items.add_features({"genre": 10, "decade": 5})
     >>> items.features.weight.shape, items.eval()(torch.tensor([[1, 0]])).shape
     (torch.Size([16, 2]), torch.Size([1, 2, 2]))
@@ -32,7 +32,7 @@ class DescribedItems(nn.Embedding):
     def __init__(self, items: int, dim: int, **options: Any) -> None:
         super().__init__(items, dim, **options)
         self.features: nn.Embedding | None = None
-        self.described = False
+        self.features_read = False
 
     def add_features(self, rows: Mapping[str, int]) -> None:
         wrong = next((name for name, size in rows.items() if isinstance(size, bool) or not 1 <= size < 2**31), None)
@@ -48,7 +48,7 @@ class DescribedItems(nn.Embedding):
         self.values: Tensor  # (items, S) rows of `features`; 0 where an item has no more values
         self.register_buffer("values", torch.zeros(self.num_embeddings, VALUES * len(rows), dtype=torch.int32))
 
-    def describe(self, file: str, item_ids: Sequence[str]) -> None:
+    def read_features(self, file: str, item_ids: Sequence[str]) -> None:
         """Read the features of the items 1, 2, ... from a CSV file with a column `item`."""
         where = f"model.feature_file {file}"
         try:
@@ -73,22 +73,23 @@ class DescribedItems(nn.Embedding):
                 for slot, text in enumerate(found, start=VALUES * number):
                     self.values[place, slot] = first + _hash(text) % size
             first += size
-        self.described = True
+        self.features_read = True
 
     def forward(self, ids: Tensor) -> Tensor:
         items = super().forward(ids)
         if self.features is None:
             return items
-        if self.training and not self.described:
+        if self.training and not self.features_read:
             raise UserError(
-                "the items' features have not been read: call model.embedding.describe(file, item_ids) first"
+                "the items' features have not been read: call model.embedding.read_features(file, item_ids) first"
             )
         values = self.values[ids].long()  # (..., S)
-        described: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
-        return items + described
+        added: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
+        return items + added
 
 
 def refuse_half(features: Any, file: str | None) -> None:
+    """Refuse features without a file, and a file without features."""
     if (features is None) != (file is None):
         given, missing = ("features", "feature_file") if file is None else ("feature_file", "features")
         raise UserError(f"model.{given} is given without model.{missing}: give both, or leave both out")
