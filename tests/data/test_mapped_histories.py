@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dprec.data import Sequences
-from dprec.data.logs.columns import Column
+from dprec.data.logs.mapped import Growing
 from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
 
@@ -69,18 +69,18 @@ def test_memory_does_not_grow_with_events(tmp_path, protocol):
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
-    column = Column(np.dtype(np.int32), 3, tmp_path / "missing")
-    column.add(np.array([1, 2, 3]))
-    whole = column.whole()
+    items = Growing(np.dtype(np.int32), 3, tmp_path / "missing")
+    items.add(np.array([1, 2, 3]))
+    whole = items.whole()
     assert isinstance(whole, np.memmap)
     assert whole.tolist() == [1, 2, 3]
 
 
 def test_a_disk_without_room(tmp_path):
-    column = Column(np.dtype(np.int32), 10, tmp_path)
-    assert column._file is not None
-    column._file.close()
+    items = Growing(np.dtype(np.int32), 10, tmp_path)
+    assert items._file is not None
+    items._file.close()
     with open("/dev/full", "wb", buffering=0) as full:
-        column._file = full
+        items._file = full
         with pytest.raises(UserError, match=r"cannot write the histories .*: they take .* set data\.cache"):
-            column.add(np.zeros(10, dtype=np.int32))
+            items.add(np.zeros(10, dtype=np.int32))

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.columns import forget, stored
+from dprec.data.logs.mapped import forget, stored
 from dprec.errors import UserError
 
 Split = Literal["validation", "test"]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.logs.columns import Column, forget
 from dprec.data.logs.histories import Histories, Interactions, blocks, visits
+from dprec.data.logs.mapped import Growing, forget
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 
@@ -65,7 +65,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-    chosen = Column(np.dtype(np.int32), end, events.folder)
+    chosen = Growing(np.dtype(np.int32), end, events.folder)
     for part in _selected(events, passes, min_events, own=given):
         chosen.add(number[part.items])
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])

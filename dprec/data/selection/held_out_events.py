@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.logs.columns import Column, forget, stored
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
+from dprec.data.logs.mapped import Growing, forget, stored
 from dprec.data.selection.filtering import Filtered
 from dprec.errors import UserError
 
@@ -160,7 +160,7 @@ def _older(events: Interactions, seconds: float) -> np.ndarray:
 def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
     """The events from `starts` to `ends` of each user alone."""
     offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-    item = Column(np.dtype(np.int32), int(offsets[-1]), events.folder)
+    item = Growing(np.dtype(np.int32), int(offsets[-1]), events.folder)
     for first, last in blocks(offsets):
         item.add(events.item[spans(starts[first:last], ends[first:last] - starts[first:last])])
         forget(events.item)
@@ -171,7 +171,7 @@ def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Inte
 def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
     """The same in numbers of the catalogue, without the items that it lacks."""
     part = _between(events, starts, ends)
-    items = Column(np.dtype(np.int32), len(part), events.folder)
+    items = Growing(np.dtype(np.int32), len(part), events.folder)
     lengths = np.empty(len(starts), dtype=np.int64)
     for first, last in blocks(part.offsets):
         found = number[part.item[part.offsets[first] : part.offsets[last]]]
@@ -184,7 +184,7 @@ def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: n
 def _side_by_side(parts: list[Histories]) -> Histories:
     """Each user's events of the first part, then of the second, and so on."""
     offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    items = Column(np.dtype(np.int32), int(offsets[-1]), parts[0].folder)
+    items = Growing(np.dtype(np.int32), int(offsets[-1]), parts[0].folder)
     for first, last in blocks(offsets):
         whole = np.empty(offsets[last] - offsets[first], dtype=np.int32)
         place = offsets[first:last] - offsets[first]

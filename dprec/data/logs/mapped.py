@@ -1,4 +1,4 @@
-"""Arrays as long as a log: in memory, or in files that the system reads when they are needed and drops when not."""
+"""Arrays as long as a log: in memory, or in files that are mapped: read when they are needed, dropped when not."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from dprec.errors import UserError
 
 
-class Column:
+class Growing:
     """Numbers that arrive one part after the other, at most `most` of them.
 
     With a folder they go to a file in it that has no name, so it is gone when the process ends, however it ends. If
     the folder cannot be written, the file is in the system's folder for temporary files.
 
-    >>> column = Column(np.dtype(np.int32), 5, None)
-    >>> column.add(np.array([3, 1]))
-    >>> column.add(np.array([2]))
-    >>> column.whole()
+    >>> items = Growing(np.dtype(np.int32), 5, None)
+    >>> items.add(np.array([3, 1]))
+    >>> items.add(np.array([2]))
+    >>> items.whole()
     array([3, 1, 2], dtype=int32)
     """
 
@@ -56,9 +56,9 @@ def stored(array: np.ndarray, folder: Path | None) -> np.ndarray:
     """The array in such a file, if there is a folder."""
     if folder is None:
         return array
-    column = Column(array.dtype, len(array), folder)
-    column.add(array)
-    return column.whole()
+    copy = Growing(array.dtype, len(array), folder)
+    copy.add(array)
+    return copy.whole()
 
 
 def forget(*arrays: np.ndarray) -> None:
