@@ -33,21 +33,7 @@ NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
 HOPELESS = 1e5  # above this ε only the Rényi bound is computed
 STEP_POINTS, TOTAL_POINTS = 1e5, 1e6  # largest grids for one step and for the whole composition
 ROUNDING = 2.0**-52  # error of δ in each step; 17 times the error measured against the closed form
-FEW_ORDERS = [
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    11,
-    16,
-    23,
-    32,
-    64,
-    300,
-    1024,
-]  # orders between 64 and 257 are slow for batches of a fixed size
+FEW_ORDERS = [2, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64, 300, 1024]  # those from 65 to 257 are slow for fixed sizes
 ORDERS = [*range(2, 33), *range(34, 65, 2), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024, 2048]
 
 Uses = Mapping[tuple[float, float], int]  # (noise multiplier, sampling rate) -> how many times
@@ -91,15 +77,15 @@ def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float
     uses, subset = _tidy(uses, subset)
     if delta <= 0:
         return math.inf if uses or subset else 0.0
-    parts = [count * _divergences(*use, bool(subset), False) for use, count in uses.items()]
-    parts += [count * _divergences(*use, True, True) for use, count in subset.items()]
+    parts = [count * _divergences(*use, replaced=bool(subset), fixed=False) for use, count in uses.items()]
+    parts += [count * _divergences(*use, replaced=True, fixed=True) for use, count in subset.items()]
     # Rounding hides a divergence below 1e-15 and may make it negative, so each is raised by 5e-15 · order.
-    raised = (sum(uses.values()) + sum(subset.values())) * _divergences(1e7, 1.0, bool(subset), False)
+    raised = (sum(uses.values()) + sum(subset.values())) * _divergences(1e7, 1.0, replaced=bool(subset), fixed=False)
     return float(compute_epsilon(FEW_ORDERS if subset else ORDERS, sum(parts, raised), delta)[0])
 
 
 @lru_cache(maxsize=256)
-def _divergences(sigma: float, rate: float, replaced: bool, fixed: bool) -> np.ndarray:
+def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> np.ndarray:
     """One step's Rényi divergence at each order, neighbours differing by one replaced or by one more or less.
 
     `fixed`: in a batch of a fixed size.

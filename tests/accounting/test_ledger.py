@@ -82,7 +82,7 @@ def test_one_step_has_the_loss_that_the_library_gives_it(sigma: float, rate: flo
 def test_a_steps_renyi_divergences_are_those_of_the_library(sigma: float, rate: float) -> None:
     accountant = RdpAccountant(accounting.ORDERS)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)))
-    ours = accounting._divergences(sigma, rate, False, False)
+    ours = accounting._divergences(sigma, rate, replaced=False, fixed=False)
     rounding = 2e-15 * np.array(accounting.ORDERS)  # of which renyi_epsilon adds more than twice as much
     assert np.all(np.abs(ours - accountant.rdp) <= 1e-12 * accountant.rdp + rounding)
 
