@@ -174,6 +174,10 @@ class SequenceRecommender(Recommender):
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
     def scores(self, batch: RankingBatch) -> Tensor:
-        last = (batch.history != 0).sum(1).clamp(min=1) - 1
-        encoded = self.encode(batch.history)
-        return encoded[torch.arange(last.shape[0], device=last.device), last] @ self.item_table.T
+        return at_last(batch.history, self.encode(batch.history)) @ self.item_table.T
+
+
+def at_last(history: Tensor, encoded: Tensor) -> Tensor:
+    """Return what is encoded (B, T, r) at the last item of each history (B, T): (B, r)."""
+    last = (history != 0).sum(1).clamp(min=1) - 1
+    return encoded[torch.arange(last.shape[0], device=last.device), last]

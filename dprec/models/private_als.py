@@ -1,16 +1,15 @@
-"""Private alternating least squares: the reference that models of sequences have to beat."""
+"""Private alternating least squares: matrix factorisation, to compare models of sequences with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
-from dprec.models.base import Recommender
+from dprec.models.base import Recommender, at_last
 from dprec.models.items.factors import FactorItems, Grams, factor_releases
 
 
@@ -80,6 +79,4 @@ class PrivateALS(Recommender):
         return self.described.popularity
 
     def scores(self, batch: RankingBatch) -> Tensor:
-        last = (batch.history != 0).sum(1).clamp(min=1) - 1
-        encoded = self.encode(batch.history)
-        return self.described.scores(encoded[torch.arange(last.shape[0], device=last.device), last])
+        return self.described.scores(at_last(batch.history, self.encode(batch.history)))

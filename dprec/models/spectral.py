@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
-from dprec.models.base import Recommender
+from dprec.models.base import Recommender, at_last
 from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
 from dprec.models.learning.learner import refuse_unless
@@ -56,7 +55,6 @@ class Spectral(Recommender):
         self.described = SpectralItems(
             items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear
         )
-
         refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share)
         self.repeats = Repeats(repeat_share) if repeat_share else None
 
@@ -87,7 +85,5 @@ class Spectral(Recommender):
         return self.described.popularity
 
     def scores(self, batch: RankingBatch) -> Tensor:
-        last = (batch.history != 0).sum(1).clamp(min=1) - 1
-        encoded = self.encode(batch.history)
-        scores = self.described.scores(encoded[torch.arange(last.shape[0], device=last.device), last])
+        scores = self.described.scores(at_last(batch.history, self.encode(batch.history)))
         return scores if self.repeats is None else self.repeats(scores, batch.history, batch.seen)

@@ -92,10 +92,7 @@ class FactorItems(DescribedItems):
     def users(self, history: Tensor) -> Tensor:
         """Return the vector (B, T, r) of who has met the history up to each position, of length 1, or 0 for nobody."""
         with torch.no_grad():
-            met = self(history)
-            found = user_vectors(met, common(self.vectors[:-1]), self.fade)
-            found = found / torch.linalg.vector_norm(found, dim=-1, keepdim=True).clamp(min=1e-12)
-        return found
+            return unit(user_vectors(self(history), common(self.vectors[:-1]), self.fade))
 
 
 def common(vectors: Tensor) -> Tensor:
@@ -122,6 +119,11 @@ def user_vectors(met: Tensor, others: Tensor, fade: float) -> Tensor:
         rights.append(right)
     solved: Tensor = torch.linalg.solve(torch.stack(grams, 1) + others, torch.stack(rights, 1))
     return solved
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Return vectors (..., r) scaled to length 1; those of nobody stay 0."""
+    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1e-12)
 
 
 def factor_sums(
@@ -151,10 +153,9 @@ def factor_sums(
             last = place[histories.of(user)]
             last = last[last < n][-events:]
             met[row, : len(last)] = last
-        before = user_vectors(known[torch.from_numpy(met[:, :-1])], others, fade)
-        before = before / torch.linalg.vector_norm(before, dim=-1, keepdim=True).clamp(min=1e-12)
+        before = unit(user_vectors(known[torch.from_numpy(met[:, :-1])], others, fade)).numpy()  # (U, events - 1, r)
         rows, late = np.nonzero(met[:, 1:] < n)
-        ours, item = before.numpy()[rows, late], met[rows, late + 1]  # (E, r), (E,)
+        ours, item = before[rows, late], met[rows, late + 1]  # (E, r), (E,)
         right = weights[item][:, None] * ours
         if matrices > 1:
             whose, which, grams = rows, item, GRAM * right[:, above[0]] * ours[:, above[1]]
@@ -162,11 +163,8 @@ def factor_sums(
             whose, which = np.arange(len(users)), np.zeros(len(users), dtype=np.int64)
             scaled = np.zeros((len(users), events - 1, r))
             scaled[rows, late] = right
-            mean = (
-                scaled.transpose(0, 2, 1)
-                @ before.numpy()
-                / np.maximum(np.bincount(rows, weights[item], len(users)), 1e-12)[:, None, None]
-            )
+            total = np.maximum(np.bincount(rows, weights[item], len(users)), 1e-12)
+            mean = scaled.transpose(0, 2, 1) @ before / total[:, None, None]
             size = np.sqrt(np.square(scaled).sum((1, 2)))
             grams = GRAM * size[:, None] * mean[:, above[0], above[1]]  # as long as the other part, at most
         keys = [item[:, None] * r + np.arange(r), n * r + which[:, None] * len(twice) + np.arange(len(twice))]
