@@ -21,7 +21,7 @@ from rich.console import Group
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.memory import GIVE_BACK, read
+from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
 from dprec.errors import UserError
 
 ROWS, SMALL, DIM, STEPS = 10_000_000, 1_000, 64, 3
@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
         peaks = []
         for name, size in (("warm", SMALL), ("small", SMALL), ("large", rows)):
             gc.collect()
-            Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+            forget_peak()
             _fit(Path(folder, name), system, size, dim, steps, memory_map)
             peaks.append(read("/proc/self/status", "VmHWM"))
     peak, table = peaks[2] - peaks[1], 4 * (rows - SMALL) * dim

@@ -25,7 +25,7 @@ from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.compare import one_thread
-from dprec.benchmarks.peers.memory import GIVE_BACK, read
+from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
 from dprec.data.draws.text_batch import TextBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -203,7 +203,7 @@ def memory(system: str, size: Size) -> float | None:
     model = classifier(size)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     step = Step(system, model, batch_of(size))
-    Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+    forget_peak()
     before = read("/proc/self/status", "VmRSS")
     for _ in range(2):
         step()

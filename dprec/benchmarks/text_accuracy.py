@@ -18,8 +18,8 @@ from rich.console import Console
 from dprec.benchmarks.common import report
 from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.common.sweep import numbers
 from dprec.cli.arguments import CommandLine
-from dprec.errors import UserError
 from dprec.run.checkpoints import load_run
 
 RECIPE = "recipes/text_adafest.yaml"
@@ -63,7 +63,7 @@ def bench(line: CommandLine, console: Console) -> None:
     shared = [RECIPE, *SETTINGS, *(TINY if quick else ()), *line.words]
     encoder = pretrained(runs, shared)
     rows: list[Row] = []
-    for epsilon in _numbers(only) if only else EPSILONS[-1:] if quick else EPSILONS:
+    for epsilon in numbers(only) if only else EPSILONS[-1:] if quick else EPSILONS:
         for system, own in METHODS.items():
             found = []
             for seed in range(seeds):
@@ -105,10 +105,3 @@ def row_of(system: str, epsilon: float, found: Sequence[Mapping[str, Any]], enco
         "gradient_size_reduction": 1.0 if system == "DP-SGD" else reduction,
         "seeds": len(found),
     }
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"--epsilons is {text!r}: give numbers such as 1,3,8") from None

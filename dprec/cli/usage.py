@@ -225,7 +225,8 @@ BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
-       dprec bench sparsity|stream|text-accuracy [--epsilons LIST] [--runs FOLDER]
+       dprec bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
+       dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
        dprec bench gpu [--compile]
 
 Measures dprec's claims on this machine, beside its peers, and prints one table.
@@ -255,7 +256,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, or all;
                    any --key value of dprec fit goes along; stopped runs are continued
-  --seeds N        runs of each cell; default 1
+  --seeds N        runs of each cell; default 1, of text-accuracy 3
   --keep FILE      add the finished runs to this .jsonl file; --runs reads such files and folders:
                    --runs docs/measured/dpformer.jsonl,runs/mine
   --document FILE  write the tables as a page, and its pictures beside it; needs matplotlib

@@ -75,7 +75,7 @@ class Sweep:
         if picture:
             figure.pyplot()
         rows = []
-        for point in self.points(_numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons):
+        for point in self.points(numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons):
             folder, tiny = point.folder(runs), self.tiny if quick else ()
             finish(folder, ["recipes/criteo_dpsgd.yaml", *self.settings, *tiny, *point.overrides, *line.words])
             rows.append(_row(point, folder))
@@ -135,7 +135,8 @@ def _row(point: Point, folder: Path) -> Row:
     }
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
+    """The budgets that --epsilons names."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

@@ -137,11 +137,16 @@ def _peak(job: Job) -> float:
     )  # code and libraries
     batch = [job.shape.one_batch(job.at_once)] if job.at_once else job.shape.micro_batches()
     system = kind(job.shape.ids, job.shape.longest, sum(map(len, batch)), job.dim, architecture=job.architecture)
-    Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to what is resident now
+    forget_peak()
     before = read("/proc/self/status", "VmRSS")
     for _ in range(2):  # the optimizer's state exists only from the second step on
         system.step(batch)
     return (read("/proc/self/status", "VmHWM") - before) / MB
+
+
+def forget_peak() -> None:
+    """Set this process's VmHWM to what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def read(file: str, key: str) -> int:

@@ -18,7 +18,6 @@ from typing import Any
 
 from dprec.errors import UserError, first_line
 
-NEEDS = "needs transformers: pip install 'dprec[text]'"
 _WORD = re.compile(r"\w+|[^\w\s]")
 PADDING, START, END, OTHERS = range(4)  # the first rows of a table of words
 
@@ -98,7 +97,7 @@ class Pretrained(Tokenizer):
 
     def __init__(self, folder: str) -> None:
         if find_spec("transformers") is None:
-            raise UserError(f"data.tokenizer {folder} {NEEDS}")
+            raise UserError(f"data.tokenizer {folder} needs transformers: pip install 'dprec[text]'")
         from transformers import AutoTokenizer
 
         try:
