@@ -86,7 +86,7 @@ usage: dprec evaluate RUN [--data.key value ...] [--split test|validation]
                           [--metrics LIST] [--json]
 
 Measures a run's model on the held-out data of the run, or on other data, beside a baseline:
-popularity for rankings, the base rate for clicks, base rates for texts.
+popularity for rankings, the base rate for clicks, the classes' shares for texts.
 RUN is a run folder or a .ckpt file.
 
   --data.path PATH     other data (any --data.key of dprec fit); unknown items are left out

@@ -125,7 +125,16 @@ class Clicks(SampledData):
         self.dataset = dataset
         self.path = path
         named = NamedSettings(
-            label_column, user_column, time_column, categories, bags, numbers, where, clicked, header, days
+            label_column=label_column,
+            user_column=user_column,
+            time_column=time_column,
+            categories=categories,
+            bags=bags,
+            numbers=numbers,
+            where=where,
+            clicked=clicked,
+            header=header,
+            days=days,
         )
         named = named.before(PRESETS.get(dataset, NamedSettings()))
         self.unit = "record" if named.user_column is None else "user"
