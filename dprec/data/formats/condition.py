@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from dprec.errors import UserError, first_line
+
+# What a value of text may be in a condition, the likeliest first.
+_NUMBER: tuple[pl.DataType, ...] = (pl.Float64(), pl.String())
+_TRUTH: tuple[pl.DataType, ...] = (pl.Boolean(), pl.String())
+_WORD: tuple[pl.DataType, ...] = (pl.String(),)
+_MISSING: tuple[pl.DataType, ...] = (pl.Float64(), pl.String(), pl.Boolean())
 
 
 @dataclass(frozen=True)
 class Condition:
     """Such as `rating >= 4 and kind = 'view'`. If a value is missing, the condition is unknown and the row is left out.
 
-    >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], lambda: {"rating": pl.Int64()})
-    >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None]})).to_list()
-    [True, False, None]
+    Whether it holds for a row follows from that row alone, or one person would decide which rows of others are used.
+    So text is a number where this very text is one, whatever stands in other rows; where a value does not fit the
+    condition, as a word beside `>= 4`, it is unknown.
+
+    >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], dict)
+    >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None, "good"]})).to_list()
+    [True, False, None, None]
     """
 
     text: str
     part: Path
     expression: pl.Expr
-    types: Mapping[str, pl.DataType]  # of the columns it names
+    types: Mapping[str, pl.DataType]  # of the columns it names, where the format or the folder says them
 
     @classmethod
     def read(
@@ -39,8 +52,12 @@ class Condition:
         if unknown or not columns:
             problem = f"names no column '{unknown[0]}'" if unknown else "names no column"
             raise UserError(f"data.where is '{text}' and {part} {problem}: its columns are {', '.join(names)}")
+        if not _of_one_row(json.loads(expression.meta.serialize(format="json"))):
+            raise UserError(
+                f"data.where is '{text}', which looks at several rows at once, so that one person would decide which "
+                "rows of others are used: give a condition on the values of one row"
+            )
         found = types()
-        # Numbers in text are compared as float64: the first rows do not show whether later ones have fractions.
         kinds = {name: pl.Float64() if found[name].is_numeric() else found[name] for name in columns if name in found}
         return cls(text, part, expression, kinds)
 
@@ -50,16 +67,103 @@ class Condition:
 
     def holds(self, batch: pl.DataFrame) -> pl.Series:
         """The rows of a batch for which the condition holds."""
-        text = [name for name in self.columns if batch.schema[name] == pl.String and name in self.types]
+        text = [name for name in self.columns if batch.schema[name] == pl.String]
+        read = batch.select(self.columns).with_columns(pl.col(name).str.strip_chars() for name in text)
         try:
-            read = batch.with_columns(pl.col(name).str.strip_chars().cast(self.types[name]) for name in text)
-            found = read.select(self.expression.alias("holds"))["holds"]
+            read = read.with_columns(pl.col(name).cast(self.types[name]) for name in text if name in self.types)
+            free = [name for name in text if name not in self.types]
+            if not free or not len(read):
+                return self._truth(read)
+            kinds = read.select(_kind(name) for name in free).with_row_index("place")
+            found = pl.Series("holds", [None], dtype=pl.Boolean).new_from_index(0, len(read))
+            misfit: UserError | None = None
+            fits = False
+            for key, rows in kinds.group_by(free, maintain_order=True):
+                typing = self._typing(read.schema, dict(zip(free, key, strict=True)))
+                if isinstance(typing, UserError):
+                    misfit = typing
+                    continue
+                fits, places = True, rows["place"]
+                own = read[places].with_columns(_as(name, kind) for name, kind in typing.items())
+                found = found.scatter(places, self._truth(own))
         except pl.exceptions.PolarsError as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}") from None
+            raise self._failure(error) from None
+        if misfit is not None and not fits:
+            raise misfit
+        return found
+
+    def _typing(self, schema: pl.Schema, kinds: Mapping[str, int]) -> dict[str, pl.DataType] | UserError:
+        """The likeliest types, of rows whose values are of these kinds, for which this is a condition."""
+        problem: UserError | None = None
+        for types in product(*(_KINDS[kind] for kind in kinds.values())):
+            typing = dict(zip(kinds, types, strict=True))
+            try:
+                self._truth(pl.DataFrame(schema={**schema, **typing}))
+                return typing
+            except UserError as error:
+                problem = problem or error
+            except pl.exceptions.PolarsError as error:
+                problem = problem or self._failure(error)
+        assert problem is not None
+        return problem
+
+    def _truth(self, rows: pl.DataFrame) -> pl.Series:
+        found = rows.select(self.expression.alias("holds"))["holds"]
         if found.dtype != pl.Boolean:
             raise UserError(f"data.where is '{self.text}', which is not a condition: give one such as rating >= 4")
         return found
+
+    def _failure(self, error: Exception) -> UserError:
+        reason = " ".join(str(error).split())[:160]
+        return UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}")
+
+
+_KINDS = (_WORD, _NUMBER, _TRUTH, _MISSING)
+
+
+def _kind(name: str) -> pl.Expr:
+    """What a text is: a place in `_KINDS`."""
+    text = pl.col(name)
+    number = text.cast(pl.Float64, strict=False).is_not_null()
+    truth = text.is_in(["true", "false"])
+    return pl.when(text.is_null()).then(3).when(number).then(1).when(truth).then(2).otherwise(0).alias(name)
+
+
+def _as(name: str, kind: pl.DataType) -> pl.Expr:
+    return pl.col(name) == "true" if kind == pl.Boolean else pl.col(name).cast(kind)
+
+
+_NODES = {"BinaryExpr", "Cast", "Ternary", "Alias", "Function"}
+_OF_EACH = {
+    *("StringExpr", "TemporalExpr", "Coalesce", "Abs", "Sign", "Negate", "Round", "RoundSF", "Floor", "Ceil", "Pow"),
+    *("MinHorizontal", "MaxHorizontal", "Log", "Exp", "Trigonometry"),
+}
+_OF_EACH_TRUTH = {"IsNull", "IsNotNull", "IsIn", "IsBetween", "Not", "IsNan", "IsNotNan", "IsFinite", "IsInfinite"}
+
+_OF_EACH_SQL = {"Binary", "IsIn", "Round", "ToFloat"}
+
+
+def _of_one_row(node: Any) -> bool:
+    """Whether an expression, as polars writes it, has the operations alone that work row by row."""
+    if not isinstance(node, dict):
+        return False  # such as "Len"
+    ((kind, given),) = node.items()
+    if kind in ("Column", "Literal"):
+        return True
+    if kind not in _NODES:
+        return False
+    if kind == "Alias":
+        return _of_one_row(given[0])
+    if kind != "Function":
+        fields = {"BinaryExpr": ("left", "right"), "Cast": ("expr",), "Ternary": ("predicate", "truthy", "falsy")}
+        return all(_of_one_row(given[field]) for field in fields[kind])
+    name, how = (
+        next(iter(given["function"].items())) if isinstance(given["function"], dict) else (given["function"], "")
+    )
+    told = next(iter(how)) if isinstance(how, dict) else how
+    among = {"Boolean": _OF_EACH_TRUTH, "Sql": _OF_EACH_SQL}.get(name)
+    fine = name in _OF_EACH and told != "ConcatVertical" if among is None else told in among
+    return fine and all(map(_of_one_row, given["input"]))
 
 
 def _columns(expression: pl.Expr) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
@@ -25,10 +25,6 @@ class CSV(NamedFormat):
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False)
-
-    def types(self, path: Path) -> Types:
-        mark = self._header(first_line(path))[0]
-        return pl.scan_csv(path, separator=mark, infer_schema_length=10_000).collect_schema()
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
@@ -61,19 +57,16 @@ class Unheaded(CSV):
         return self.header
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return self._read(path, infer_schema=False)
+        return self._read(path)
 
-    def types(self, path: Path) -> Types:
-        return self._read(path, infer_schema_length=10_000).collect_schema()
-
-    def _read(self, path: Path, **options: Any) -> pl.LazyFrame:
+    def _read(self, path: Path) -> pl.LazyFrame:
         mark, cells = self._header(first_line(path))
         named = [plain(name) for name in cells] == [plain(name) for name in self.header]
         columns = self.header
         if mark == ":":  # between two of them there is an empty column
             columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
         return pl.scan_csv(
-            path, separator=mark, has_header=False, new_columns=columns, skip_rows=int(named), **options
+            path, separator=mark, has_header=False, new_columns=columns, skip_rows=int(named), infer_schema=False
         ).select(self.header)
 
     def _header(self, line: str) -> tuple[str, list[str]]:
@@ -116,8 +109,8 @@ class Inter(TSV):
         return super().scan(path, wanted).rename(self._plain)
 
     def types(self, path: Path) -> Types:
-        guessed = super().types(path)
-        return {self._plain(name): self._TYPES.get(self._type(name), kind) for name, kind in guessed.items()}
+        names = self._header(first_line(path))[1]
+        return {self._plain(name): self._TYPES[self._type(name)] for name in names if self._type(name)}
 
     def _type(self, name: str) -> str:
         kind = name.rpartition(":")[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from dprec.data.formats.format import Start
-from dprec.data.formats.named import NamedFormat, Types, first_text
+from dprec.data.formats.named import NamedFormat, first_text
 from dprec.errors import UserError
 
 EXAMPLE = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
@@ -33,9 +33,6 @@ class JSONLines(NamedFormat):
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.scan_ndjson(path, schema=dict.fromkeys(wanted, pl.String))
 
-    def types(self, path: Path) -> Types:
-        return pl.scan_ndjson(path).collect_schema()
-
 
 class JSONArray(NamedFormat):
     """Polars holds the whole array in memory."""
@@ -51,9 +48,6 @@ class JSONArray(NamedFormat):
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return pl.read_json(path, schema=dict.fromkeys(wanted, pl.String)).lazy()
-
-    def types(self, path: Path) -> Types:
-        return pl.read_json(path).schema
 
 
 def _is_array(start: Start) -> bool:

@@ -1,0 +1,74 @@
+"""Whether a row is used follows from that row alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from dprec.data import Clicks
+from dprec.data.formats.condition import Condition
+from dprec.errors import UserError
+
+NAMES = ["user", "a", "b", "kind"]
+
+
+def condition(text: str) -> Condition:
+    return Condition.read(text, Path("log.csv"), NAMES, dict)
+
+
+@pytest.mark.parametrize("where", ["a >= b", "a = b", "a < b", "a >= 9.5", "kind <> '7'", "a >= 9 and kind = '7'"])
+def test_no_odd_row_changes_what_holds_for_others(where: str) -> None:
+    rows = pl.DataFrame({"user": "u", "a": ["9", "10", "11.0"], "b": ["10"] * 3, "kind": ["7", "view", "7"]})
+    alone = condition(where).holds(rows).to_list()
+    assert None not in alone
+    for odd in ("x", "", None, "true", "1e400"):
+        more = pl.DataFrame({"user": "v", "a": odd, "b": odd, "kind": odd}, schema=dict.fromkeys(NAMES, pl.String))
+        assert condition(where).holds(pl.concat([more, rows])).to_list()[1:] == alone, odd
+        assert condition(where).holds(pl.concat([rows, more])).to_list()[:-1] == alone, odd
+
+
+def test_one_person_does_not_bring_other_peoples_records(tmp_path: Path) -> None:
+    def records(*first: str) -> int:
+        log = tmp_path / "log.csv"
+        rows = [f"{user},{day},{9 + user % 3},10,{day % 2}" for day in range(9) for user in range(1, 30)]
+        log.write_text("\n".join(["user,cat,a,b,clicked", *first, *rows]) + "\n")
+        settings = {"path": str(log), "user_column": "user", "categories": {"cat": 10}, "days": 3, "test_days": 1}
+        return len(Clicks(dataset="clicks", where="a >= b", **settings).load().log)
+
+    assert records() == 180
+    assert records("99,1,x,x,1") == 181
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["a > AVG(a)", "COUNT(*) > 2 AND a > 1", "a = FIRST(a)", "ROW_NUMBER() OVER (ORDER BY a) > 1", "MAX(b) > 3"],
+)
+def test_a_condition_on_several_rows_is_refused(where: str) -> None:
+    with pytest.raises(UserError, match="looks at several rows at once"):
+        condition(where)
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("a IN (9, 10) AND kind LIKE 'v%'", [False, True, False]),
+        ("LOWER(kind) = 'view' OR a BETWEEN 11 AND 12", [False, True, True]),
+        ("CASE WHEN a > 10 THEN TRUE ELSE FALSE END", [False, False, True]),
+        ("kind IS NOT NULL AND NOT a = 10", [True, False, True]),
+        ("COALESCE(a, b) > 9 AND CAST(b AS INT) = 10", [False, True, True]),
+        ("kind = '7'", [True, False, True]),
+    ],
+)
+def test_what_looks_at_one_row_holds_or_not(where: str, holds: list[bool]) -> None:
+    rows = pl.DataFrame({"user": "u", "a": ["9", "10", "11.0"], "b": ["10"] * 3, "kind": ["7", "view", "7"]})
+    assert condition(where).holds(rows).to_list() == holds
+
+
+def test_a_condition_that_fits_no_row_is_refused() -> None:
+    rows = pl.DataFrame({"user": "u", "a": ["x", "y"], "b": ["1", "2"], "kind": ["7", "8"]})
+    with pytest.raises(UserError, match="fails on log.csv: cannot compare"):
+        condition("a >= 4").holds(rows)
+    with pytest.raises(UserError, match="which is not a condition"):
+        condition("a").holds(rows)
