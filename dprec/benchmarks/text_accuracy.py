@@ -23,7 +23,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.run.checkpoints import load_run
 
 RECIPE = "recipes/text_adafest.yaml"
-WORDS = "*word_embeddings*"
+WORDS = "*tok_embeddings*"
 RANK = 8
 SETTINGS = ("--data.dataset", "synthetic")
 TINY = (
@@ -49,9 +49,9 @@ METHODS: dict[str, list[str]] = {
     "low rank": [
         *sparsity(),
         "--model.low_rank",
-        json.dumps(dict.fromkeys(("word_embeddings", "query", "value"), RANK)),
+        json.dumps(dict.fromkeys(("tok_embeddings", "Wqkv"), RANK)),
     ],
-    "frozen": [*sparsity(), "--model.frozen", json.dumps(["word_embeddings"])],
+    "frozen": [*sparsity(), "--model.frozen", json.dumps(["tok_embeddings"])],
 }
 
 
