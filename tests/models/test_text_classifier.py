@@ -37,6 +37,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "model_type": "distilbert", "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12,
         "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0,
     },
+    "modernbert": {
+        "model_type": "modernbert", "classifier_pooling": "mean", **SIZES,
+        "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3,
+    },
 }  # fmt: skip
 LENGTHS = {"one": [5], "equal": [4, 4, 4], "mixed": [12, 1, 6, 3], "short": [2, 1]}
 
