@@ -214,7 +214,7 @@ def classifier(size: Size) -> TextClassifier:
     torch.manual_seed(0)
     heads = max(1, size.dim // 64)
     sizes = {"hidden_size": size.dim, "num_attention_heads": heads, "intermediate_size": 4 * size.dim}
-    encoder = {"model_type": "xlm-roberta", "num_hidden_layers": 1, "type_vocab_size": 1, **sizes}
+    encoder: dict[str, Any] = {"model_type": "xlm-roberta", "num_hidden_layers": 1, "type_vocab_size": 1, **sizes}
     return TextClassifier(size.words, PADDING, 2, size.tokens, encoder=encoder, optimizer="sgd").train()
 
 

@@ -20,6 +20,14 @@ SMALL: Mapping[str, Any] = {
     "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
 }  # fmt: skip
 
+# Encoders that leave padding out, seen at random weights of any size. MobileBERT, ConvBERT and FNet do not.
+ALONE = (
+    "albert", "bert", "camembert", "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2",
+    "layoutlm", "megatron-bert", "modernbert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert",
+    "xlm-roberta",
+)  # fmt: skip
+OWN_CODE = ("attn_implementation", "auto_map", "quantization_config", "experts_implementation")  # may load other code
+
 
 class TextClassifier(Learner):
     """An encoder with a head for classes, trained by the cross-entropy of each record's label.
@@ -56,7 +64,7 @@ class TextClassifier(Learner):
         padding: int,
         classes: int,
         max_length: int = 128,
-        encoder: str | dict[str, Any] | None = None,
+        encoder: str | dict[str, int | float | str | bool] | None = None,
         attention: str | None = None,
         frozen: list[str] | None = None,
         low_rank: dict[str, int] | None = None,
@@ -80,11 +88,21 @@ class TextClassifier(Learner):
             }
             sizes.setdefault("max_position_embeddings", max_length + padding + 2)  # RoBERTa counts from padding + 1
             self.encoder = _made({**sizes, "pad_token_id": padding}, more)
+        self._refuse_unknown()
         self._refuse_other_tokens(vocabulary, padding, max_length)
         self.reads_segments = getattr(self.encoder.config, "type_vocab_size", 0) > 1
         freeze(self.encoder, frozen or [])
         add_low_rank(self.encoder, low_rank or {})
         self.metrics = ClassMetrics()
+
+    def _refuse_unknown(self) -> None:
+        """Refuse an encoder that may read padding, and so tell records apart by the longest beside them."""
+        kind = self.encoder.config.model_type
+        if kind not in ALONE:
+            raise UserError(
+                f"model.encoder is a {kind}, of which nobody has shown that a record's result does not hang on the "
+                f"longest beside it: give one of {', '.join(ALONE)}"
+            )
 
     def _refuse_other_tokens(self, vocabulary: int, padding: int, max_length: int) -> None:
         """Refuse an encoder that cannot read what the data's tokenizer writes."""
@@ -151,6 +169,8 @@ def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
 
 def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
     library = _library()
+    if named := [key for key in sizes if key.startswith("_") or key in OWN_CODE]:
+        raise UserError(f"model.encoder sets {named[0]}, which is no size: leave it out, and set model.attention")
     try:
         config = library.AutoConfig.for_model(**sizes)
         model: nn.Module = library.AutoModelForSequenceClassification.from_config(config, **options)

@@ -67,28 +67,39 @@ def test_taobao(tmp_path: Path) -> None:
     assert sum(clicked(bought)) == 6  # with the rows of the other times, as the preset's condition is replaced
 
 
-@pytest.mark.parametrize("mark", ["::", ",", "\t"])
+@pytest.mark.parametrize(("mark", "ending"), [("::", "dat"), (",", "csv"), ("\t", "tsv"), ("\t", "data")])
 @pytest.mark.parametrize("header", [None, "userId,movieId,rating,timestamp"])
-def test_movielens(mark: str, header: str | None, tmp_path: Path) -> None:
+def test_movielens(mark: str, ending: str, header: str | None, tmp_path: Path) -> None:
     lines = [mark.join(map(str, row)) for row in RATINGS]
     text = "\n".join([*([] if header is None else [header.replace(",", mark)]), *lines]) + "\n"
-    data = data_of("movielens-clicks", tmp_path / "ratings.dat", text)
+    data = data_of("movielens-clicks", tmp_path / f"ratings.{ending}", text)
     ordered = sorted(RATINGS, key=lambda row: row[3])
     assert (data.unit, data.users) == ("user", 6)
     assert clicked(data) == [float(row[2] >= 4) for row in ordered]
     found = data.load().log
     assert isinstance(found.users, np.ndarray)
     assert len(np.unique(found.users)) == 6
-    loved = data_of("movielens-clicks", tmp_path / "ratings.dat", text, clicked=5, where="rating > 2")
+    loved = data_of("movielens-clicks", tmp_path / f"ratings.{ending}", text, clicked=5, where="rating > 2")
     assert clicked(loved) == [float(row[2] == 5) for row in ordered if row[2] > 2]
+
+
+def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path) -> None:
+    rows = "".join(f"{user},1,1,pv,{START + 60}\n" for user in range(1, 6))
+    with pytest.raises(UserError, match="has 1 columns with ',' between them"):
+        data_of("taobao", tmp_path / "UserBehavior.csv", f"99::1::1::pv::{START}\n{rows}").load()
 
 
 @pytest.mark.parametrize(
     ("name", "text", "options", "words"),
     [
-        ("taobao", "1,2,3,pv\n", {}, "has 4 columns, and data.header names 5: give a name for each"),
+        (
+            "taobao",
+            "1,2,3,pv\n",
+            {},
+            "has 4 columns with ',' between them, and data.header names 5: give",
+        ),
         ("taobao", f"1,2,3,,{START}\n", {}, "data row 1: 'behavior' is 'None': want a value"),
-        ("movielens-clicks", "1::2::x::978300000\n", {}, "'rating' is 'x': want a number, as data.clicked is one"),
+        ("movielens-clicks", "1,2,x,978300000\n", {}, "'rating' is 'x': want a number, as data.clicked is one"),
         ("avazu", "id,click\n1,0\n", {}, "has no column 'C1'"),
         ("taobao", "", {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs: leave it out"),
         ("taobao", "", {"clicked": []}, "data.clicked names no value"),

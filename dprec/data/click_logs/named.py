@@ -96,7 +96,11 @@ def read_clicks(path: Path, columns: ClickColumns, days: int) -> NamedLog:
             for part in parts_of(path):
                 wanted.partition = partition_of(path, part)
                 file = readable(part, Path(scratch))
-                how = format_of(file, part, columns.format) if columns.header is None else Unheaded(columns.header)
+                how = (
+                    format_of(file, part, columns.format)
+                    if columns.header is None
+                    else Unheaded(columns.header, part.name)
+                )
                 table = how.table(file, part, wanted)
                 for batch in table.batches():
                     reading.add(batch, part)

@@ -14,6 +14,8 @@ from dprec.data.formats.format import Start, first_line
 from dprec.data.formats.named import NamedFormat, Types, first_text
 from dprec.errors import UserError
 
+_MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text without a header
+
 
 class CSV(NamedFormat):
     name = "csv"
@@ -40,19 +42,22 @@ class TSV(CSV):
 class Unheaded(CSV):
     """Text whose columns are named by their places; a first line with these names is left out.
 
-    `::` may stand between the columns, as in MovieLens's files.
+    What stands between columns follows from the file's name, never from a record: `::` in .dat, as MovieLens has it, a
+    tab in .tsv and .data, a comma in others.
     """
 
     endings = ()
 
-    def __init__(self, header: Sequence[str]) -> None:
+    def __init__(self, header: Sequence[str], file: str) -> None:
         self.header = list(header)
+        self.mark = next((mark for ending, mark in _MARKS.items() if ending in Path(file.lower()).suffixes), ",")
 
     def names(self, path: Path, part: Path) -> list[str]:
-        cells = self._header(first_text(path, part, "at least one record"))[1]
+        cells = self._cells(first_text(path, part, "at least one record"))
         if len(cells) != len(self.header):
             raise UserError(
-                f"{part} has {len(cells)} columns, and data.header names {len(self.header)}: give a name for each"
+                f"{part} has {len(cells)} columns with '{self.mark}' between them, and data.header names "
+                f"{len(self.header)}: give a name for each; '::' is for names that end in .dat, tabs for .tsv and .data"
             )
         return self.header
 
@@ -60,17 +65,21 @@ class Unheaded(CSV):
         return self._read(path)
 
     def _read(self, path: Path) -> pl.LazyFrame:
-        mark, cells = self._header(first_line(path))
-        named = [plain(name) for name in cells] == [plain(name) for name in self.header]
+        named = [plain(name) for name in self._cells(first_line(path))] == [plain(name) for name in self.header]
         columns = self.header
-        if mark == ":":  # between two of them there is an empty column
+        if self.mark == "::":  # between two of them there is an empty column
             columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
         return pl.scan_csv(
-            path, separator=mark, has_header=False, new_columns=columns, skip_rows=int(named), infer_schema=False
+            path,
+            separator=self.mark[0],
+            has_header=False,
+            new_columns=columns,
+            skip_rows=int(named),
+            infer_schema=False,
         ).select(self.header)
 
-    def _header(self, line: str) -> tuple[str, list[str]]:
-        return (":", line.split("::")) if "::" in line else super()._header(line)
+    def _cells(self, line: str) -> list[str]:
+        return line.split("::") if self.mark == "::" else next(csv.reader([line], delimiter=self.mark))
 
 
 class GLUE(TSV):
