@@ -2,13 +2,15 @@
 
 A model may compute a user's gradient such that float32 leaves no digit of it: a softmax of scores near 10¹⁰, a
 difference of terms that are nearly equal. Who else is in the batch then decides what is left, before any engine sees
-it. docs/privacy.md says of such models that they can pass the bound.
+it. docs/privacy.md says of such models that they can pass the bound. Others' shapes reach a user in two ways: by the
+micro-batch that the user is in, and by whether the engine takes the user alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import torch
 
@@ -21,17 +23,27 @@ from tests.privacy.search.users import Users
 MOST = 100  # of the others whose shares are computed; the rest are taken to be like them
 
 
-def models_own(plan: Plan, model: Assembled, batch: Users, user: int) -> float:
-    """Return how far the user's presence moves the sum of all others' shares, in C, without anything of the engine."""
+def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: bool = False) -> float:
+    """Return how far the user's presence moves the sum of all others' shares, in C, without anything of the engine.
+
+    `alone` says that the engine took some users alone, so that others may be, with the user or without.
+    """
     others = [other for other in range(len(batch)) if other != user]
     some = plan.rng("blame").sample(others, min(MOST, len(others)))
     if not some:
         return 0.0
-    beside = _shares(plan, model, batch, batch.groups(range(len(batch)), plan.cut), some)
-    without = _shares(plan, model, batch, batch.groups(others, plan.other_cut), some)
-    moved = [oracle.difference(beside[other], without[other]) for other in some]
-    together = {name: torch.stack([each[name] for each in moved]).sum(0) for name in moved[0]}
-    return oracle.norm(together) / plan.max_norm * len(others) / len(some)
+    ways = [batch.groups(range(len(batch)), plan.cut), batch.groups(others, plan.other_cut)]
+    if alone:
+        ways.append([[other] for other in some])
+    shares = [_shares(plan, model, batch, groups, some) for groups in ways]
+    moved = max(_apart(one, other) for one, other in combinations(shares, 2))
+    return moved / plan.max_norm * len(others) / len(some)
+
+
+def _apart(shares: dict[int, Sums], others: dict[int, Sums]) -> float:
+    """Return the norm of what is between two sums of the same users' shares."""
+    moved = [oracle.difference(shares[user], others[user]) for user in shares]
+    return oracle.norm({name: torch.stack([each[name] for each in moved]).sum(0) for name in moved[0]})
 
 
 def _shares(

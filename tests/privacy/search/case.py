@@ -113,12 +113,13 @@ def _run(plan: Plan, finding: Finding) -> None:
         user = plan.rng("whom").randrange(len(batch))
         ascent.climb(model, batch, lambda: moved_by(*with_and_without(user)))
     everybody = engine(batch.split(everyone, plan.cut))
-    twin = oracle.exact(model) if plan.calm else None
+    twin, some_alone = oracle.exact(model) if plan.calm else None, False
     for user in _whom(plan, batch):
         rest = [other for other in everyone if other != user]
         without = engine(batch.split(rest, plan.other_cut) if rest else [])
         ratio = moved_by(everybody, without) / plan.max_norm
         if not finding.ratio >= ratio:
+            some_alone = any(len(each.norms) == 1 for each in [*everybody.clipped, *without.clipped])
             finding.ratio, finding.user, finding.allowed = ratio, user, everybody.bound / plan.max_norm
         finding.wrong = finding.wrong or told_apart(everybody, without)
         if twin is not None and len(batch) <= 16:
@@ -129,7 +130,7 @@ def _run(plan: Plan, finding: Finding) -> None:
         alone = engine([batch.select([finding.user])])
         finding.own = oracle.norm(alone.sums) / plan.max_norm
         with engine.precision():
-            finding.model = models_own(plan, model, batch, finding.user)
+            finding.model = models_own(plan, model, batch, finding.user, some_alone)
 
 
 def _whom(plan: Plan, batch: Users) -> list[int]:

@@ -13,7 +13,8 @@ import torch
 from dprec.gradients import clipping, norms
 from dprec.privacy import step as gradient
 from tests.privacy.search.__main__ import main
-from tests.privacy.search.case import Finding, run
+from tests.privacy.search.blame import models_own
+from tests.privacy.search.case import Finding, prepared, run
 from tests.privacy.search.plan import Plan, plan_of
 from tests.privacy.search.shrink import shrunk
 
@@ -46,6 +47,8 @@ FOUND = [
 ]
 CASES, AT_ONCE = 300, 60
 SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
+# A case whose model moves the others by itself, and only where the engine takes users alone.
+OF_THE_MODEL = 38857
 # Thousands of users of whom each is taken alone; a hundred here, and all of them in the longer search.
 LONG: dict[int, dict[str, Any]] = {36: {"users": 100, "cut": 50, "other_cut": 50}, 261: {"users": 100}}
 
@@ -56,6 +59,15 @@ def test_a_bounded_search_finds_nothing(first: int) -> None:
     findings = list(map(run, plans))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
+
+
+def test_a_model_that_rounds_otherwise_for_a_user_alone_is_not_the_engines_breach() -> None:
+    """Features that a low-rank map does not see: the losses of a user alone are others than those in a micro-batch."""
+    plan = plan_of(OF_THE_MODEL).but(users=20, cut=10)
+    finding = run(plan)
+    assert finding.explained, str(finding)
+    model, batch = prepared(plan)
+    assert models_own(plan, model, batch, finding.user) == 0
 
 
 @pytest.mark.slow
