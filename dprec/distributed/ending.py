@@ -1,8 +1,11 @@
-"""SIGTERM to one process of a run: all end after the same step, so that they can save it together."""
+"""How processes end: on SIGTERM all after the same step, so that they can save the run together, and always cleanly."""
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
 
 from dprec.distributed.ranks import group_of
 
@@ -37,3 +40,13 @@ def end_together(trainer: pl.Trainer) -> None:
     ending = Ending(trainer)
     signals._sigterm_notifier_fn = ending.note
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = ending.agree  # type: ignore[method-assign]
+
+
+def leave(error: BaseException | None = None) -> None:
+    """Let gloo's threads end before Python does: one that still lets go of an exchange then aborts the process."""
+    if not (dist.is_initialized() and dist.get_backend() == "gloo"):
+        return
+    while error is not None:  # their frames hold the group
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    dist.destroy_process_group()

@@ -6,11 +6,12 @@ backward passes; a run adds up what each process clipped, so the reducer is left
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from dprec.distributed.ending import end_together
+from dprec.distributed.ending import end_together, leave
 from dprec.distributed.ranks import ALONE, Ranks, group_of
 from dprec.errors import UserError
 
@@ -61,6 +62,7 @@ def leave_to_the_step(trainer: pl.Trainer) -> None:
         trainer._accelerator_connector.use_distributed_sampler = False
     if trainer.world_size > 1:
         end_together(trainer)
+        atexit.register(leave)
 
 
 def ranks_of(trainer: pl.Trainer) -> Ranks:

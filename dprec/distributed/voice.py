@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from time import monotonic, sleep
 from typing import Any
 
 import torch.distributed as dist
 
+from dprec.distributed.ending import leave
 from dprec.distributed.ranks import Lost
 from dprec.errors import Told, UserError
 
@@ -41,15 +41,5 @@ def one_voice(error: Exception, after_a_loss: str) -> Exception:
         pass
     finally:
         if lost:
-            _leave(error)
+            leave(error)
     return Lost(f"another process of the run was killed or does not answer: {after_a_loss}") if lost else error
-
-
-def _leave(error: BaseException | None) -> None:
-    """Let gloo's threads end before Python does; one that still lets go of a lost exchange then aborts the process."""
-    if dist.get_backend() != "gloo":
-        return
-    while error is not None:  # their frames hold the group
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-    dist.destroy_process_group()
