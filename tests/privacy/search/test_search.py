@@ -14,9 +14,10 @@ from dprec.gradients import clipping, norms
 from dprec.privacy import step as gradient
 from tests.privacy.search.__main__ import main
 from tests.privacy.search.blame import models_own
-from tests.privacy.search.case import Finding, prepared, run
+from tests.privacy.search.case import Finding, run
 from tests.privacy.search.plan import Plan, plan_of
 from tests.privacy.search.shrink import shrunk
+from tests.privacy.search.users import users_of
 
 # Cases in which an earlier engine broke its promise.
 FOUND = [
@@ -61,13 +62,28 @@ def test_a_bounded_search_finds_nothing(first: int) -> None:
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
 
 
-def test_a_model_that_rounds_otherwise_for_a_user_alone_is_not_the_engines_breach() -> None:
-    """Features that a low-rank map does not see: the losses of a user alone are others than those in a micro-batch."""
-    plan = plan_of(OF_THE_MODEL).but(users=20, cut=10)
-    finding = run(plan)
-    assert finding.explained, str(finding)
-    model, batch = prepared(plan)
-    assert models_own(plan, model, batch, finding.user) == 0
+class OtherwiseAlone(torch.nn.Module):
+    """A user's gradient is along one axis in a micro-batch, and along another where the user is alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def losses(self, batch: Any) -> torch.Tensor:
+        return self.weight[int(len(batch) == 1)].expand(len(batch))
+
+
+def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_takes_users_alone() -> None:
+    plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
+    model: Any = OtherwiseAlone()
+    assert models_own(plan, model, users_of(plan), 0) == 0
+    assert models_own(plan, model, users_of(plan), 0, alone=True) == pytest.approx(5 * 2**0.5)
+
+
+def test_such_a_model_is_no_breach_of_the_engine() -> None:
+    """Features that a low-rank map does not see: what is left of the losses depends on the size of the micro-batch."""
+    finding = run(plan_of(OF_THE_MODEL).but(users=20, cut=10))
+    assert not finding.breach, str(finding)
 
 
 @pytest.mark.slow
