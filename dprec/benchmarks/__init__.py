@@ -18,6 +18,7 @@ BENCHMARKS = {
     "gpu": "dprec.benchmarks.gpu",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",
+    "processes": "dprec.benchmarks.processes",
     "recurrent": "dprec.benchmarks.recurrent",
     "shares": "dprec.benchmarks.shares",
     "sparsity": "dprec.benchmarks.sparsity",

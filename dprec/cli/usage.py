@@ -236,6 +236,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   adafest          one table of up to ten million rows: AdaFEST and dense noise
   table-memory     peak memory of a whole private run with a table of ten million rows
   lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
+  processes        the same private steps in one process and in two: users a second
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
   gpu              a card's kernels: right or not, a private step beside a plain one, memory, largest batch
