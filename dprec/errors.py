@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Sequence
+
 
 def first_line(error: Exception) -> str:
     """Return the first line of what an error of a library says, or its kind where it says nothing."""
@@ -34,3 +37,15 @@ class MixedUsers(UserError):
 
 class Told(UserError):
     """What the first process of a run speaks of, so that this one need not."""
+
+
+def refuse_missing(packages: Sequence[str], what: str, extra: str) -> None:
+    """Refuse what needs packages that are not installed, and that an extra of this package brings.
+
+    >>> refuse_missing(["json", "no_such_package"], "export", "onnx")
+    Traceback (most recent call last):
+    dprec.errors.UserError: export needs no_such_package: pip install 'dprec[onnx]'
+    """
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'dprec[{extra}]'")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
-from dprec.errors import UserError, first_line
+from dprec.errors import UserError, first_line, refuse_missing
 from dprec.metrics.classes import ClassMetrics
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec.models.networks.low_rank import add_low_rank, freeze
@@ -144,8 +143,7 @@ class TextClassifier(Learner):
 
 
 def _library() -> Any:
-    if find_spec("transformers") is None:
-        raise UserError("dprec.models.TextClassifier needs transformers: pip install 'dprec[text]'")
+    refuse_missing(["transformers"], "dprec.models.TextClassifier", "text")
     import transformers
 
     return transformers

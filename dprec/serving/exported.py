@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 import dprec
-from dprec.errors import UserError
-from dprec.serving.packages import refuse_without
+from dprec.errors import UserError, refuse_missing
 from dprec.serving.program import Program
 from dprec.serving.served import Served
 
@@ -28,7 +27,7 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     if out.exists():
         raise UserError(f"--out {out} exists: give a folder that does not exist yet")
     name, packages, write = WRITERS[kind]
-    refuse_without(packages, f"--format {kind}", kind)
+    refuse_missing(packages, f"--format {kind}", kind)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         part.mkdir(mode=0o700, parents=True)

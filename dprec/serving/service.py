@@ -8,7 +8,7 @@ import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dprec.serving.packages import refuse_without
+from dprec.errors import refuse_missing
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
 from dprec.serving.together import Together
@@ -26,7 +26,7 @@ HEAD = 16_384  # bytes of a request before its body
 
 
 def refuse_without_packages() -> None:
-    refuse_without(PACKAGES, "dprec serve", "serve")
+    refuse_missing(PACKAGES, "dprec serve", "serve")
 
 
 class Service:

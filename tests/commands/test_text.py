@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.models import text_classifier
 from dprec.predict import main as predict
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +76,14 @@ def test_a_wrong_question_is_answered_in_one_line(
     assert told.count("\n") == 1
 
 
-def test_without_transformers_one_line_says_what_to_install(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with mock.patch.object(text_classifier, "find_spec", return_value=None):
-        assert fit([RECIPE, *SHORT, "--out", str(tmp_path / "run")]) == 2
+def test_without_transformers_one_line_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *of: None if name == "transformers" else find(name, *of)
+    )
+    assert fit([RECIPE, *SHORT, "--out", str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
     assert "needs transformers: pip install 'dprec[text]'" in told
     assert told.count("\n") == 1

@@ -12,11 +12,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dprec.errors import UserError, first_line
+from dprec.errors import UserError, first_line, refuse_missing
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 PADDING, START, END, OTHERS = range(4)  # the first rows of a table of words
@@ -96,8 +95,7 @@ class Pretrained(Tokenizer):
     """A tokenizer that was saved in a folder."""
 
     def __init__(self, folder: str) -> None:
-        if find_spec("transformers") is None:
-            raise UserError(f"data.tokenizer {folder} needs transformers: pip install 'dprec[text]'")
+        refuse_missing(["transformers"], f"data.tokenizer {folder}", "text")
         from transformers import AutoTokenizer
 
         try:
