@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
@@ -25,7 +25,10 @@ def prepare(line: CommandLine, console: Console) -> None:
     out, cache = line.take("out"), line.take("data.cache")
     given = {field.name: line.take(f"data.{field.name}") for field in fields(HowToRead)}
     line.refuse_overrides()
-    how = HowToRead(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "context" in settings:
+        settings["context"] = _columns(settings["context"])
+    how = HowToRead(**settings)
     log = Path(line.only("LOG"))
     if is_prepared(log):
         raise UserError(f"{log} is already prepared: train on it with --data.path {log}")
@@ -39,6 +42,18 @@ def prepare(line: CommandLine, console: Console) -> None:
     console.print(log_table(events.facts, str(log)))
     console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True, highlight=False)
     console.print(f"train on it: python -m dprec.fit RECIPE --data.path {home}", soft_wrap=True, highlight=False)
+
+
+def _columns(text: str) -> Any:
+    import yaml
+
+    try:
+        read = yaml.safe_load(text)
+    except yaml.YAMLError:
+        read = None
+    if not isinstance(read, dict):
+        raise UserError(f"--data.context is '{text}': give columns and their rows, as in '{{device: 16, hour: 24}}'")
+    return read
 
 
 main = Command(prepare, PREPARE, switches=("json",), positionals="LOG")

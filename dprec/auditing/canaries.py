@@ -118,6 +118,8 @@ def together(first: Histories, second: Histories) -> Histories:
     >>> [together(one, two).of(user).tolist() for user in range(3)]
     [[7, 8], [], [9]]
     """
+    if first.context is not None:
+        raise UserError("an audit plants users without context: leave data.context out of the audited recipe")
     size = len(first.items)
     return Histories(
         np.concatenate([first.starts, size + second.starts]),

@@ -45,6 +45,9 @@ class Sequences(SampledData):
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates; "rows" if the rows are in time order.
         where: which rows of the log to use, a condition in SQL on its columns, such as "rating >= 4".
+        context: columns of what is known of an event beside its item, such as its device or hour, which models of
+            sequences read. Each has the number of rows that its values are hashed to, or for numbers a list of bounds
+            between rows; both are public, and nothing about the data becomes so.
         cache: folder for prepared large logs, 4 bytes an event; beside the log by default.
         on_missing: what to do if a named dataset can be neither found nor downloaded.
         catalogue: where the list of items comes from. A file of raw ids, one a line, is public. private: the items
@@ -89,6 +92,7 @@ class Sequences(SampledData):
         item_column: str | None = None,
         time_column: str | None = None,
         where: str | None = None,
+        context: dict[str, int | list[float]] | None = None,
         cache: str | None = None,
         on_missing: OnMissing = "error",
         catalogue: str | None = FROM_DATA,
@@ -110,7 +114,7 @@ class Sequences(SampledData):
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
-        self.how = HowToRead(format, user_column, item_column, time_column, where)
+        self.how = HowToRead(format, user_column, item_column, time_column, where, context)
         self.cache = cache
         self.on_missing = on_missing
         self.catalogue_from = catalogue or FROM_DATA
@@ -151,6 +155,11 @@ class Sequences(SampledData):
             source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
+            if self.how.context is not None and source.found.contexts is None:
+                raise UserError(
+                    f"data.context names columns of a log of your own, and {source.name} is none: set data.path to "
+                    "the log, or leave data.context out"
+                )
             self._loaded = self.protocol.load(source, self._cut_of(source), self.min_events, given)
             self._source = self._cut = None  # the raw events are not needed any more
         return self._loaded
@@ -218,8 +227,10 @@ class Sequences(SampledData):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a model needs to know about the data: the number of item ids, and the length of histories."""
-        return {"items": self.items, "max_length": self.max_length}
+        """What a model needs to know about the data: the number of item ids, the length of histories, any context."""
+        contexts = self.load().contexts
+        more = {} if contexts is None else {"context_rows": contexts.rows}
+        return {"items": self.items, "max_length": self.max_length, **more}
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -236,9 +247,19 @@ class Sequences(SampledData):
         return self.load().catalogue.ids
 
     @property
+    def context(self) -> dict[str, Any] | None:
+        """The columns of the events' context, as `context` of this class takes them."""
+        contexts = self.load().contexts
+        return None if contexts is None else contexts.plain
+
+    @property
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal: the catalogue's, because the model's rows are its items."""
-        return self.load().catalogue.fingerprint
+        """A run may be resumed while this stays equal: the catalogue's, because the model's rows are its items.
+
+        With context also how it is read, because it has rows too.
+        """
+        own, contexts = self.load().catalogue.fingerprint, self.load().contexts
+        return own if contexts is None else f"{own} {contexts.fingerprint}"
 
     @property
     def assumptions(self) -> list[str]:
@@ -270,7 +291,7 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens))
+        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens, self.load().contexts))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""
@@ -282,5 +303,7 @@ class Sequences(SampledData):
     def ranking_dataloader(self, split: Split) -> DataLoader[RankingBatch]:
         """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
         loaded = self.load()
-        users = RankingUsers(loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users)
+        users = RankingUsers(
+            loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users, loaded.contexts
+        )
         return self.judged_loader(users)

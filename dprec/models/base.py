@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from torch import Tensor
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
+from dprec.models.items.context import ContextVectors
 from dprec.models.items.features import ItemsWithFeatures, refuse_half
 from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.items.tables import new_table
@@ -32,7 +34,11 @@ class Recommender(Learner):
         options: arguments of `Learner`.
     """
 
-    from_data: ClassVar = {"items": "it is the size of the catalogue", "max_length": "set data.max_length"}
+    from_data: ClassVar = {
+        "items": "it is the size of the catalogue",
+        "max_length": "set data.max_length",
+        "context_rows": "set data.context",
+    }
 
     def __init__(self, items: int, max_length: int = 200, **options: Any) -> None:
         super().__init__(**options)
@@ -79,7 +85,8 @@ class Recommender(Learner):
 class SequenceRecommender(Recommender):
     """A recommender that reads a history in order and predicts the item after each position.
 
-    A subclass writes `encode`. Scores of items are inner products with `item_table`. By default this is also the table
+    A subclass writes `encode`; one that reads context gives it a second argument, context (B, T, C), and adds what
+    `in_context` says. Scores of items are inner products with `item_table`. By default this is also the table
     of the input (tied); a subclass may return another table.
 
     Args:
@@ -88,6 +95,7 @@ class SequenceRecommender(Recommender):
         features: columns of `feature_file` whose values get vectors that are added to an item's, where it is read, each
             with the rows that its values are hashed to.
         feature_file: a public CSV file with a column `item`; `|` stands between several values of an item.
+        context_rows: columns of the events' context, each with its rows. Comes from data.context.
 
     >>> class LastItem(SequenceRecommender):
     ...     def encode(self, history: Tensor) -> Tensor:
@@ -105,6 +113,7 @@ class SequenceRecommender(Recommender):
         negatives: Negatives = None,
         features: dict[str, int] | None = None,
         feature_file: str | None = None,
+        context_rows: dict[str, int] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
@@ -118,6 +127,14 @@ class SequenceRecommender(Recommender):
             self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
         if features is not None:
             self.embedding.add_features(features)
+
+        self.context_vectors: ContextVectors | None = None
+        if context_rows is not None:
+            if "context" not in inspect.signature(self.encode).parameters:
+                raise UserError(
+                    f"{type(self).__name__} reads no context: write encode(history, context), or leave data.context out"
+                )
+            self.context_vectors = ContextVectors(context_rows, dim)
 
     @property
     def assumptions(self) -> Sequence[str]:
@@ -159,7 +176,7 @@ class SequenceRecommender(Recommender):
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         """Return each user's mean cross-entropy over all items, or over `negatives`; 0 for a user without targets."""
-        encoded = self.encode(batch.history)
+        encoded = self._encoded(batch)
         if encoded.shape[:-1] != batch.targets.shape:
             raise UserError(
                 f"{type(self).__name__}.encode returned {tuple(encoded.shape)} for a history of "
@@ -174,7 +191,24 @@ class SequenceRecommender(Recommender):
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
     def scores(self, batch: RankingBatch) -> Tensor:
-        return at_last(batch.history, self.encode(batch.history)) @ self.item_table.T
+        return at_last(batch.history, self._encoded(batch)) @ self.item_table.T
+
+    def _encoded(self, batch: SequenceBatch | RankingBatch) -> Tensor:
+        """What `encode` makes of the histories, and of their context where there is some."""
+        context: Tensor | None = getattr(batch, "context", None)
+        if context is None:
+            return self.encode(batch.history)
+        if self.context_vectors is None:
+            raise UserError(
+                f"the data has context, for which {type(self).__name__} has no rows: give it context_rows, as "
+                "data.sizes has them, or leave data.context out"
+            )
+        in_context: Any = self.encode
+        return in_context(batch.history, context)
+
+    def in_context(self, items: Tensor, context: Tensor | None) -> Tensor:
+        """Return the items' vectors (B, T, d) with those of their context (B, T, C) added."""
+        return items if context is None or self.context_vectors is None else items + self.context_vectors(context)
 
 
 def at_last(history: Tensor, encoded: Tensor) -> Tensor:

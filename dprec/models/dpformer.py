@@ -100,7 +100,7 @@ class DPFormer(Transformer):
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
 
-    def encode(self, history: Tensor) -> Tensor:
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
         error = self.item_error[history] if self.network.attentive else None
-        encoded: Tensor = self.network(self.embedding(history), error)
+        encoded: Tensor = self.network(self.in_context(self.embedding(history), context), error)
         return encoded

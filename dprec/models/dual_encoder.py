@@ -58,9 +58,9 @@ class DualEncoder(SequenceRecommender):
             else CausalNetwork(dim, self.max_length, heads, blocks, width, dropout)
         )
 
-    def encode(self, history: Tensor) -> Tensor:
-        context = self.embedding if self.own_context is None else self.own_context
-        return self.tower(context(history))
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        items = self.embedding if self.own_context is None else self.own_context
+        return self.tower(self.in_context(items(history), context))
 
 
 class BagTower(nn.Module):

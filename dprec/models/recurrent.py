@@ -32,8 +32,9 @@ class Recurrent(SequenceRecommender):
     def make_cell(self, dim: int, layers: int, dropout: float) -> nn.RNNBase:
         """Return the recurrent layers, batch first."""
 
-    def encode(self, history: Tensor) -> Tensor:
-        states, _ = self.cell(self.dropout(self.embedding(history)))  # (B, T, d)
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        read = self.in_context(self.embedding(history), context)
+        states, _ = self.cell(self.dropout(read))  # (B, T, d)
         encoded: Tensor = self.dropout(states)
         return encoded
 

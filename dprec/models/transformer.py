@@ -56,6 +56,6 @@ class Transformer(SequenceRecommender):
     def item_table(self) -> Tensor:
         return self.embedding.weight if self.output is None else self.output.weight
 
-    def encode(self, history: Tensor) -> Tensor:
-        encoded: Tensor = self.network(self.embedding(history))
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        encoded: Tensor = self.network(self.in_context(self.embedding(history), context))
         return encoded

@@ -14,7 +14,7 @@ from rich.console import Console
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.command import Stopped, Terminated
-from dprec.cli.keys import from_data, parameters
+from dprec.cli.keys import from_data, parameters, takes_null
 from dprec.cli.parser import Settings
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.first import first_process
@@ -225,13 +225,19 @@ Kind = TypeVar("Kind", bound=Experiment)
 def sizes_for(model: type, data: Any) -> dict[str, Any]:
     """The arguments of the model that the data decides; refuses data that does not have them."""
     wanted = [name for name in from_data(model) if name in parameters(model)]
-    missing = [name for name in wanted if name not in data.sizes]
+    given = data.sizes
+    if "context_rows" in given and "context_rows" not in wanted:
+        raise UserError(
+            f"model {path_of(model)} reads no context: leave data.context out, or train a model of sequences such as "
+            "dprec.models.Transformer"
+        )
+    missing = [name for name in wanted if name not in given and not takes_null(model, name)]
     if missing:
         raise UserError(
             f"model {path_of(model)} takes {' and '.join(missing)} from the data, which {path_of(type(data))} "
             "does not have: give data and a model of the same kind"
         )
-    return {name: data.sizes[name] for name in wanted}
+    return {name: given[name] for name in wanted if name in given}
 
 
 def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:

@@ -37,7 +37,7 @@ def recommend_to_all(
     usual = served.facts["data"]["init_args"]  # the log that the run was trained on
     user, item, time = (columns[role] or usual.get(f"{role}_column") for role in ("user", "item", "time"))
     rows = {"format": usual.get("format") or AUTO, "where": usual.get("where")}  # as the run was trained
-    log = read_interactions(users, user_column=user, item_column=item, time_column=time, **rows)
+    log = read_interactions(users, user_column=user, item_column=item, time_column=time, context=served.context, **rows)
     people = len(log.offsets) - 1
     with Progress(
         TextColumn("recommending"),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dprec.data.draws.batch import RankingBatch
+from dprec.data.draws.batch import RankingBatch, RankingInContext
 from dprec.models import Recommender
 
 NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
@@ -43,12 +43,17 @@ class Ranker:
         k: int,
         exclude_seen: bool,
         advance: Callable[[int], object] = lambda _: None,
+        contexts: Sequence[np.ndarray] | None = None,
     ) -> list[Best]:
-        """The best of each history, in their order; ``advance`` is told how many users are done."""
+        """The best of each history, in their order; ``advance`` is told how many users are done.
+
+        `contexts` are the values (n, C) of the histories' context, for a model that reads it.
+        """
         found: list[Best | None] = [None] * len(histories)
         for users in self._batches(histories):
             batch = [histories[user] for user in users]
-            for user, best in zip(users, self._ranked(batch, k, exclude_seen), strict=True):
+            known = None if contexts is None else [contexts[user] for user in users]
+            for user, best in zip(users, self._ranked(batch, k, exclude_seen, known), strict=True):
                 found[user] = best
             advance(len(users))
         return [best for best in found if best is not None]
@@ -61,11 +66,17 @@ class Ranker:
             yield order[start : start + size]
 
     @torch.inference_mode()
-    def _ranked(self, histories: Sequence[np.ndarray], k: int, exclude_seen: bool) -> Iterator[Best]:
+    def _ranked(
+        self, histories: Sequence[np.ndarray], k: int, exclude_seen: bool, contexts: Sequence[np.ndarray] | None
+    ) -> Iterator[Best]:
         empty = [len(history) == 0 for history in histories]
         seen = _padded(histories)  # (B, S)
         recent = _padded([history[-self.model.max_length :] for history in histories])
         batch = RankingBatch(recent, torch.zeros(len(histories), dtype=torch.long), seen)
+        if contexts is not None:
+            kept = [context[-self.model.max_length :] for context in contexts]
+            columns = [_padded([context[:, column] for context in kept]) for column in range(kept[0].shape[1])]
+            batch = RankingInContext(batch.history, batch.target, seen, torch.stack(columns, -1))
         if all(empty):
             scores = self.popularity.expand(len(histories), -1).clone()  # (B, items)
         else:

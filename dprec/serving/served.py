@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dprec.data.logs.context import Context
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.interactions import read_frame
@@ -48,6 +49,8 @@ class Served:
         self.model = model
         self.catalogue = catalogue
         self.facts = facts
+        self.context: dict[str, Any] | None = facts.get("context")  # as data.context names it
+        self.contexts = None if self.context is None else Context.of(self.context)
         self._ranker = Ranker(model)
 
     @property
@@ -71,6 +74,8 @@ class Served:
         - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
           user, place (1 the best), item, score and source.
 
+        A run that reads context takes it from the columns of a log, and takes no plain histories.
+
         Unknown ids are left out. Where none is known, and for an empty history, the answer is what most people choose
         as far as the model tells (`Recommender.without_history`); it never reads the training data.
         """
@@ -80,13 +85,18 @@ class Served:
             return dict(zip(histories, self._lists(list(histories.values()), k, exclude_seen), strict=True))
         if isinstance(histories, (list, tuple)):
             return self._lists(histories, k, exclude_seen)
-        frame = self.recommend_all(read_frame(histories), k, exclude_seen)
+        frame = self.recommend_all(read_frame(histories, context=self.context), k, exclude_seen)
         if type(histories).__module__.split(".")[0] != "pandas":
             return frame
         # As columns of Python's values, because polars' own conversion needs pyarrow.
         return type(histories)(frame.to_dict(as_series=False))
 
     def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
+        if self.contexts is not None:
+            raise UserError(
+                f"the run reads the context of events ({', '.join(self.contexts.columns)}), which plain histories "
+                "lack: give a log with these columns, to recommend --users or as a data frame"
+            )
         encoded, unknown = self._encoded([text_ids(history, n) for n, history in enumerate(histories)])
         found = self._ranker.best(encoded, k, exclude_seen)
         return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
@@ -114,9 +124,9 @@ class Served:
         """A row for each user of a log and each place: user, place, item, score, source."""
         numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
         items = numbers[log.item]
-        pairs = zip(log.offsets[:-1], log.offsets[1:], strict=True)
-        histories = [chosen[chosen > 0] for chosen in (items[start:end] for start, end in pairs)]
-        found = self._ranker.best(histories, k, exclude_seen, advance)
+        spans = [slice(start, end) for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
+        histories = [items[span][items[span] > 0] for span in spans]
+        found = self._ranker.best(histories, k, exclude_seen, advance, self._contexts(log, items, spans))
         raw = np.array(["", *self.catalogue.ids], dtype=object)
         sizes = np.array([len(best.items) for best in found])
         users = pl.Series("user", log.ids_of(np.arange(len(found))), dtype=pl.String)
@@ -130,6 +140,14 @@ class Served:
                 "source": pl.Series(np.repeat(sources, sizes).tolist(), dtype=pl.String),
             }
         )
+
+    def _contexts(self, log: Interactions, items: np.ndarray, spans: Sequence[slice]) -> list[np.ndarray] | None:
+        """The values (n, columns) of each history's known items."""
+        if self.contexts is None:
+            return None
+        if log.context is None or log.contexts is None or log.contexts.fingerprint != self.contexts.fingerprint:
+            raise UserError("the run reads the context of events, which this log was read without: give it the columns")
+        return [self.contexts.values(log.context[span][items[span] > 0]) for span in spans]
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:

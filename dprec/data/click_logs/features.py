@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from dprec.data.click_logs.columns import Category, Number, Vocabulary
+from dprec.data.logs.hashed import codes
 from dprec.data.logs.ids import normal
 from dprec.errors import UserError
 
@@ -82,25 +82,11 @@ def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
     return ids
 
 
-def hash_of(value: str) -> int:
-    """A hash from 1 to 2^32 - 1, the same on every machine.
-
-    >>> hash_of("ann") == hash_of("ann") != hash_of("bob")
-    True
-    """
-    return max(1, int.from_bytes(blake2b(value.encode(), digest_size=4).digest(), "little"))
-
-
 def _codes(column: pl.Series, vocabulary: Vocabulary | None) -> np.ndarray:
-    raw = column.cast(pl.String).rename("raw").to_frame()
-    read = raw.unique().with_columns(value=normal(pl.col("raw"))).drop_nulls()
     if vocabulary is None:
-        found = [hash_of(value) for value in read["value"]]
-    else:
-        others = len(vocabulary.values) + 1
-        found = [vocabulary.ids.get(value, others) for value in read["value"]]
-    known = read.select("raw", code=pl.Series(found, dtype=pl.UInt32))
-    return raw.join(known, on="raw", how="left", maintain_order="left")["code"].fill_null(0).to_numpy()
+        return codes(column)
+    others = len(vocabulary.values) + 1
+    return codes(column, lambda value: vocabulary.ids.get(value, others))
 
 
 def _split(column: pl.Series) -> pl.Series:

@@ -47,6 +47,22 @@ class SequenceBatch:
 
 
 @dataclass
+class ContextBatch(SequenceBatch):
+    """The same, with what is known of each event of a history; nothing is known of a target."""
+
+    context: Tensor  # (B, T, C) int64: the values of C columns, from 1; 0 where one is missing, and for the padding
+
+    def select(self, users: Sequence[int]) -> ContextBatch:
+        rows = list(users)
+        chosen = super().select(rows)
+        return ContextBatch(chosen.history, chosen.targets, self.context[rows, : chosen.history.shape[1]])
+
+    def to(self, device: torch.device | str, **options: Any) -> ContextBatch:
+        moved = super().to(device, **options)
+        return ContextBatch(moved.history, moved.targets, self.context.to(device, **options))
+
+
+@dataclass
 class RankingBatch:
     """Users' histories, and for each the held-out items to rank: one, or several."""
 
@@ -63,6 +79,17 @@ class RankingBatch:
             self.target.to(device, **options),
             self.seen.to(device, **options),
         )
+
+
+@dataclass
+class RankingInContext(RankingBatch):
+    """The same, with what is known of each event of a history."""
+
+    context: Tensor  # (B, T, C) int64, as in `ContextBatch`
+
+    def to(self, device: torch.device | str, **options: Any) -> RankingInContext:
+        moved = super().to(device, **options)
+        return RankingInContext(moved.history, moved.target, moved.seen, self.context.to(device, **options))
 
 
 @dataclass

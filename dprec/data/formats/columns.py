@@ -31,6 +31,11 @@ def choose_columns(part: Path, names: Sequence[str], wanted: Mapping[str, str | 
     return columns
 
 
+def setting_of(role: str) -> str:
+    """The setting that names a role's column."""
+    return f"data.{role}_column" if role in GUESSES else "data.context"
+
+
 def looks_like(role: str, name: str) -> bool:
     """Whether a column's name says that it holds users, items or times."""
     return plain(name) in GUESSES[role]
@@ -43,7 +48,7 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
             return wanted
         if role == "time" and wanted == BY_ROW:
             return None
-        problem = f"{part} has no column '{wanted}' (data.{role}_column)"
+        problem = f"{part} has no column '{wanted}' ({setting_of(role)})"
     else:
         for guess in GUESSES[role]:
             if guess in known:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from dprec.data.formats.columns import setting_of
 from dprec.data.formats.condition import Condition
 from dprec.data.formats.format import Format, Wanted, first_line
 from dprec.data.formats.table import THE_ROWS, Table, not_utf8, one_line
@@ -90,7 +91,7 @@ def _lists(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:
         inner = held.inner if isinstance(held, pl.List) else held
         if inner.is_nested() or (role == "user" and role in lists) or inner == pl.Time:
             raise UserError(
-                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set data.{role}_column, "
+                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set {setting_of(role)}, "
                 "or write one event a row"
             )
     if "time" in lists and "item" not in lists:

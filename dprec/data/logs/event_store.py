@@ -19,6 +19,7 @@ class Rows:
     user: np.ndarray  # (e,) small numbers, in the order of the keys that `keys` returns for them
     item: np.ndarray  # (e,) keys
     time: np.ndarray  # (e,)
+    context: np.ndarray | None  # (e,)
     bucket: int | None
 
     def keys(self, user: np.ndarray) -> np.ndarray:
@@ -27,7 +28,9 @@ class Rows:
 
 
 class EventStore:
-    """Events as (user key, item key, time). `buckets` returns all events of a user in one bucket, in the log's order.
+    """Events as (user key, item key, time), and perhaps their context.
+
+    `buckets` returns all events of a user in one bucket, in the log's order.
 
     A few events stay in memory as one bucket; more events go to `BUCKETS` files in `folder`.
 
@@ -37,15 +40,17 @@ class EventStore:
     [([8, 4, 8], [3, 2, 1])]
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, with_context: bool = False) -> None:
         self.folder = folder
+        self.columns = 4 if with_context else 3
         self.events = 0
         self.spilled = False
-        self._held: list[np.ndarray] = []  # (n, 3) each
+        self._held: list[np.ndarray] = []  # (n, columns) each
         self._waiting = 0
 
-    def add(self, user: np.ndarray, item: np.ndarray, time: np.ndarray) -> None:
-        self._held.append(np.stack([user, item, time], axis=1))
+    def add(self, user: np.ndarray, item: np.ndarray, time: np.ndarray, context: np.ndarray | None = None) -> None:
+        columns = [user, item, time] if context is None else [user, item, time, context]
+        self._held.append(np.stack(columns, axis=1))
         self.events += len(user)
         self._waiting += len(user)
         if self._waiting > BUFFER:
@@ -54,14 +59,14 @@ class EventStore:
     def buckets(self) -> Iterator[Rows]:
         """All events; each bucket is read when it is asked for, and its file is deleted."""
         if not self.spilled:
-            yield _rows(np.concatenate([np.empty((0, 3), dtype=np.int64), *self._held]), None)
+            yield _rows(np.concatenate([np.empty((0, self.columns), dtype=np.int64), *self._held]), None)
             self._held = []
             return
         self._spill()
         for bucket in range(BUCKETS):
             path = self._file(bucket)
             if path.exists():
-                yield _rows(np.fromfile(path, dtype=np.int64).reshape(-1, 3), bucket)
+                yield _rows(np.fromfile(path, dtype=np.int64).reshape(-1, self.columns), bucket)
                 path.unlink()
 
     def _file(self, bucket: int) -> Path:
@@ -87,5 +92,5 @@ class EventStore:
 
 
 def _rows(table: np.ndarray, bucket: int | None) -> Rows:
-    user, item, time = np.ascontiguousarray(table.T)
-    return Rows(user, item, time, bucket)
+    user, item, time, *context = np.ascontiguousarray(table.T)
+    return Rows(user, item, time, context[0] if context else None, bucket)

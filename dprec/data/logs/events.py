@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dprec.data.logs.context import Context
 from dprec.data.logs.event_store import EventStore
 from dprec.data.logs.grouping import Grouping
 from dprec.data.logs.histories import Interactions
@@ -34,8 +35,14 @@ class Reading:
     ([0, 1, 1], ['y', 'z', 'x'])
     """
 
-    def __init__(self, path: Path, scratch: Path, advance: Callable[[int], object] = lambda _: None) -> None:
-        self.path, self.scratch, self.advance = path, scratch, advance
+    def __init__(
+        self,
+        path: Path,
+        scratch: Path,
+        advance: Callable[[int], object] = lambda _: None,
+        contexts: Context | None = None,
+    ) -> None:
+        self.path, self.scratch, self.advance, self.contexts = path, scratch, advance, contexts
         self.times = Times()
         self.start_again()
 
@@ -43,7 +50,7 @@ class Reading:
         """Forget all rows, but keep the kind of their times."""
         self.times.start_again()
         self.users, self.items = IdKeys(self.path, "user"), IdKeys(self.path, "item")
-        self.store = EventStore(self.scratch)
+        self.store = EventStore(self.scratch, self.contexts is not None)
         self.rows = 0
         self.filtered = 0  # rows that the log's condition left out
         self.without = {"user": 0, "item": 0}
@@ -51,7 +58,7 @@ class Reading:
         self.time_from = ""  # in words
 
     def add(self, batch: pl.DataFrame, part: Path) -> None:
-        """Add rows with the columns row, user, item and, unless rows are in time order, time."""
+        """Add rows with the columns row, user, item, perhaps context, and, unless rows are in time order, time."""
         user, item = self.users.read(batch["user"]), self.items.read(batch["item"])
         kept = (user >= 0) & (item >= 0)
         self.rows += len(batch)
@@ -65,7 +72,7 @@ class Reading:
             moment = self.times.read(batch["time"], part, batch["row"].to_numpy())
         else:
             moment = np.zeros(len(batch), dtype=np.int64)
-        self.store.add(user, item, moment)
+        self.store.add(user, item, moment, None if self.contexts is None else self.contexts.read(batch, part))
         self.advance(rows)
 
     def leave_out(self, rows: int) -> None:
@@ -88,7 +95,7 @@ class Reading:
         found = grouping.run()
         if self.timed and len(found) > len(found.offsets) - 1:
             self.times.refuse_equal(self.path)
-        return replace(found, facts=self._facts(found, grouping))
+        return replace(found, facts=self._facts(found, grouping), contexts=self.contexts)
 
     def _facts(self, found: Interactions, grouping: Grouping) -> dict[str, Any]:
         """Facts about the log and its rows, in plain values."""

@@ -32,7 +32,8 @@ class _Bucket:
     lengths: np.ndarray  # (n,)
     items: np.ndarray  # (v,) identities of the items seen, ascending
     visitors: np.ndarray  # (v,) how many of these users saw each of them
-    # (1 or 2, e) int32: the events' items, as places in `items`, and perhaps their ages; in a file if the log is long
+    # (1 to 3, e) int32: the events' items, as places in `items`, and perhaps their ages and their context; in a file if
+    # the log is long
     events: np.ndarray | Path
     columns: int
 
@@ -80,18 +81,21 @@ class Grouping:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         item = self._new("items.all", np.int32)
         ages = None if self.ages is None else self._new("ages.all", np.uint32)
+        context = self._new("context.all", np.int32) if self.store.columns == 4 else None
         for bucket, numbers, named in zip(buckets, first, place, strict=True):
             events = bucket.take()
             positions = spans(offsets[numbers], bucket.lengths)
             item[positions] = named.astype(np.int32)[events[0]]
             if ages is not None:
                 ages[positions] = events[1].view(np.uint32)
+            if context is not None:
+                context[positions] = events[-1]
             self.advance(len(positions))
         item_users = np.zeros(len(items), dtype=np.int64)
         for bucket, named in zip(buckets, place, strict=True):
             item_users[named] += bucket.visitors
         item_ids = self.items.in_order(items).to_list()
-        return Interactions(offsets, item, item_ids, self.users.in_order(users), item_users, ages=ages)
+        return Interactions(offsets, item, item_ids, self.users.in_order(users), item_users, ages=ages, context=context)
 
     def _sorted(self, rows: Rows) -> _Bucket:
         user = identity(rows.user)
@@ -101,10 +105,14 @@ class Grouping:
         new_user, new_time = starts(user), starts(user, time)
         visitors = self._count(new_user, new_time, places, len(items))
         lengths = np.diff(np.append(np.flatnonzero(new_user), len(user)))
-        events = np.empty((1 if self.ages is None else 2, len(user)), dtype=np.int32)
-        events[0] = places
+        columns = [places]
         if self.ages is not None:
-            events[1] = self.ages(time).view(np.int32)
+            columns.append(self.ages(time).view(np.int32))
+        if rows.context is not None:
+            columns.append(rows.context[order])
+        events = np.empty((len(columns), len(user)), dtype=np.int32)
+        for place, column in enumerate(columns):
+            events[place] = column
         return _Bucket(rows.keys(user[new_user]), lengths, items, visitors, self._kept(rows, events), len(events))
 
     def _kept(self, rows: Rows, events: np.ndarray) -> np.ndarray | Path:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
+from dprec.data.logs.context import Context
 from dprec.data.logs.mapped import forget, stored
 from dprec.errors import UserError
 
@@ -29,6 +30,8 @@ class Interactions:
     read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
+    context: np.ndarray | None = None  # (E,) int32: what `contexts` tells the values of
+    contexts: Context | None = None
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
 
     @classmethod
@@ -52,7 +55,8 @@ class Interactions:
         """These events, copied out of mapped files so that they can outlive the files."""
         if not in_memory or not isinstance(self.item, np.memmap):
             return self
-        return replace(self, item=np.array(self.item), ages=None if self.ages is None else np.array(self.ages))
+        ages, context = (None if each is None else np.array(each) for each in (self.ages, self.context))
+        return replace(self, item=np.array(self.item), ages=ages, context=context)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,15 @@ class Histories:
     ends: np.ndarray  # (N,) int64
     items: np.ndarray  # (E,) int32, ids 1..V, of users one after the other; others may stand between them
     folder: Path | None = None  # where what is as long as the log is to be written
+    context: np.ndarray | None = None  # (E,) int32 of the same events
 
     @classmethod
-    def joined(cls, offsets: np.ndarray, items: np.ndarray, folder: Path | None = None) -> Histories:
+    def joined(
+        cls, offsets: np.ndarray, items: np.ndarray, folder: Path | None = None, context: np.ndarray | None = None
+    ) -> Histories:
         """Histories with nothing between them: of user u from offsets[u] to offsets[u + 1]."""
         offsets = stored(offsets, folder)
-        return cls(offsets[:-1], offsets[1:], items, folder)
+        return cls(offsets[:-1], offsets[1:], items, folder, context)
 
     @property
     def users(self) -> int:
@@ -99,7 +106,7 @@ class Histories:
 
     def forget(self) -> None:
         """Take what was read of mapped files out of this process's memory."""
-        forget(self.starts, self.ends, self.items)
+        forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context,)))
 
 
 class HeldOut(NamedTuple):

@@ -7,7 +7,7 @@ time keep the order of the log. Ids are text, so `007` and `7` are two ids; `ids
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from dprec.data.formats.compression import readable
 from dprec.data.formats.format import Wanted
 from dprec.data.formats.frame import FRAME, frame_table
 from dprec.data.formats.table import Table
+from dprec.data.logs.context import Context
 from dprec.data.logs.events import Reading
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import partition_of, parts_of
@@ -31,6 +32,7 @@ def read_interactions(
     item_column: str | None = None,
     time_column: str | None = None,
     where: str | None = None,
+    context: Mapping[str, Any] | None = None,
     scratch: Path | None = None,
     advance: Callable[[int], object] = lambda _: None,
 ) -> Interactions:
@@ -42,14 +44,16 @@ def read_interactions(
     `pairs`, which holds `user item` or `user item time` lines. Amazon's ratings (`amazon-csv`) are
     user,item,rating,time without a header. A column of lists of items holds a user's whole history in a row. Ids are
     numbered in the order of their text, or of their value if all are whole numbers, so their order reveals nothing
-    about the events. `where`, a condition in SQL on the log's columns, selects the rows to use.
+    about the events. `where`, a condition in SQL on the log's columns, selects the rows to use. `context` names the
+    columns of what is known of each event beside its item (`Context.of`).
 
     The whole log is never in memory: large parts go to `scratch`, and the returned arrays are mapped from there.
     Without that folder they are in memory. `advance` is called with the number of rows read, then sorted, then placed.
     """
     path = Path(path)
     refuse_unknown(format)
-    log = Log(path, format, {"user": user_column, "item": item_column, "time": time_column}, where)
+    columns = {"user": user_column, "item": item_column, "time": time_column}
+    log = Log(path, format, columns, where, None if context is None else Context.of(context))
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
         return log.read(scratch or Path(own), advance).held(in_memory=scratch is None)
 
@@ -60,11 +64,13 @@ def read_frame(
     item_column: str | None = None,
     time_column: str | None = None,
     where: str | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> Interactions:
     """The same from a data frame of polars or pandas."""
-    wanted = Wanted({"user": user_column, "item": item_column, "time": time_column}, where)
+    contexts = None if context is None else Context.of(context)
+    wanted = _wanted({"user": user_column, "item": item_column, "time": time_column}, where, contexts)
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
-        found = _read(lambda: [frame_table(frame, wanted)], FRAME, Path(own), lambda _: None)
+        found = _read(lambda: [frame_table(frame, wanted)], FRAME, Path(own), lambda _: None, contexts)
         return found.held(in_memory=True)
 
 
@@ -76,12 +82,13 @@ class Log:
     format: str
     columns: dict[str, str | None]
     where: str | None = None
+    contexts: Context | None = None
 
     def read(self, scratch: Path, advance: Callable[[int], object]) -> Interactions:
-        return _read(lambda: self._tables(scratch), self.path, scratch, advance)
+        return _read(lambda: self._tables(scratch), self.path, scratch, advance, self.contexts)
 
     def _tables(self, scratch: Path) -> Iterator[Table]:
-        wanted = Wanted(self.columns, self.where)
+        wanted = _wanted(self.columns, self.where, self.contexts)
         for part in parts_of(self.path):
             wanted.partition = partition_of(self.path, part)
             file = readable(part, scratch)
@@ -90,10 +97,18 @@ class Log:
                 file.unlink()
 
 
+def _wanted(columns: Mapping[str, str | None], where: str | None, contexts: Context | None) -> Wanted:
+    return Wanted({**columns, **({} if contexts is None else contexts.roles)}, where)
+
+
 def _read(
-    tables: Callable[[], Iterable[Table]], path: Path, scratch: Path, advance: Callable[[int], object]
+    tables: Callable[[], Iterable[Table]],
+    path: Path,
+    scratch: Path,
+    advance: Callable[[int], object],
+    contexts: Context | None,
 ) -> Interactions:
-    reading = Reading(path, scratch, advance)
+    reading = Reading(path, scratch, advance, contexts)
     while True:
         reading.start_again()
         with suppress(ReadAgain):

@@ -1,6 +1,7 @@
 """A log's events in a folder, made once and then mapped into memory: opening takes no time for any size.
 
     items.int32        the item of every event, as its place in the catalogue: user after user, each in time order
+    context.int32      what is known of every event beside its item; missing if data.context names no columns
     ages.uint32        how many seconds before the last event of the log each one was; missing if times have no unit
     offsets.int64      user u's events are offsets[u] to offsets[u + 1]
     catalogue.parquet  item_id and users (how many saw it), in the order of the places
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dprec.data.logs.context import Context
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import ENDING, parts_of
 from dprec.errors import UserError
@@ -35,7 +37,7 @@ except ImportError:  # a platform without POSIX locks
 
 FORMAT = 2  # raise it when the content of the files changes
 META = "meta.json"
-_ITEMS, _AGES, _OFFSETS = "items.int32", "ages.uint32", "offsets.int64"
+_ITEMS, _AGES, _CONTEXT, _OFFSETS = "items.int32", "ages.uint32", "context.int32", "offsets.int64"
 _CATALOGUE, _USERS = "catalogue.parquet", "users.parquet"
 _SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
 
@@ -134,7 +136,11 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
         users = pl.scan_parquet(home / _USERS)
         shape = (int(offsets[-1]),)
         item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=shape)
-        ages = np.memmap(home / _AGES, dtype=np.uint32, mode="r", shape=shape) if _AGES in meta["bytes"] else None
+        ages, context = (
+            np.memmap(home / name, dtype=kind, mode="r", shape=shape) if name in meta["bytes"] else None
+            for name, kind in ((_AGES, np.uint32), (_CONTEXT, np.int32))
+        )
+        named = meta["made_of"]["settings"].get("context")
         return Interactions(
             offsets,
             item,
@@ -143,6 +149,8 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             item_users=catalogue["users"].to_numpy(),
             facts=meta["found"],
             ages=ages,
+            context=context,
+            contexts=None if named is None else Context.of(named),
             folder=home,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
@@ -151,12 +159,13 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
 
 def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None:
     _put(events.item, folder / _ITEMS)
-    if events.ages is not None:
-        _put(events.ages, folder / _AGES)
+    more = {name: column for name, column in ((_AGES, events.ages), (_CONTEXT, events.context)) if column is not None}
+    for name, column in more.items():
+        _put(column, folder / name)
     events.offsets.astype(np.int64).tofile(folder / _OFFSETS)
     pl.DataFrame({"item_id": events.item_ids, "users": events.item_users}).write_parquet(folder / _CATALOGUE)
     pl.DataFrame({"user_id": events.user_ids}).write_parquet(folder / _USERS)
-    files = (_ITEMS, *(() if events.ages is None else (_AGES,)), _OFFSETS, _CATALOGUE, _USERS)
+    files = (_ITEMS, *more, _OFFSETS, _CATALOGUE, _USERS)
     meta = {"made_of": state, "found": events.facts, "bytes": {name: (folder / name).stat().st_size for name in files}}
     (folder / META).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in (*files, META):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dprec.data.formats import AUTO, rows_about
+from dprec.data.logs.context import Context
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.parts import parts_of
@@ -31,6 +33,11 @@ class HowToRead:
     item_column: str | None = None
     time_column: str | None = None
     where: str | None = None
+    context: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.context is not None:  # written in one way, since the name of a prepared folder follows from it
+            object.__setattr__(self, "context", Context.of(self.context).plain)
 
 
 def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:

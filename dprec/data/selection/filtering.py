@@ -66,10 +66,13 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
     chosen = Growing(np.dtype(np.int32), end, events.folder)
+    context = None if events.context is None else Growing(np.dtype(np.int32), end, events.folder)
     for part in _selected(events, passes, min_events, own=given):
         chosen.add(number[part.items])
+        if context is not None and part.context is not None:
+            context.add(part.context)
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    histories = Histories.joined(offsets, chosen.whole(), events.folder)
+    histories = Histories.joined(offsets, chosen.whole(), events.folder, None if context is None else context.whole())
     return Filtered(histories, catalogue, dropped, np.concatenate(who), number)
 
 
@@ -82,6 +85,7 @@ class _Selected(NamedTuple):
     enough: np.ndarray  # (n,) bool: users with enough events
     stays: np.ndarray  # (n,) bool: users who stay
     items: np.ndarray  # (e,) of the events that stay
+    context: np.ndarray | None  # (e,) of these
 
     def left_out(self) -> dict[str, int]:
         there = self.before > 0
@@ -102,8 +106,10 @@ def _selected(events: Interactions, passes: np.ndarray, least: int, own: bool) -
         left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])
         enough = (left if own else before) >= least
         stays = enough & (left >= 2)
-        yield _Selected(first, before, left, enough, stays, item[kept & np.repeat(stays, before)])
-        forget(events.item, events.offsets)
+        kept &= np.repeat(stays, before)
+        context = None if events.context is None else events.context[start : events.offsets[last]][kept]
+        yield _Selected(first, before, left, enough, stays, item[kept], context)
+        forget(events.item, events.offsets, *(() if events.context is None else (events.context,)))
 
 
 def _passes(events: Interactions, least: int) -> np.ndarray:

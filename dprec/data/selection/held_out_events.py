@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -160,38 +161,58 @@ def _older(events: Interactions, seconds: float) -> np.ndarray:
 def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
     """The events from `starts` to `ends` of each user alone."""
     offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-    item = Growing(np.dtype(np.int32), int(offsets[-1]), events.folder)
+    item, context = _columns(int(offsets[-1]), events.context is not None, events.folder)
     for first, last in blocks(offsets):
-        item.add(events.item[spans(starts[first:last], ends[first:last] - starts[first:last])])
+        chosen = spans(starts[first:last], ends[first:last] - starts[first:last])
+        item.add(events.item[chosen])
         forget(events.item)
+        if context is not None and events.context is not None:
+            context.add(events.context[chosen])
+            forget(events.context)
     offsets = stored(offsets, events.folder)
-    return replace(events, offsets=offsets, item=item.whole(), item_users=None, ages=None)
+    known = None if context is None else context.whole()
+    return replace(events, offsets=offsets, item=item.whole(), item_users=None, ages=None, context=known)
+
+
+def _columns(events: int, with_context: bool, folder: Path | None) -> tuple[Growing, Growing | None]:
+    """Room for the items of so many events, and perhaps for their context."""
+    item = Growing(np.dtype(np.int32), events, folder)
+    return item, Growing(np.dtype(np.int32), events, folder) if with_context else None
 
 
 def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
     """The same in numbers of the catalogue, without the items that it lacks."""
     part = _between(events, starts, ends)
-    items = Growing(np.dtype(np.int32), len(part), events.folder)
+    items, context = _columns(len(part), part.context is not None, events.folder)
     lengths = np.empty(len(starts), dtype=np.int64)
     for first, last in blocks(part.offsets):
-        found = number[part.item[part.offsets[first] : part.offsets[last]]]
+        block = slice(part.offsets[first], part.offsets[last])
+        found = number[part.item[block]]
         kept = np.concatenate([[0], np.cumsum(found > 0)])
         lengths[first:last] = np.diff(kept[part.offsets[first : last + 1] - part.offsets[first]])
         items.add(found[found > 0])
-    return Histories.joined(np.concatenate([[0], np.cumsum(lengths)]), items.whole(), events.folder)
+        if context is not None and part.context is not None:
+            context.add(part.context[block][found > 0])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Histories.joined(offsets, items.whole(), events.folder, None if context is None else context.whole())
 
 
 def _side_by_side(parts: list[Histories]) -> Histories:
     """Each user's events of the first part, then of the second, and so on."""
     offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    items = Growing(np.dtype(np.int32), int(offsets[-1]), parts[0].folder)
+    items, context = _columns(int(offsets[-1]), parts[0].context is not None, parts[0].folder)
     for first, last in blocks(offsets):
-        whole = np.empty(offsets[last] - offsets[first], dtype=np.int32)
+        whole, known = np.empty((2, offsets[last] - offsets[first]), dtype=np.int32)
         place = offsets[first:last] - offsets[first]
         for part in parts:
             starts, lengths = part.starts[first:last], part.ends[first:last] - part.starts[first:last]
-            whole[spans(place, lengths)] = part.items[spans(starts, lengths)]
+            to, chosen = spans(place, lengths), spans(starts, lengths)
+            whole[to] = part.items[chosen]
+            if part.context is not None:
+                known[to] = part.context[chosen]
             place += lengths
             part.forget()
         items.add(whole)
-    return Histories.joined(offsets, items.whole(), parts[0].folder)
+        if context is not None:
+            context.add(known)
+    return Histories.joined(offsets, items.whole(), parts[0].folder, None if context is None else context.whole())

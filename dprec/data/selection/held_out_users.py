@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -47,7 +48,7 @@ class HeldOutUsers:
                 f"{int(stays.sum())} for training: give another share"
             )
         starts, ends, folder = self.histories.starts[stays], self.histories.ends[stays], self.histories.folder
-        return Histories(stored(starts, folder), stored(ends, folder), self.histories.items, folder)
+        return replace(self.histories, starts=stored(starts, folder), ends=stored(ends, folder))
 
     def held_out(self, split: Split) -> HeldOut:
         """The users of a split, with the last event of each."""

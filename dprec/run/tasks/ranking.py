@@ -101,7 +101,7 @@ class Ranking(Task):
         return f"{super().size(data)}, {data.items - 1:,} items{tested}"
 
     def belongings(self, data: Any) -> dict[str, Any]:
-        return {"catalogue": list(data.catalogue_ids)}
+        return {"catalogue": list(data.catalogue_ids), "context": getattr(data, "context", None)}
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """Read other data with the model's catalogue, so that items have the model's ids."""
@@ -109,7 +109,7 @@ class Ranking(Task):
         if named or run["data"]["init_args"].get("catalogue") != PRIVATE:  # a run chooses its items once
             data = super().data_of(run, overrides)
             if list(data.catalogue_ids) == run["catalogue"]:
-                return data
+                return _in_its_context(data, run)
         with tempfile.TemporaryDirectory() as folder:
             items = Path(folder) / "catalogue.txt"
             items.write_text("\n".join(run["catalogue"]), encoding="utf-8")
@@ -119,7 +119,7 @@ class Ranking(Task):
             raise UserError(
                 "the data has other items than the model and takes no catalogue: give data with the model's items"
             )
-        return data
+        return _in_its_context(data, run)
 
     def _measure(
         self,
@@ -218,6 +218,14 @@ def popularity_places(popularity: Tensor) -> Tensor:
     places = torch.full((len(popularity),), -1)
     places[order + 1] = torch.arange(len(order))
     return places
+
+
+def _in_its_context(data: Any, run: Mapping[str, Any]) -> Any:
+    """Refuse data whose events have another context than those that the model was trained on."""
+    named, known = getattr(data, "context", None), run.get("context")
+    if named != known:
+        raise UserError(f"data.context is {named}, and the model was trained with {known}: give data with the same")
+    return data
 
 
 def _written(value: float, error: float | None) -> str:

@@ -1,0 +1,123 @@
+"""What is known of an event beside its item, such as its device, hour or price: columns that a recipe names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dprec.data.logs.hashed import codes
+from dprec.errors import UserError
+
+ROLE = "context "  # before the name of a column, where roles of columns are named
+MOST = 2**31 - 1  # an event's context is one int32
+
+
+@dataclass(frozen=True)
+class Context:
+    """The columns, and for each how many rows its values have; all of it comes from the recipe, nothing from the data.
+
+    A column with so many rows is hashed to them; one with bounds holds numbers, and has a row below the first bound,
+    one from each bound on. A missing value has none: it is 0, and the rows are 1, 2, ...
+
+    >>> context = Context.of({"device": 5, "price": [10, 50]})
+    >>> context.rows
+    {'device': 5, 'price': 3}
+    >>> batch = pl.DataFrame({"row": [0, 1], "context device": ["tv", None], "context price": ["10", "70.5"]})
+    >>> context.values(context.read(batch, Path("log.csv")))[:, 1].tolist()
+    [2, 3]
+    """
+
+    columns: Mapping[str, int | tuple[float, ...]]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Context:
+        """From data.context of a recipe."""
+        found = cls({name: _rows(name, value) for name, value in given.items()})
+        if not given:
+            raise UserError("data.context names no column: name one, with its rows or bounds, or leave it out")
+        if found.combinations > MOST:
+            raise UserError(
+                f"data.context has {found.combinations:,} combinations of rows, and an event has room for 2^31: "
+                "give its columns fewer rows"
+            )
+        return found
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same in plain values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self.columns.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(self.plain).encode()).hexdigest()[:16]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return {name: len(value) + 1 if isinstance(value, tuple) else value for name, value in self.columns.items()}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {f"{ROLE}{name}": name for name in self.columns}
+
+    @property
+    def combinations(self) -> int:
+        return math.prod(rows + 1 for rows in self.rows.values())
+
+    def read(self, batch: pl.DataFrame, part: Path) -> np.ndarray:
+        """(n,) int64: each row's values as one number, from columns that are named by their roles."""
+        code = np.zeros(len(batch), dtype=np.int64)
+        for name, kind in self.columns.items():
+            column = batch[f"{ROLE}{name}"]
+            if column.dtype.is_nested():
+                raise UserError(f"{part}: column '{name}' of data.context holds {column.dtype}: give single values")
+            if isinstance(kind, tuple):
+                value = _placed(column, kind, name, part, batch["row"])
+            else:
+                hashed = codes(column).astype(np.int64)
+                value = np.where(hashed == 0, 0, 1 + hashed % kind)
+            code = code * (self.rows[name] + 1) + value
+        return code
+
+    def values(self, code: np.ndarray) -> np.ndarray:
+        """The values (..., columns) int64 of each number: 0 for a missing one, else 1 to the column's rows."""
+        found = np.empty((*code.shape, len(self.columns)), dtype=np.int64)
+        left = code.astype(np.int64)
+        for place, rows in reversed(list(enumerate(self.rows.values()))):
+            left, found[..., place] = np.divmod(left, rows + 1)
+        return found
+
+
+def _rows(name: str, given: Any) -> int | tuple[float, ...]:
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given < MOST:
+        return given
+    if isinstance(given, Sequence) and not isinstance(given, str) and given:
+        bounds = [value for value in given if isinstance(value, (int, float)) and math.isfinite(value)]
+        if len(bounds) == len(given) and all(low < high for low, high in pairwise(bounds)):
+            return tuple(float(value) for value in bounds)
+    raise UserError(
+        f"data.context.{name} is {given!r}: give the number of rows that its values are hashed to, "
+        "or for numbers ascending bounds, such as [10, 50]"
+    )
+
+
+def _placed(column: pl.Series, bounds: tuple[float, ...], name: str, part: Path, rows: pl.Series) -> np.ndarray:
+    wanted = "want a number or nothing: mend it, or give the column rows in place of bounds"
+    if column.dtype.is_temporal():
+        raise UserError(f"{part}: column '{name}' of data.context holds {column.dtype}: {wanted}")
+    text = column.cast(pl.String).str.strip_chars()
+    numbers = text.cast(pl.Float64, strict=False)
+    wrong = numbers.is_null() & text.is_not_null() & (text != "")
+    if wrong.any():
+        place = wrong.arg_max() or 0
+        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is '{str(text[place])[:40]}': {wanted}")
+    value = numbers.fill_null(np.nan).to_numpy()
+    return np.where(np.isnan(value), 0, 1 + np.searchsorted(bounds, value, side="right"))

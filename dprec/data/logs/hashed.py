@@ -1,0 +1,32 @@
+"""A number for each value of a column, which follows from the value alone, so that it says nothing about the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import numpy as np
+import polars as pl
+
+from dprec.data.logs.ids import normal
+
+
+def hash_of(value: str) -> int:
+    """A hash from 1 to 2^32 - 1, the same on every machine.
+
+    >>> hash_of("ann") == hash_of("ann") != hash_of("bob")
+    True
+    """
+    return max(1, int.from_bytes(blake2b(value.encode(), digest_size=4).digest(), "little"))
+
+
+def codes(column: pl.Series, code: Callable[[str], int] = hash_of) -> np.ndarray:
+    """(n,) uint32: the code of each value, written as ids are; 0 where it is missing.
+
+    >>> codes(pl.Series(["a", " a ", None, "b"]), {"a": 1, "b": 2}.__getitem__).tolist()
+    [1, 1, 0, 2]
+    """
+    raw = column.cast(pl.String).rename("raw").to_frame()
+    read = raw.unique().with_columns(value=normal(pl.col("raw"))).drop_nulls()
+    known = read.select("raw", code=pl.Series([code(value) for value in read["value"]], dtype=pl.UInt32))
+    return raw.join(known, on="raw", how="left", maintain_order="left")["code"].fill_null(0).to_numpy()

@@ -1,0 +1,147 @@
+"""What is known of an event beside its item, from the columns of a log to batches; targets have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from dprec.data import Sequences
+from dprec.data.draws.batch import ContextBatch, RankingInContext
+from dprec.data.logs import event_store
+from dprec.data.logs.context import Context
+from dprec.data.logs.reading import HowToRead, prepare_log
+from dprec.errors import UserError
+
+CONTEXT = {"item_id": 97, "hour": [6, 12, 18]}  # the item's own id, so that context and item can be compared
+USERS, ITEMS = 30, 12
+
+
+def log_of(folder: Path) -> Path:
+    """A log whose rows are in no order; hours follow from user and time, and some are missing."""
+    rng = np.random.default_rng(3)
+    user = np.repeat(np.arange(USERS), rng.integers(2, 12, USERS))
+    time = np.concatenate([np.arange(n) for n in np.bincount(user)])
+    item = rng.integers(0, ITEMS, len(user))
+    hour = [None if t % 5 == 4 else int(h) for t, h in zip(time, (7 * user + 5 * time) % 24, strict=True)]
+    day = 86_400 * time + 1_600_000_000
+    frame = pl.DataFrame({"user_id": user, "item_id": [f"film{n}" for n in item], "timestamp": day, "hour": hour})
+    frame[rng.permutation(len(frame))].write_csv(folder / "log.csv")
+    return folder / "log.csv"
+
+
+def data_of(path: Path, **settings: Any) -> Sequences:
+    settings = {"context": CONTEXT, "min_events": 0, "batch_size": 10, **settings}
+    return Sequences(dataset="file", path=str(path), **settings)
+
+
+def as_told(data: Sequences) -> dict[str, int]:
+    """What the first column of the context must be for each item."""
+    read = pl.DataFrame({"row": range(ITEMS), "context item_id": [f"film{n}" for n in range(ITEMS)]})
+    only = Context.of({"item_id": 97})
+    return dict(zip(read["context item_id"], only.values(only.read(read, Path("log")))[:, 0].tolist(), strict=True))
+
+
+def check(data: Sequences, history: torch.Tensor, context: torch.Tensor) -> None:
+    assert context.shape == (*history.shape, 2)
+    told = as_told(data)
+    expected = torch.tensor([0, *(told[raw] for raw in data.catalogue_ids)])
+    assert torch.equal(context[..., 0], expected[history])  # 0 for the padding, too
+    assert int(context[..., 1].max()) <= 4
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"validation": False}, {"test_users": 0.2}, {"test_events": 0.3}, {"test_days": 2.0, "validation": False},
+     {"min_events": 4}, {"max_length": 3}],
+)  # fmt: skip
+def test_every_event_keeps_its_own_context(how: dict[str, Any], tmp_path: Path) -> None:
+    data = data_of(log_of(tmp_path), **how)
+    assert data.sizes["context_rows"] == {"item_id": 97, "hour": 4}
+    batches = [batch for logical in data.train_dataloader() for batch in logical]
+    assert sum(map(len, batches)) > USERS / 2
+    for batch in batches:
+        assert type(batch) is ContextBatch
+        check(data, batch.history, batch.context)
+        less = batch.select([len(batch) - 1])
+        assert type(less) is ContextBatch
+        check(data, less.history, less.context)
+    for batch in data.test_dataloader():
+        assert type(batch) is RankingInContext
+        check(data, batch.history, batch.context)
+
+
+def test_values_follow_from_the_row_alone(tmp_path: Path) -> None:
+    data = data_of(log_of(tmp_path), validation=False)
+    frame = pl.read_csv(tmp_path / "log.csv").sort("user_id", "timestamp")
+    whole = data.load().histories
+    assert whole.context is not None
+    values = Context.of(CONTEXT).values(whole.context)
+    assert values[:, 1].tolist() == [0 if h is None else 1 + (h >= 6) + (h >= 12) + (h >= 18) for h in frame["hour"]]
+
+
+def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(tmp_path)
+    kept = data_of(log).load().histories
+    how = HowToRead(context=Context.of(CONTEXT).plain)
+    monkeypatch.setattr(event_store, "BUFFER", 20)
+    prepare_log(log, how, tmp_path / "home")
+    for data in (data_of(tmp_path / "home", context=None), data_of(log, cache=str(tmp_path / "cache"))):
+        again = data.load().histories
+        assert kept.context is not None
+        assert again.context is not None
+        assert np.array_equal(kept.context, again.context)
+        assert np.array_equal(kept.items, again.items)
+        assert data.sizes["context_rows"] == {"item_id": 97, "hour": 4}
+        assert data.context == {"item_id": 97, "hour": [6.0, 12.0, 18.0]}
+
+
+def test_a_frame_and_lists_have_context() -> None:
+    frame = pl.DataFrame(
+        {"user": [1, 2], "item": [list("abc"), list("bca")], "device": [["tv", None, "tv"], ["pc"] * 3]}
+    )
+    data = Sequences.of(frame, time_column="rows", context={"device": 50}, min_events=0, validation=False)
+    context = data.load().histories.context
+    assert context is not None
+    tv, none, again, *pc = context.tolist()
+    assert none == 0
+    assert tv == again > 0
+    assert set(pc) == {pc[0]} != {tv}
+
+
+def test_the_fingerprint_tells_how_context_is_read(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    plain, *others = (data_of(log, context=c).fingerprint for c in (None, {"hour": 4}, {"hour": [6, 12, 18]}))
+    assert len({plain, *others}) == 3
+    assert others[0].startswith(plain)
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        ({}, "data.context names no column"),
+        ({"hour": 0}, "data.context.hour is 0: give the number of rows"),
+        ({"hour": True}, "data.context.hour is True"),
+        ({"hour": [3, 2]}, "ascending bounds"),
+        ({"hour": "24"}, "data.context.hour is '24'"),
+        ({"hour": 2**16, "item_id": 2**16}, "combinations of rows, and an event has room for 2\\^31"),
+        ({"when": 7}, r"has no column 'when' \(data.context\)"),
+        ({"item_id": [1, 2]}, "data row 1: 'item_id' is 'film"),
+    ],
+)
+def test_what_is_no_context_is_refused(context: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        data_of(log_of(tmp_path), context=context).setup()
+    assert "\n" not in str(caught.value)
+
+
+def test_data_with_a_name_has_no_context() -> None:
+    data = Sequences(dataset="synthetic", synthetic_users=50, synthetic_items=40, context={"hour": 4})
+    with pytest.raises(UserError, match="data.context names columns of a log of your own, and synthetic is none"):
+        data.setup()

@@ -1,0 +1,173 @@
+"""The context of events: vectors beside those of their items, clipped and accounted with all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from dprec.data.draws.batch import ContextBatch
+from dprec.errors import UserError
+from dprec.export import main as export
+from dprec.fit import main as fit
+from dprec.gradients.clipping import Clipping
+from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
+from dprec.models.items.context import ContextVectors
+from dprec.recommend import main as recommend
+from dprec.run.experiment import sizes_for
+from dprec.serving.served import load
+from tests import truth
+from tests.adding import add_clipped
+from tests.models.zoo import ITEMS, Zoo, batch_of, rows_of
+
+ROWS = {"device": 5, "hour": 3}
+
+
+def in_context(users: int) -> ContextBatch:
+    """The zoo's histories, with values of which some are missing."""
+    batch = batch_of(users)
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randint(0, rows + 1, batch.history.shape, generator=generator) for rows in ROWS.values()]
+    return ContextBatch(batch.history, batch.targets, torch.stack(values, -1) * (batch.history != 0).unsqueeze(-1))
+
+
+def model_of(kind: Any, **options: Any) -> SequenceRecommender:
+    torch.manual_seed(0)
+    made: SequenceRecommender = kind(ITEMS, dim=6, dropout=0.0, context_rows=ROWS, **options)
+    assert made.context_vectors is not None
+    with torch.no_grad():
+        made.context_vectors.table.weight.normal_()
+    return made
+
+
+def test_the_vector_of_an_event_is_the_sum_of_its_values_vectors() -> None:
+    vectors = ContextVectors(ROWS, 2)
+    assert not vectors.table.weight.any()  # so a model starts as one without context
+    with torch.no_grad():
+        vectors.table.weight.normal_()
+    rows = vectors.table.weight
+    read = vectors(torch.tensor([[[5, 3], [0, 1], [2, 0], [0, 0]]]))[0]
+    assert torch.equal(read, torch.stack([rows[5] + rows[8], rows[6], rows[2], torch.zeros(2)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Transformer, {}),
+        (DPFormer, {"frequencies": "uniform"}),
+        (GRU, {}),
+        (LSTM, {}),
+        (DualEncoder, {}),
+        (DualEncoder, {"tower": "transformer"}),
+    ],
+    ids=["transformer", "dpformer", "gru", "lstm", "bag", "tower"],
+)
+def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: Any, options: dict[str, Any]) -> None:
+    model, batch = model_of(kind, **options).double(), in_context(6)
+    gradients = truth.user_gradients(model, batch)
+    assert gradients["context_vectors.table.weight"].any()
+    norms = truth.norms(gradients)
+    bound = float(norms.max()) / 2
+    clipping = Clipping("flat", bound)
+    expected = truth.weighted_sum(gradients, clipping.scale(norms))
+    parameters = dict(model.named_parameters())
+
+    def added(part: Any) -> dict[str, Tensor]:
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        add_clipped(sums, parameters, model.losses, part, clipping)
+        return sums
+
+    whole = added(batch)
+    for name, total in whole.items():
+        assert torch.allclose(total, expected[name], atol=1e-9), name
+    for user in range(6):
+        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
+        share = sum((whole[name] - less[name]).square().sum() for name in whole)
+        assert share <= bound**2 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [Transformer, GRU, DualEncoder])
+def test_no_position_reads_the_context_of_a_later_event(kind: Any) -> None:
+    model, batch = model_of(kind), in_context(6)
+    user = int((batch.history != 0).sum(1).argmax())
+    last = int((batch.history[user] != 0).sum()) - 1
+    assert last > 1
+    changed = batch.context.clone()
+    changed[user, last] = torch.where(changed[user, last] == 1, 2, 1)
+    before, after = (model.encode(batch.history, context)[user] for context in (batch.context, changed))
+    assert torch.equal(before[:last], after[:last])
+    assert not torch.allclose(before[last], after[last])
+
+
+def test_a_model_of_ones_own_reads_context_with_a_second_argument() -> None:
+    class Own(Zoo):
+        def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+            return self.mix(self.in_context(self.embedding(history), context))
+
+    assert Own(context_rows=ROWS).losses(in_context(3)).shape == (3,)
+    assert Own().losses(batch_of(3)).shape == (3,)
+    with pytest.raises(UserError, match="Zoo reads no context: write encode"):
+        Zoo(context_rows=ROWS)
+    with pytest.raises(UserError, match="for which Own has no rows: give it context_rows"):
+        Own().losses(in_context(3))
+
+
+def test_models_that_read_no_context_are_refused() -> None:
+    from dprec.models import Spectral
+
+    class Data:
+        sizes = {"items": 9, "max_length": 5, "context_rows": ROWS}  # noqa: RUF012
+
+    assert sizes_for(Transformer, Data()) == Data.sizes
+    with pytest.raises(UserError, match="Spectral reads no context: leave data.context out"):
+        sizes_for(Spectral, Data())
+    del Data.sizes["context_rows"]
+    assert sizes_for(Transformer, Data()) == Data.sizes
+
+
+def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(user, step) for user in range(40) for step in range(6)]
+    rows = [(f"u{u}", f"film{1 + (u + s) % 12}", s, ("tv", "phone")[s % 2], 3 * s) for u, s in pairs]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "time", "device", "price"], orient="row")
+    log.write_csv(tmp_path / "log.csv")
+    recipe = {
+        "data": {
+            "dataset": "file", "path": str(tmp_path / "log.csv"), "min_events": 0, "batch_size": 20,
+            "context": {"device": 5, "price": [4, 8.5]},
+        },
+        "model": {"dim": 8, "blocks": 1},
+        "privacy": {"epsilon": 4, "delta": 0.01},
+        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
+    }  # fmt: skip
+    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
+    run = tmp_path / "run"
+    assert fit([str(tmp_path / "films.yaml"), "--out", str(run)]) == 0
+    served = load(run)
+    vectors = served.model.context_vectors
+    assert vectors.table.weight.shape == (9, 8)
+    assert vectors.table.weight[1:].any()  # trained
+    found = served.recommend(log, k=3)
+    assert found.shape == (120, 5)
+    with torch.no_grad():
+        vectors.table.weight[1:].normal_(std=3.0)
+    other = served.recommend(log.with_columns(device=pl.lit("phone")), k=3)
+    assert not found.equals(other)
+    with pytest.raises(UserError, match=r"reads the context of events \(device, price\), which plain histories lack"):
+        served.recommend([["film3"]])
+    with pytest.raises(UserError, match=r"has no column 'device' \(data.context\)"):
+        served.recommend(log.drop("device"))
+    out = tmp_path / "out.csv"
+    assert recommend([str(run), "--users", str(tmp_path / "log.csv"), "--out", str(out), "--k", "3"]) == 0
+    assert len(pl.read_csv(out)) == 120
+    capsys.readouterr()
+    for refused in (
+        lambda: export([str(run), "--format", "torch", "--out", str(tmp_path / "exported")]),
+        lambda: recommend([str(run), "--history", "film3"]),
+    ):
+        assert refused() == 2
+        assert capsys.readouterr().err.startswith("error: the run reads the context of events")
