@@ -1,8 +1,8 @@
 """The same private steps in one process and in two: how many users a second, and what the work and the exchange cost.
 
 Runs take turns. Each is one of processes that are started for it, every process with one thread; gloo connects them.
-All draw the same users, so the steps are the same. The clock's time counts only where nothing else is at work on the
-processors; the processor time of the busiest process says what a step would take then, without waiting for the others.
+All draw the same users, so the steps are the same. Both times, the clock's and the processors', are only true where
+nothing else is at work: others that share the caches slow the processors down.
 """
 
 from __future__ import annotations
