@@ -25,12 +25,16 @@ def fit(line: CommandLine, console: Console) -> None:
         print(full_help())
         return
     run, only_print = folder_to_resume(line), "print_config" in line.switches
+    trusted = [] if run is None else line.take_list("trust")
     if run is None and not line.recipes:
         raise UserError("no recipe given: python -m dprec.fit quickstart")
     if only_print:
-        print((parse(line) if run is None else stored_settings(line, run)[0]).to_yaml(), end="")
+        print((parse(line) if run is None else stored_settings(line, run, trusted)[0]).to_yaml(), end="")
         return
-    experiment = start(parse(line), console, Experiment) if run is None else resume(line, run, console, Experiment)
+    if run is None:
+        experiment = start(parse(line), console, Experiment)
+    else:
+        experiment = resume(line, run, console, Experiment, trusted)
     if experiment.folder is not None:
         write_report(experiment.folder, console)
 

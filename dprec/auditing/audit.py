@@ -30,6 +30,7 @@ from dprec.models import Learner, Recommender
 from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.folder import RunFolder, write_json
+from dprec.run.trusted import foreign_names
 
 TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
 
@@ -106,7 +107,7 @@ class Audit:
             experiment = Audited(settings)
         elif run.config.is_file():
             limit = ("trainer.max_time", settings.tree["trainer"]["max_time"])
-            experiment = resume(CommandLine(overrides=[limit]), run, console, Audited)
+            experiment = resume(CommandLine(overrides=[limit]), run, console, Audited, [*foreign_names(settings.tree)])
         else:
             experiment = start(settings, console, Audited)
         with console.status("measuring"):

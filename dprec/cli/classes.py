@@ -6,7 +6,7 @@ import difflib
 import importlib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jsonargparse
 
@@ -29,24 +29,32 @@ def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> No
     Traceback (most recent call last):
     dprec.errors.UserError: last.ckpt names my_model.MyModel, which is not dprec's: add --trust my_model to run it
     """
-    for name in _named(settings):
+    for name in named(settings):
         module = name.rpartition(".")[0]
-        ours = module == "dprec" or any(f"{module}.".startswith(f"{known}.") for known in OWN)  # such as dprec.GRU
-        if not ours and not any(f"{name}.".startswith(f"{known}.") for known in trusted):
-            say = module or name
-            raise UserError(f"{where} names {name}, which is not dprec's: add --trust {say} to run it")
+        if module != "dprec" and not within(module, OWN) and not within(name, trusted):  # not such as dprec.GRU
+            refuse_name(name, where)
 
 
-def _named(settings: Any) -> Iterator[str]:
+def within(name: str, known: Iterable[str]) -> bool:
+    """Whether a dotted name is one of these, or in one of them."""
+    return any(f"{name}.".startswith(f"{one}.") for one in known)
+
+
+def refuse_name(name: str, where: str) -> NoReturn:
+    module = name.rpartition(".")[0] or name
+    raise UserError(f"{where} names {name}, which is not dprec's: add --trust {module} to run it")
+
+
+def named(settings: Any) -> Iterator[str]:
     """Every class that settings name, at any depth."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             if key == "class_path":
                 yield str(value)
-            yield from _named(value)
+            yield from named(value)
     elif isinstance(settings, (list, tuple)):
         for value in settings:
-            yield from _named(value)
+            yield from named(value)
 
 
 def path_of(cls: type) -> str:
@@ -58,12 +66,12 @@ def resolve(base: type, name: str, where: str) -> type:
     if "." in name:
         found = _import(name, where)
     else:
-        named = {subclass.__name__: subclass for subclass in _subclasses(base)}
-        if name not in named:
-            close = difflib.get_close_matches(name, named, n=1)
+        known = {subclass.__name__: subclass for subclass in _subclasses(base)}
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "give its dotted path, such as my_module.MyModel"
             raise UserError(f"{where}: unknown class {name!r}; {hint}")
-        found = named[name]
+        found = known[name]
     if not isinstance(found, type) or not issubclass(found, base):
         raise UserError(f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}")
     missing = unwritten(found)
@@ -116,11 +124,11 @@ def build(
     ``--key value`` pairs as typed. Raises UserError for an unknown class, an unknown argument, or a wrong type.
     """
     class_key = f"{where}.class_path"
-    named = [value for key, value in overrides if normal(key) == class_key]
-    cls = resolve(base, (named or [settings["class_path"]])[-1], class_key)
+    given_class = [value for key, value in overrides if normal(key) == class_key]
+    cls = resolve(base, (given_class or [settings["class_path"]])[-1], class_key)
     for key, _ in overrides:
         check(normal(key), {where: cls}, "command line")
-    arguments = {} if named else _arguments(settings, cls, where)
+    arguments = {} if given_class else _arguments(settings, cls, where)
     arguments |= {key: value for key, value in (given or {}).items() if key in parameters(cls)}
     parser = _parser(cls, where)
     typed = [f"--{key.replace('.init_args.', '.')}={value}" for key, value in overrides]

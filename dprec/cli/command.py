@@ -80,7 +80,8 @@ class Command:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
         words = list(sys.argv[1:] if argv is None else argv)
-        _find_own_code(reads_run=self.positionals == "RUN", words=words, alone=argv is None)
+        resumes = any(word.partition("=")[0] in ("--resume", "--ckpt_path") for word in words)
+        _find_own_code(reads_run=resumes or self.positionals == "RUN", words=words, alone=argv is None)
         try:
             self._run(words)
             sys.stdout.flush()

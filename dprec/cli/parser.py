@@ -124,7 +124,7 @@ def parse(line: CommandLine) -> Settings:
     classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": pl.Trainer}
     recipe: dict[str, Any] = {}
     for path in line.recipes:
-        layer = dict(flatten(_read(path)))
+        layer = dict(flatten(read_recipe(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
     overrides = {normal(key): value for key, value in line.overrides}
     recipe = completed(_layer(overrides, recipe, classes, "command line"))
@@ -167,7 +167,8 @@ def _refuse_nulls(tree: Mapping[str, Any], given: set[str], classes: Mapping[str
             raise UserError(f"{key} is null: give a value, or leave it out")
 
 
-def _read(path: str) -> dict[str, Any]:
+def read_recipe(path: str) -> dict[str, Any]:
+    """The settings that a file holds, as it has them: nothing is looked up or imported."""
     try:
         with open(path, encoding="utf-8") as file:
             recipe = load_recipe(file.read(), path)

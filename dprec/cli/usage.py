@@ -31,6 +31,7 @@ Later recipes replace settings of earlier ones; overrides replace both.
 run
   --out DIR                      run folder; default runs/<recipe>/<n>, never overwritten
   --resume RUN                   continue an interrupted run (also: --out RUN --ckpt_path last)
+  --trust MODULE                 with --resume: import this module of yours, which the run names
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
   --name NAME                    name of the run; default the recipe's

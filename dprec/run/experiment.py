@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from dprec.run.progress import TrainingProgress
 from dprec.run.resume import refuse_other_data, stored_settings
 from dprec.run.tasks import task_of
 from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
+from dprec.run.trusted import resume_command
 from dprec.training.callback import Privacy
 
 
@@ -122,7 +123,7 @@ class Experiment:
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
         watched = {}
-        with _all_or_none(run):
+        with _all_or_none(resume_command(run.path, self.settings.tree)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 watched = {"validation": judged}
@@ -153,13 +154,13 @@ class Experiment:
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         try:
-            with _all_or_none(run):
+            with _all_or_none(resume_command(run.path, self.settings.tree)):
                 trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
                 raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
-            raise how(f"continue with: python -m dprec.fit --resume {run.path}") from None
+            raise how(f"continue with: {resume_command(run.path, self.settings.tree)}") from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
@@ -208,12 +209,12 @@ class Experiment:
 
 
 @contextmanager
-def _all_or_none(run: RunFolder) -> Iterator[None]:
-    """What all processes do together: an error of one is an error of all, in one line."""
+def _all_or_none(command: str) -> Iterator[None]:
+    """What all processes do together: an error of one is an error of all, in one line that ends with a command."""
     try:
         yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(error, f"continue with: python -m dprec.fit --resume {run.path}")
+        told = one_voice(error, f"continue with: {command}")
         if told is error:
             raise
         raise told from error
@@ -260,11 +261,11 @@ def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
     return experiment
 
 
-def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]) -> Kind:
+def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind], trusted: Sequence[str] = ()) -> Kind:
     """Continue an interrupted run; read its checkpoint only after no other process can write one."""
     with training_alone(run.config) if first_process() else nullcontext():
         run.refuse_if_finished()
-        settings, checkpoint = stored_settings(line, run)
+        settings, checkpoint = stored_settings(line, run, trusted)
         experiment = kind(settings, checkpoint)
         with full_disk_is_one_line(run):
             experiment.train(run, console, checkpoint)

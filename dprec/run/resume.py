@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from dprec.cli.parser import Settings, parse
 from dprec.errors import UserError
 from dprec.run.checkpoints import read_checkpoint
 from dprec.run.folder import RunFolder
+from dprec.run.trusted import refuse_foreign_config
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
 # The place of the data, its micro-batches and the ranked users change neither the guarantee nor the model.
@@ -50,12 +51,16 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
     return run
 
 
-def stored_settings(line: CommandLine, run: RunFolder) -> tuple[Settings, dict[str, Any] | None]:
+def stored_settings(
+    line: CommandLine, run: RunFolder, trusted: Sequence[str] = ()
+) -> tuple[Settings, dict[str, Any] | None]:
     """The run's settings, with the settings that may change from ``line``, and its checkpoint if it has one.
 
     The line may name the recipe of the run: values that the run's overrides replaced stay replaced. Any other
-    difference is refused in one line.
+    difference is refused in one line. The folder may come from elsewhere: what it names outside of dprec is imported
+    only from `trusted` modules.
     """
+    refuse_foreign_config(run.config, trusted)
     checkpoint = read_checkpoint(run.checkpoint, every_byte=True) if run.checkpoint.exists() else None
     free = [(key, value) for key, value in line.overrides if _is_free(normal(key))]
     settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))

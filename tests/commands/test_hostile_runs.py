@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from dprec.evaluate import main as evaluate
 from dprec.export import main as export
@@ -23,6 +25,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.report import main as report
+from dprec.run.trusted import resume_command
 from dprec.serve import main as serve
 from tests.commands.support import environment
 
@@ -179,6 +182,92 @@ def test_a_report_shows_what_a_run_says_as_text(copy: Path) -> None:
     page = (copy / "report.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+@pytest.fixture
+def stopped(copy: Path) -> Path:
+    """A run that was stopped before its results were written."""
+    (copy / "metrics.json").unlink()
+    return copy
+
+
+def names(stopped: Path, key: str, value: Any) -> None:
+    """Let the run's settings say so, and let what they name lie in the working folder."""
+    Path("sent_module.py").write_text(HOSTILE)
+    Path("other.yaml").write_text("class_path: sent_module.Evil\n")
+    sys.modules.pop("sent_module", None)
+    config = stopped / "config.yaml"
+    tree, (group, *inner) = yaml.safe_load(config.read_text()), key.split("/")
+    tree.setdefault(group, {})
+    if inner:
+        tree[group][inner[0]] = value
+    else:
+        tree[group] = value
+    config.write_text(yaml.safe_dump(tree))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "sent_module.Evil"),
+        ("model", {"class_path": "sent_module.Evil"}),
+        ("model.class_path", "sent_module.Evil"),
+        ("model", {"class_path": "dprec.models.GRU", "init_args": {"dim": {"class_path": "sent_module.Evil"}}}),
+        ("data", {"class_path": "sent_module.Evil"}),
+        (
+            "data",
+            {"class_path": "dprec.auditing.data.CanariedSequences", "init_args": {"canaries": "sent_module.Evil"}},
+        ),
+        ("privacy", {"class_path": "sent_module.Evil"}),
+        ("privacy/sparsity", {"class_path": "sent_module.Evil"}),
+        ("privacy/sparsity", "sent_module.Evil"),
+        ("privacy/sparsity", "other.yaml"),
+        ("trainer/logger", "sent_module.Evil"),
+        ("trainer.logger", "sent_module.Evil"),
+        ("trainer/callbacks", [{"class_path": "sent_module.Evil"}]),
+        ("trainer/callbacks", [{"class_path": "LambdaCallback", "init_args": {"on_fit_start": "sent_module.Evil"}}]),
+        ("trainer/strategy", "sent_module.Evil"),
+        ("trainer/plugins", ['{"class_path": "sent_module.Evil"}']),
+        ("trainer/profiler", "./other.yaml"),
+    ],
+)
+def test_a_stopped_run_that_is_resumed_names_no_code(
+    stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str, value: Any
+) -> None:
+    monkeypatch.syspath_prepend(os.getcwd())
+    names(stopped, key, value)
+    told = refused(capsys, fit, "--resume", "sent")
+    assert re.search("is not dprec's: add --trust|from another file|has no argument", told), told
+    refused(capsys, fit, "--resume", "sent", "--print_config")
+    assert "sent_module" not in sys.modules
+
+
+def test_a_resumed_run_imports_what_is_trusted(
+    stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(os.getcwd())
+    Path("trusted_callback.py").write_text(
+        "from pytorch_lightning import Callback\n\n\nclass Mine(Callback):\n    pass\n"
+    )
+    names(
+        stopped,
+        "trainer/callbacks",
+        [{"class_path": "trusted_callback.Mine"}, {"class_path": "pytorch_lightning.callbacks.LearningRateMonitor"}],
+    )
+    assert "add --trust trusted_callback to run it" in refused(capsys, fit, "--resume", "sent")
+    assert resume_command(stopped, yaml.safe_load((stopped / "config.yaml").read_text())).endswith(
+        " --trust trusted_callback"
+    )
+    assert fit(["--resume", "sent", "--trust", "trusted_callback"]) == 0
+    assert (stopped / "metrics.json").is_file()
+
+
+def test_a_resumed_run_finds_no_module_in_the_working_folder(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", os.getcwd())])
+    assert fit(["--resume", "sent", "--print_config"]) == 0
+    assert os.getcwd() not in sys.path
+    assert fit(["--resume", "sent", "--print_config", "--trust", "mine"]) == 0
+    assert os.getcwd() in sys.path
 
 
 def test_an_export_is_no_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
