@@ -26,6 +26,7 @@ BENCHMARKS = {
     "table-memory": "dprec.benchmarks.table_memory",
     "text": "dprec.benchmarks.text",
     "text-accuracy": "dprec.benchmarks.text_accuracy",
+    "text-items": "dprec.benchmarks.text_items",
     "ways-in": "dprec.benchmarks.ways_in",
 }
 

@@ -52,6 +52,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data
   --data.validation false        train on the item before the last, and watch the test
   --data.test_users SHARE        hold out whole users, 0.1 for a tenth, in place of the last items
   --data.test_days N, --data.test_events SHARE   hold out the last days, or each user's last share
+  --data.test_items SHARE        hold out items of a catalogue file, which training then never meets
   --data.metrics_users N         held-out users to rank; default all, at most 50,000 on large data
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            expected users a step (1024, or a quarter of few users)
@@ -246,6 +247,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   stream           training day by day on clicks that drift: rows chosen once, every day or in every step
   text             a text classifier over 250,002 words: AdaFEST and dense noise beside plain PyTorch
   text-accuracy    what it learns by DP-SGD, AdaFEST, FEST, low rank and with a frozen table, on generated texts
+  text-items       items that nobody met in training, ranked by their text: without privacy and at ε = 8
   ways-in          LazyDP, AdaFEST and FEST on a DLRM written by hand: a step from a script and in Lightning
 
   --json FILE      the same rows as a list of objects

@@ -34,7 +34,7 @@ FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, oth
 class Sequences(SampledData):
     """Next-item prediction on users' histories: the last event is for the test, the one before it for validation.
 
-    `test_users`, `test_days` and `test_events` hold out something else.
+    `test_users`, `test_days`, `test_events` and `test_items` hold out something else.
 
     Args:
         dataset: what to train on; a missing MovieLens release is downloaded, amazon-games is not.
@@ -64,6 +64,8 @@ class Sequences(SampledData):
             earlier events are their histories. Nothing of these days is trained on, counted or taken as an item.
         test_events: the last share of each user's events, 0.2 for a fifth, is the test, and as many before it
             validation.
+        test_items: hold out this share of the catalogue, which must come from a file: training has no event of these
+            items, and those of each user are the test, after all others. As many other items are for validation.
         max_length: a model sees this many of the most recent events.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling; below 1 a
             share of the users, of at most 8,192; by default 1,024, or a quarter of fewer than 4,096 users.
@@ -102,6 +104,7 @@ class Sequences(SampledData):
         test_users: float | None = None,
         test_days: float | None = None,
         test_events: float | None = None,
+        test_items: float | None = None,
         max_length: int = 200,
         batch_size: int | float | None = None,
         sampling: Law = "poisson",
@@ -121,7 +124,9 @@ class Sequences(SampledData):
         self.catalogue_share = catalogue_share
         self.min_events = min_events
         self.validation = validation
-        self.protocol = Protocol(validation, test_users, test_days, test_events)
+        self.protocol = Protocol(validation, test_users, test_days, test_events, test_items)
+        if test_items is not None and self.catalogue_from in (FROM_DATA, PRIVATE):
+            raise UserError("data.test_items are in no event of training: set data.catalogue to a file that lists them")
         self.max_length = max_length
         self.tokens = tokens
         self.metrics_users = metrics_users

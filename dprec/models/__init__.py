@@ -13,6 +13,7 @@ from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral
 from dprec.models.spectral_former import SpectralFormer
 from dprec.models.text_classifier import TextClassifier
+from dprec.models.text_items import TextItems
 from dprec.models.transformer import Transformer
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "Spectral",
     "SpectralFormer",
     "TextClassifier",
+    "TextItems",
     "Transformer",
 ]

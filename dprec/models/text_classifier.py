@@ -151,6 +151,11 @@ def _library() -> Any:
 
 def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
     """An encoder from a folder or the hub; code that lies beside weights is not run, nor weights that are pickles."""
+    if Path(name, "adapter_config.json").is_file():
+        raise UserError(
+            f"model.encoder {name} holds adapters of peft: save the encoder with them merged (merge_and_unload), and "
+            "set model.low_rank for new ones"
+        )
     kind = _library().AutoModelForSequenceClassification
     where = {"local_files_only": True} if Path(name).is_dir() else {}
     try:

@@ -149,7 +149,8 @@ def test_turns_alternate() -> None:
         (
             ["fantom"],
             "there is no benchmark 'fantom'; there is adafest, convex, dpformer-tables, gpu, lazydp, phantom, "
-            "processes, recurrent, shares, sparsity, stream, table-memory, text, text-accuracy, ways-in",
+            "processes, recurrent, shares, sparsity, stream, table-memory, text, text-accuracy, text-items, "
+            "ways-in",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),

@@ -22,6 +22,7 @@ from dprec.models import (
     Logistic,
     Spectral,
     SpectralFormer,
+    TextItems,
     Transformer,
 )
 from tests.privacy.support import data, trainer
@@ -47,6 +48,11 @@ def described(model: Spectral) -> Spectral:
     return model
 
 
+def with_texts(model: TextItems) -> TextItems:
+    model.embedding.vectors[1:].normal_()
+    return model
+
+
 RANKS: dict[str, Callable[[], Learner]] = {
     "Transformer": lambda: Transformer(ITEMS, dim=8, max_length=LENGTH, heads=2, norm="post"),
     "DPFormer": lambda: DPFormer(ITEMS, dim=8, max_length=LENGTH),
@@ -54,6 +60,7 @@ RANKS: dict[str, Callable[[], Learner]] = {
     "DPFormer gelu": lambda: with_errors(DPFormer(ITEMS, dim=8, max_length=LENGTH, activation="gelu")),
     "Spectral": lambda: described(Spectral(ITEMS, rank=8, top=9, max_length=LENGTH)),
     "SpectralFormer": lambda: with_errors(described(SpectralFormer(ITEMS, rank=8, top=9, max_length=LENGTH))),
+    "TextItems": lambda: with_texts(TextItems(ITEMS, "items.csv", ["title"], dim=8, own=True, max_length=LENGTH)),
     "DualEncoder": lambda: DualEncoder(ITEMS, dim=8, max_length=LENGTH),
     "DualEncoder transformer": lambda: DualEncoder(ITEMS, dim=8, max_length=LENGTH, tower="transformer"),
 }

@@ -1,4 +1,4 @@
-"""What is held out of the data: last items, whole users, last days or last shares; and the data after that."""
+"""What is held out of the data: last items, whole users, last days, last shares or new items; and the rest of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.filtering import build_histories
 from dprec.data.selection.held_out_events import Cut, HeldOutEvents, HoldOutEvents, LastDays, LastShare
+from dprec.data.selection.held_out_items import NewItems
 from dprec.data.selection.held_out_users import HeldOutUsers, place_of
 from dprec.errors import UserError
 
@@ -38,12 +39,14 @@ class Protocol:
     test_users: float | None = None
     test_days: float | None = None
     test_events: float | None = None
+    test_items: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("test_users", "test_days", "test_events") if getattr(self, name) is not None]
+        ways = ("test_users", "test_days", "test_events", "test_items")
+        given = [name for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"data.{given[0]} and data.{given[1]} are two ways to hold out: give one")
-        for name in ("test_users", "test_events"):
+        for name in ("test_users", "test_events", "test_items"):
             share = getattr(self, name)
             if share is not None and not 0 < share < (0.5 if self.validation else 1):
                 most = "0.5, since as many are held out for validation" if self.validation else "1"
@@ -56,6 +59,8 @@ class Protocol:
         """The rule, where several events of a user are held out."""
         if self.test_days is not None:
             return LastDays(self.test_days, self.validation)
+        if self.test_items is not None:
+            return NewItems(self.test_items, self.validation)
         return None if self.test_events is None else LastShare(self.test_events, self.validation)
 
     @property
@@ -69,6 +74,8 @@ class Protocol:
             return f"those of the {self.test_days:g} days before are"
         if self.test_events is not None:
             return "as many items before them are"
+        if self.test_items is not None:
+            return "the events of as many other items are"
         return "the item before the last is" if self.test_users is None else "as many other users are"
 
     @property

@@ -50,20 +50,7 @@ class ItemsWithFeatures(nn.Embedding):
 
     def read_features(self, file: str, item_ids: Sequence[str]) -> None:
         """Read the features of the items 1, 2, ... from a CSV file with a column `item`."""
-        where = f"model.feature_file {file}"
-        try:
-            wanted = [ITEM, *self.rows]
-            given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            why = getattr(error, "strerror", None) or first_line(error)
-            raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
-        ids = normal_texts(given[ITEM].to_list())
-        if len(set(ids)) < len(ids):
-            raise UserError(f"{where}: it has two lines of one item: give each item one")
-        lines = {raw: line for line, raw in enumerate(ids)}
-        known = [(place, lines[raw]) for place, raw in enumerate(item_ids, start=1) if raw in lines]
-        if not known:
-            raise UserError(f"{where}: it has none of the items in the data")
+        given, known = lines_of_items(file, "model.feature_file", list(self.rows), item_ids)
         first = 1
         self.values.zero_()
         for number, (name, size) in enumerate(self.rows.items()):
@@ -86,6 +73,29 @@ class ItemsWithFeatures(nn.Embedding):
         values = self.values[ids].long()  # (..., S)
         added: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
         return items + added
+
+
+def lines_of_items(
+    file: str, setting: str, columns: Sequence[str], item_ids: Sequence[str]
+) -> tuple[pl.DataFrame, list[tuple[int, int]]]:
+    """Read columns of text from a CSV file with a column `item`.
+
+    Return them with the place of each item 1, 2, ... that the file has, and its line.
+    """
+    where, wanted = f"{setting} {file}", [ITEM, *columns]
+    try:
+        given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
+    ids = normal_texts(given[ITEM].to_list())
+    if len(set(ids)) < len(ids):
+        raise UserError(f"{where}: it has two lines of one item: give each item one")
+    lines = {raw: line for line, raw in enumerate(ids)}
+    known = [(place, lines[raw]) for place, raw in enumerate(item_ids, start=1) if raw in lines]
+    if not known:
+        raise UserError(f"{where}: it has none of the items in the data")
+    return given, known
 
 
 def refuse_half(features: Any, file: str | None) -> None:

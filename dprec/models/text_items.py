@@ -1,0 +1,83 @@
+"""A Transformer over items that are described by public text, so that it ranks items that nobody met in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from dprec.errors import UserError
+from dprec.models.items.texts import ItemsOfText
+from dprec.models.learning.learner import refuse_unless
+from dprec.models.transformer import Transformer
+
+
+class TextItems(Transformer):
+    """The Transformer, with a trained map of texts' vectors in place of the table of items.
+
+    The texts' vectors are computed once, before training, and stay as they are. An item of the catalogue is ranked by
+    its text, whether or not anybody met it. The map is the same where items are read and where they are scored.
+
+    Args:
+        text_file: a public CSV file with a column `item` and columns of text.
+        text_columns: the columns of text, which are read one after the other.
+        text_dim: numbers of a text's vector; of an encoder's, the directions in which the items differ most.
+        encoder: a folder with an encoder and its tokenizer, as `save_pretrained` of transformers wrote them; null for
+            a bag of the text's words. Its weights count as public.
+        own: each item also gets a vector of its own, which is trained, starts at 0, and gets noise as all others.
+        options: arguments of `Transformer`.
+    """
+
+    embedding: Any  # ItemsOfText, where other models have a table
+
+    def __init__(
+        self,
+        items: int,
+        text_file: str,
+        text_columns: list[str],
+        dim: int = 64,
+        text_dim: int = 128,
+        encoder: str | None = None,
+        own: bool = False,
+        **options: Any,
+    ) -> None:
+        for name in ("features", "feature_file", "memory_map"):
+            if options.get(name) is not None:
+                raise UserError(f"model.{name} is for tables of items, which TextItems has none of: leave it out")
+        if not options.get("tied", True):
+            raise UserError("model.tied: TextItems reads and scores items with the same map; leave it out")
+        super().__init__(items, dim, **options)
+        refuse_unless(text_dim >= 1, "text_dim", text_dim)
+        if not text_columns:
+            raise UserError("model.text_columns is empty: give the columns of model.text_file that hold text")
+        self.text_file, self.text_columns, self.text_encoder = text_file, text_columns, encoder
+        self.embedding = ItemsOfText(items, dim, text_dim, own)
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if stage == "fit":
+            data: Any = getattr(self.trainer, "datamodule", None)
+            if data is None:
+                raise UserError("model.text_file needs the items' ids: fit the model with a datamodule that has them")
+            self.embedding.read_texts(self.text_file, self.text_columns, data.catalogue_ids, self.text_encoder)
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        given = [f"the texts of items in {self.text_file}"]
+        return given if self.text_encoder is None else [*given, f"the encoder {self.text_encoder}"]
+
+    @property
+    def item_table(self) -> Tensor:
+        table: Tensor = self.embedding.table
+        return table
+
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        encoded: Tensor = self.embedding.towards(super().encode(history, context))
+        return encoded
+
+    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        own = self.embedding.own
+        if self.shared_negatives is None or own is None:
+            return ()
+        return [(own.weight, self.shared_negatives.of(self.global_step))]

@@ -1,0 +1,208 @@
+"""Items described by text: what their vectors are, what users add to the trained map, and new items."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from dprec.bench import main as dprec_bench
+from dprec.benchmarks import text_items as bench
+from dprec.errors import UserError
+from dprec.fit import main as fit
+from dprec.gradients.clipping import Clipping
+from dprec.models import TextClassifier, TextItems
+from dprec.models.items.texts import bags, narrowed
+from dprec.serving.served import load
+from tests import truth
+from tests.adding import add_clipped
+from tests.commands.support import strict
+from tests.models.zoo import ITEMS, batch_of, rows_of
+
+IDS = [f"film{number}" for number in range(1, ITEMS)]
+NORM = 0.5
+
+
+def written(folder: Path) -> str:
+    """Titles of two kinds, in another order than the catalogue's; film1 is not there, and film2 has no text."""
+    lines = [
+        f"film{n},{('war', 'love')[n % 2]} story {n},{('War|Drama', 'Comedy')[n % 2]}" for n in range(ITEMS, 2, -1)
+    ]
+    (folder / "films.csv").write_text("\n".join(["item,title,genres", *lines, "film2,,"]) + "\n")
+    return str(folder / "films.csv")
+
+
+def model_of(folder: Path, **options: Any) -> TextItems:
+    torch.manual_seed(0)
+    file, columns = written(folder), ["title", "genres"]
+    model = TextItems(ITEMS, file, columns, **{"dim": 6, "text_dim": 10, "blocks": 1, "dropout": 0.0, **options})
+    model.embedding.read_texts(file, columns, IDS)
+    if model.embedding.own is not None:
+        torch.nn.init.normal_(model.embedding.own.weight[1:].detach())
+    return model
+
+
+def test_items_of_like_texts_have_like_vectors(tmp_path: Path) -> None:
+    vectors = model_of(tmp_path, text_dim=300).embedding.vectors
+    assert not vectors[:3].any()  # the padding, an item that the file lacks, and one without text
+    torch.testing.assert_close(vectors[3:].norm(dim=1), torch.ones(ITEMS - 3))
+    alike = vectors[3:] @ vectors[3:].T
+    kind = torch.arange(3, ITEMS) % 2
+    same = (kind[:, None] == kind) & ~torch.eye(ITEMS - 3, dtype=torch.bool)
+    assert alike[same].mean() > alike[kind[:, None] != kind].mean() + 0.2
+
+
+def test_a_text_has_the_same_vector_whatever_the_order_of_texts() -> None:
+    texts = ["red wine", "red fish", "dry wit"]
+    torch.testing.assert_close(bags(texts[::-1], 16), bags(texts, 16).flip(0))
+
+
+def test_fewer_numbers_keep_what_differs_most() -> None:
+    vectors = torch.zeros(20, 5)
+    vectors[:, 3] = torch.arange(20.0)
+    assert torch.allclose(narrowed(vectors, 1).abs().squeeze(1), vectors[:, 3], atol=1e-4)
+    assert narrowed(vectors, 5) is vectors
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("negatives", [None, 5])
+def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(
+    own: bool, negatives: int | None, tmp_path: Path
+) -> None:
+    model, batch = model_of(tmp_path, own=own, negatives=negatives).double(), batch_of(6)
+    gradients = truth.user_gradients(model, batch)
+    assert gradients["embedding.map"].any()
+    assert "embedding.vectors" not in gradients
+    clipping = Clipping("flat", NORM)
+    scale = clipping.scale(truth.norms(gradients))
+    assert (scale < 1).any()
+    expected = truth.weighted_sum(gradients, scale)
+    parameters = dict(model.named_parameters())
+
+    def added(part: Any) -> dict[str, torch.Tensor]:
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        add_clipped(sums, parameters, model.losses, part, clipping)
+        return sums
+
+    whole = added(batch)
+    for name, total in whole.items():
+        assert torch.allclose(total, expected[name], atol=1e-9), name
+    for user in range(6):
+        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
+        share = sum((whole[name] - less[name]).square().sum() for name in whole)
+        assert share <= NORM**2 * (1 + 1e-9)
+
+
+def test_scores_are_products_of_items_vectors(tmp_path: Path) -> None:
+    model = model_of(tmp_path, own=True).eval()
+    everything = model.embedding(torch.arange(ITEMS))
+    hidden = torch.randn(4, 6)
+    torch.testing.assert_close(model.embedding.towards(hidden) @ model.item_table.T, hidden @ everything.T)
+
+
+def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_path: Path) -> None:
+    events = [f"u{user} film{3 + (user + step) % 12}" for user in range(40) for step in range(6)]
+    (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
+    (tmp_path / "catalogue.txt").write_text("\n".join(IDS))
+    file = written(tmp_path)
+    recipe = {
+        "data": {
+            "path": str(tmp_path / "log.txt"),
+            "dataset": "file",
+            "catalogue": str(tmp_path / "catalogue.txt"),
+            "min_events": 0,
+            "batch_size": 20,
+        },
+        "model": {
+            "class_path": "dprec.models.TextItems",
+            "init_args": {"dim": 8, "blocks": 1, "text_file": file, "text_columns": ["title", "genres"]},
+        },
+        "privacy": {"epsilon": 4, "delta": 0.01},
+        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
+    }
+    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
+    assert fit([str(tmp_path / "films.yaml"), "--out", str(tmp_path / "run")]) == 0
+    assert f"the texts of items in {file}" in strict(tmp_path / "run/privacy.json")["assumed_public"]
+    Path(file).unlink()
+    served = load(tmp_path / "run")
+    assert served.model.embedding.vectors[3:].any(1).all()
+    found = served.recommend([["film3", "film4"]], k=len(IDS) - 2)[0].items
+    assert {str(item) for item in found} >= {"film20", "film21"}
+
+
+def test_new_items_are_ranked_by_what_users_of_others_chose(tmp_path: Path) -> None:
+    data = bench.invented(bench.Size(users=1500, items=240, batch=200, steps=60), tmp_path)
+    torch.manual_seed(0)
+    model = TextItems(data.items, f"{tmp_path}/items.csv", ["title"], dim=16, blocks=1, learning_rate=0.01)
+    bench.fit(model, data, 60, epsilon=None)
+    found, chance = bench.measured(model, data), bench.measured(None, data)
+    assert found["ndcg_new"] > 1.4 * chance["ndcg_new"]
+
+
+def test_the_bench_has_a_row_for_each_model_and_for_chance(tmp_path: Path) -> None:
+    assert dprec_bench(["text-items", "--quick", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["model"], row["epsilon"]) for row in rows] == [
+        ("TextItems, untrained", None),
+        ("TextItems", None),
+        ("TextItems", 8.0),
+        ("Transformer", None),
+        ("chance", None),
+    ]
+    assert all(0 <= row[name] <= 1 for row in rows for name in ("ndcg", "hit", "ndcg_new", "hit_new"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tied": False}, "model.tied: TextItems reads and scores items with the same map"),
+        ({"memory_map": "tables"}, "model.memory_map is for tables of items"),
+        ({"features": {"genre": 3}, "feature_file": "films.csv"}, "model.features is for tables of items"),
+        ({"text_dim": 0}, "model.text_dim is 0"),
+        ({"text_columns": []}, "model.text_columns is empty"),
+    ],
+)
+def test_settings_that_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        TextItems(**{"items": ITEMS, "text_file": "films.csv", "text_columns": ["title"], **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_no_model_trains_on_texts_that_nobody_has_read() -> None:
+    model = TextItems(ITEMS, "films.csv", ["title"], dim=6)
+    with pytest.raises(UserError, match="the items' texts have not been read: call"):
+        model.losses(batch_of(2))
+
+
+def test_files_and_folders_that_are_refused(tmp_path: Path) -> None:
+    table = TextItems(ITEMS, "films.csv", ["title"], dim=6).embedding
+    with pytest.raises(UserError, match="model.text_file .*: give a CSV file with the columns item, plot"):
+        table.read_texts(written(tmp_path), ["plot"], IDS)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds adapters of peft: save the encoder with them merged"):
+        TextClassifier(9, 0, 2, encoder=str(tmp_path))
+
+
+def test_an_encoder_reads_the_texts_once(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "war", "love", "story"])
+    )
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "encoder")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=8, initializer_range=0.5, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path / "encoder")
+    model = model_of(tmp_path, encoder=str(tmp_path / "encoder"))
+    model.embedding.read_texts(model.text_file, ["title"], IDS, model.text_encoder)
+    vectors = model.embedding.vectors
+    assert vectors.shape == (ITEMS, 10)
+    assert not vectors[:3].any()
+    assert torch.allclose(vectors[3], vectors[5], atol=1e-4)  # the tokenizer knows no numbers
+    assert not torch.allclose(vectors[3], vectors[4], atol=1e-2)
+    assert f"the encoder {tmp_path / 'encoder'}" in model.assumptions
+    assert not any("encoder" in name for name, _ in model.named_parameters())
