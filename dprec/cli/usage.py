@@ -280,6 +280,8 @@ LOG is a file, a folder of parts, or a pattern such as 'log/*.parquet'.
 
   --data.user_column, --data.item_column, --data.time_column, --data.format, --data.where
                        how the log is read, as for dprec fit
+  --data.context '{device: 16, hour: [6, 12, 18]}'
+                       columns that stand beside the item: rows to hash to, or bounds of numbers
   --data.cache DIR     put the folder there; default beside the log, where dprec fit looks for it
   --out FOLDER         another name for it; train with --data.path FOLDER
   --json               one JSON object instead of a table

@@ -16,6 +16,7 @@ from dprec.data.logs import event_store
 from dprec.data.logs.context import Context
 from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
+from dprec.prepare import main as prepare
 
 CONTEXT = {"item_id": 97, "hour": [6, 12, 18]}  # the item's own id, so that context and item can be compared
 USERS, ITEMS = 30, 12
@@ -100,6 +101,17 @@ def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
         assert np.array_equal(kept.items, again.items)
         assert data.sizes["context_rows"] == {"item_id": 97, "hour": 4}
         assert data.context == {"item_id": 97, "hour": [6.0, 12.0, 18.0]}
+
+
+def test_prepare_leaves_what_training_then_opens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = log_of(tmp_path)
+    assert prepare([str(log), "--data.context", "{item_id: 97, hour: [6, 12, 18]}"]) == 0
+    (home,) = tmp_path.glob("*.dprec")
+    assert (home / "context.int32").stat().st_size == (home / "items.int32").stat().st_size
+    assert data_of(log).load().histories.folder == home
+    capsys.readouterr()
+    assert prepare([str(log), "--data.context", "hour"]) == 2
+    assert capsys.readouterr().err.startswith("error: --data.context is 'hour': give columns and their rows")
 
 
 def test_a_frame_and_lists_have_context() -> None:

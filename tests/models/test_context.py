@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
+from dprec.evaluate import main as evaluate
 from dprec.export import main as export
 from dprec.fit import main as fit
 from dprec.gradients.clipping import Clipping
@@ -165,6 +166,10 @@ def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: 
     assert recommend([str(run), "--users", str(tmp_path / "log.csv"), "--out", str(out), "--k", "3"]) == 0
     assert len(pl.read_csv(out)) == 120
     capsys.readouterr()
+    assert evaluate([str(run)]) == 0
+    capsys.readouterr()
+    assert evaluate([str(run), "--data.context", "null"]) == 2
+    assert capsys.readouterr().err.startswith("error: data.context is None, and the model was trained with {'device'")
     for refused in (
         lambda: export([str(run), "--format", "torch", "--out", str(tmp_path / "exported")]),
         lambda: recommend([str(run), "--history", "film3"]),
