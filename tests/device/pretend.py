@@ -337,3 +337,21 @@ for _name in (*_GROWN, "_to_copy", "copy_"):
     _packet, _, _overload = _name.partition(".")
     _function = getattr(getattr(torch.ops.aten, _packet), _overload or "default")
     _SOME.impl(_name, partial(_made, _function), "PrivateUse1")
+
+# What autocast computes in bfloat16, as it does on other devices; all else is left as it is.
+_CAST = torch.library.Library("_", "IMPL")
+_CAST.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+_OFF = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def _in_bfloat16(function: Any, *args: Any, **kwargs: Any) -> Any:
+    def lowered(value: Any) -> Any:
+        cast = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.device == DEVICE
+        return value.to(torch.get_autocast_dtype("pretend")) if cast else value
+
+    with torch._C._ExcludeDispatchKeyGuard(_OFF):
+        return function(*tree_map(lowered, args), **tree_map(lowered, kwargs))
+
+
+for _name in ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "scaled_dot_product_attention"):
+    _SOME.impl(_name, partial(_in_bfloat16, getattr(torch.ops.aten, _name).default), "AutocastPrivateUse1")

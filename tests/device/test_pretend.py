@@ -116,3 +116,11 @@ def test_one_sync_too_many_shows() -> None:
     before = COUNT.syncs
     assert here(3).sum() > 2
     assert COUNT.syncs == before + 1
+
+
+def test_autocast_lowers_products_alone() -> None:
+    x = torch.ones(2, 2, device=DEVICE)
+    with torch.autocast("pretend", torch.bfloat16):
+        assert (x @ x).dtype == torch.nn.functional.linear(x, x).dtype == torch.bfloat16
+        assert (x + x).dtype == torch.float32
+    assert (x @ x).dtype == torch.float32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -35,3 +37,26 @@ def test_sums_are_those_of_the_cpu(name: str) -> None:
     assert torch.allclose(there.cpu(), norms, rtol=1e-5)
     for name in exact:
         assert torch.allclose(found[name].cpu(), exact[name], atol=1e-5)
+
+
+def coarse(batch: Any) -> Any:
+    return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in vars(batch).values()))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_in_bfloat16_are_those_of_the_cpu_as_far_as_it_can_tell(name: str, precision: str) -> None:
+    torch.manual_seed(1)
+    model, batch = MODELS[name](), batch_for(name, 7)
+    if precision == "bf16-true":
+        model, batch = model.bfloat16(), coarse(batch)
+
+    def mixed(device: str) -> Any:
+        return torch.autocast(device, torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
+
+    with mixed("cpu"):
+        exact, _ = clipped_sums(copy.deepcopy(model), batch)
+    with mixed("pretend"):
+        found, _ = clipped_sums(model.to(DEVICE), moved(batch))
+    off = torch.stack([(found[name].cpu() - exact[name]).norm() for name in exact]).norm()
+    assert off < 0.03 * torch.stack([total.norm() for total in exact.values()]).norm()

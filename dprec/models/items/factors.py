@@ -110,6 +110,8 @@ def user_vectors(met: Tensor, others: Tensor, fade: float) -> Tensor:
     tensor([[[0.5000, 0.0000],
              [0.3333, 0.5000]]])
     """
+    dtype, exact = met.dtype, torch.promote_types(met.dtype, torch.float32)  # no solver takes less
+    met, others = met.to(exact), others.to(exact)
     gram, right = torch.zeros_like(others).expand(met.shape[0], -1, -1), torch.zeros_like(met[:, 0])
     grams, rights = [], []
     for each in met.unbind(1):
@@ -118,7 +120,7 @@ def user_vectors(met: Tensor, others: Tensor, fade: float) -> Tensor:
         grams.append(gram)
         rights.append(right)
     solved: Tensor = torch.linalg.solve(torch.stack(grams, 1) + others, torch.stack(rights, 1))
-    return solved
+    return solved.to(dtype)
 
 
 def unit(vectors: Tensor) -> Tensor:

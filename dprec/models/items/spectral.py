@@ -83,7 +83,7 @@ class SpectralItems(DescribedItems):
 
     def recent(self, history: Tensor, described: Tensor) -> Tensor:
         """Return the mix of the last items' vectors at each position, (B, T, r)."""
-        known = (self.place[history] != self.top).float()
+        known = (self.place[history] != self.top).to(described.dtype)
         length, ages = history.shape[1], range(len(self.weights))
         past = torch.stack([F.pad(described, (0, 0, age, 0))[:, :length] for age in ages], 3)  # (B, T, r, recent)
         weight = torch.stack([F.pad(known, (age, 0))[:, :length] * FADE**age for age in ages], 2).sum(2, keepdim=True)
