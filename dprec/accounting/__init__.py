@@ -5,6 +5,7 @@ plan               δ, σ and the releases of a run, fixed before its first step
 budget             the σ that keeps a budget, or the number of steps that it allows
 ledger             what has happened: every use of private data is an event
 composition        ε of a ledger
+figures            how ε and δ are written
 release            sums over all users before training: clipped, noised, recorded
 private_catalogue  which items a run may name at all
 settings           what a resumed run must not change

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from dprec.accounting.figures import round_up
 from dprec.auditing.group import USELESS
-from dprec.privacy.guarantee import round_up
 
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
 GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}

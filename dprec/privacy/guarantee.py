@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dprec.accounting.figures import round_up
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.plan import Plan
 from dprec.gradients.clipping import Clipping
@@ -111,15 +112,3 @@ def chosen(before: Sequence[Event]) -> list[str]:
         f"{counts.noise_multiplier:.6g}, above a threshold that lets items of one user alone pass with probability "
         f"{round_up(alone.delta)}, "
     ]
-
-
-def round_up(promise: float) -> str:
-    """Return four digits, rounded up: a promise must not be rounded down.
-
-    >>> round_up(7.99912), round_up(1 / 6047)
-    ('8', '0.0001654')
-    """
-    if promise == 0 or math.isinf(promise):
-        return "0" if promise == 0 else "∞"
-    unit = 10.0 ** (math.floor(math.log10(promise)) - 3)
-    return f"{math.ceil(promise / unit - 1e-9) * unit:.4g}"

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dprec.privacy.guarantee import round_up
+from dprec.accounting.figures import round_up
 from dprec.run.console import in_lines, notice_box
 from dprec.run.folder import RunFolder
 from dprec.training.callback import Privacy

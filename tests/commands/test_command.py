@@ -78,6 +78,16 @@ def test_help_waits_for_nothing() -> None:
     assert loaded - set(sys.stdlib_module_names) == {"dprec"}
 
 
+@pytest.mark.parametrize("words", [["report", "RUN", "--out", "page.html"], ["prepare", "LOG", "--out", "prepared"]])
+def test_what_needs_no_model_waits_for_none(words: list[str], trained: Path, log: Path, here: Path) -> None:
+    show = "import sys; from dprec.__main__ import main; code = main(sys.argv[1:]); "
+    show += "sys.exit(code or str({'torch', 'pytorch_lightning', 'torchmetrics'} & set(sys.modules)))"
+    words = [{"RUN": str(trained), "LOG": str(log)}.get(word, word) for word in words]
+    done = subprocess.run([sys.executable, "-c", show, *words], capture_output=True, text=True, env=environment())
+    assert done.stderr == "set()\n"
+    assert Path(words[-1]).exists()
+
+
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often settings are parsed as a whole, and objects made of them."""

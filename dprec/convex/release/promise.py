@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from dprec.accounting.budget import PrivacyBudget, calibrate
+from dprec.accounting.figures import round_up
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
-from dprec.privacy.guarantee import round_up
 
 REPEATABLE = "not private: the noise comes from a fixed seed, and anyone who knows the seed can remove it"
 
