@@ -29,12 +29,11 @@ click log, if the recipe has a privacy block. RECIPE is a file, or a name of `dp
 Later recipes replace settings of earlier ones; overrides replace both.
 
 run
-  --out DIR                      run folder; default runs/<recipe>/<n>, never overwritten
+  --out DIR, --name NAME         run folder (runs/<recipe>/<n>), never overwritten, and its name
   --resume RUN                   continue an interrupted run (also: --out RUN --ckpt_path last)
   --trust MODULE                 with --resume: import this module of yours, which the run names
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
-  --name NAME                    name of the run; default the recipe's
   --metrics LIST                 ndcg@k, hit@k, mrr@k, precision@k, recall@k, coverage@k, novelty@k
                                  (ndcg@10,hit@10); auc, log_loss, normalised_entropy; accuracy
 
@@ -51,8 +50,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data
   --data.min_events N            drop users and items with fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
   --data.test_users SHARE        hold out whole users, 0.1 for a tenth, in place of the last items
-  --data.test_days N, --data.test_events SHARE   hold out the last days, or each user's last share
-  --data.test_items SHARE        hold out items of a catalogue file, which training then never meets
+  --data.test_days N, --data.test_events SHARE, --data.test_items SHARE   hold these out
   --data.metrics_users N         held-out users to rank; default all, at most 50,000 on large data
   --data.max_length N            most recent items a model sees (200)
   --data.batch_size N            expected users a step (1024, or a quarter of few users)
