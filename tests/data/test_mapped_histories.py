@@ -13,7 +13,14 @@ from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
 
 USERS, ITEMS = 300, 40
-PROTOCOLS = [{}, {"validation": False}, {"test_users": 0.2}, {"test_days": 20}, {"test_events": 0.2}]
+PROTOCOLS = [
+    {},
+    {"validation": False},
+    {"test_users": 0.2},
+    {"test_days": 20},
+    {"test_events": 0.2},
+    {"test_items": 0.2},
+]
 
 
 def log(folder, each):
@@ -28,6 +35,10 @@ def log(folder, each):
 
 
 def data_of(path, **options):
+    if "test_items" in options:
+        items = path.parent / "items.txt"
+        items.write_text("\n".join(map(str, range(ITEMS))))
+        options["catalogue"] = str(items)
     return Sequences("file", str(path), batch_size=50, max_length=8, sampling_seed=0, **options)
 
 

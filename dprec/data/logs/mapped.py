@@ -82,5 +82,6 @@ def _nameless(folder: Path) -> IO[bytes]:
 def _no_room(error: OSError) -> UserError:
     return UserError(
         f"cannot write the histories that training draws from ({error.strerror or error}): they take 4 bytes an event, "
-        "or 12 with test_events or test_days, twice that with data.context; set data.cache to a folder with enough room"
+        "12 with test_events or test_days, 16 with test_items, twice that with data.context; set data.cache to a "
+        "folder with enough room"
     )
