@@ -161,7 +161,7 @@ def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
     try:
         # A head for other classes than these starts anew.
         more = {"use_safetensors": True, "ignore_mismatched_sizes": True, **where, **options}
-        model: nn.Module = kind.from_pretrained(name, **more)
+        model: nn.Module = kind.from_pretrained(name, trust_remote_code=False, **more)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"model.encoder {name} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "

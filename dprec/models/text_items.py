@@ -72,10 +72,6 @@ class TextItems(Transformer):
         table: Tensor = self.embedding.table
         return table
 
-    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
-        encoded: Tensor = self.embedding.towards(super().encode(history, context))
-        return encoded
-
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
         own = self.embedding.own
         if self.shared_negatives is None or own is None:

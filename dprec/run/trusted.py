@@ -16,12 +16,8 @@ from dprec.errors import UserError
 from dprec.training.callback import Privacy
 
 # What dprec and Lightning let a recipe name. Their settings are plain values, or texts that are looked at here.
-KNOWN = (
-    *OWN,
-    "dprec.sparsity",
-    path_of(Privacy),
-    *(f"pytorch_lightning.{home}" for home in ("callbacks", "loggers", "profilers")),
-)
+KNOWN = (*OWN, "dprec.sparsity", path_of(Privacy))
+LOCAL = {"CSVLogger", "TensorBoardLogger"}  # other loggers send a run to whom its settings name
 
 
 def refuse_foreign_config(config: Path, trusted: Sequence[str] = ()) -> None:
@@ -51,7 +47,17 @@ def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:
             names = named(value)
         else:  # the parser imports a class or function where a text names one, also in a text of YAML
             names = (text for text in _texts(value) if _may_name(text))
-        yield from (name for name in names if not within(name, KNOWN) and name.rpartition(".")[0] != "dprec")
+        yield from (name for name in names if not _known(name))
+
+
+def _known(name: str) -> bool:
+    home, _, last = name.rpartition(".")
+    if within(name, KNOWN) or home == "dprec":
+        return True
+    if home == "pytorch_lightning.loggers":
+        return last in LOCAL
+    # What a module imports is reached through it, too: pytorch_lightning.callbacks.timer.time.
+    return home in ("pytorch_lightning.callbacks", "pytorch_lightning.profilers") and last[:1].isupper()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -226,6 +226,16 @@ def names(stopped: Path, key: str, value: Any) -> None:
         ("trainer.logger", "sent_module.Evil"),
         ("trainer/callbacks", [{"class_path": "sent_module.Evil"}]),
         ("trainer/callbacks", [{"class_path": "LambdaCallback", "init_args": {"on_fit_start": "sent_module.Evil"}}]),
+        (
+            "trainer/callbacks",
+            [
+                {
+                    "class_path": "LambdaCallback",
+                    "init_args": {"on_fit_start": "pytorch_lightning.callbacks.timer.time.sleep"},
+                }
+            ],
+        ),
+        ("trainer/logger", {"class_path": "pytorch_lightning.loggers.MLFlowLogger"}),
         ("trainer/strategy", "sent_module.Evil"),
         ("trainer/plugins", ['{"class_path": "sent_module.Evil"}']),
         ("trainer/profiler", "./other.yaml"),

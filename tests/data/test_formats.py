@@ -1,6 +1,8 @@
 """All that is known of a file format is one object; data frames are read as files are."""
 
+import datetime as dates
 from datetime import datetime, timezone
+from typing import Any
 
 import polars as pl
 import pytest
@@ -129,3 +131,24 @@ def test_a_data_frame_trains_as_the_file_does(tmp_path):
     assert held.fingerprint == read.fingerprint
     with pytest.raises(UserError, match="a data frame takes no data.path"):
         Sequences.of(frame, path="log.csv")
+
+
+@pytest.mark.parametrize("values", [[True, False], [1e-7, 2.5], [dates.date(2024, 1, 2), dates.date(2024, 1, 3)]])
+def test_a_value_of_a_frame_is_read_alike_whatever_others_hold(values: list[Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+
+    def devices(more: list[Any]) -> list[list[int]]:
+        held = values * 3 + more
+        frame = pandas.DataFrame({"user_id": range(len(held)), "item_id": "film", "timestamp": 1, "device": held})
+        read = read_frame(frame.astype({"device": object}), context={"device": 1000})
+        assert read.context is not None
+        return read.context[: len(values) * 3].tolist()
+
+    assert devices([]) == devices(["odd"])
+
+
+def test_lists_beside_single_values_in_a_frame_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user_id": [1, 2], "item_id": [["a", "b"], "a"]})
+    with pytest.raises(UserError, match="holds lists and single values"):
+        read_frame(frame)

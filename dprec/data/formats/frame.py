@@ -49,4 +49,14 @@ def _series(name: str, column: Any) -> pl.Series:
         return pl.Series(name, column.to_numpy())
     values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
     kinds = {type(value) for value in values if value is not None}
-    return pl.Series(name, values if len(kinds) <= 1 else [None if value is None else str(value) for value in values])
+    if len(kinds) <= 1:
+        return pl.Series(name, values)
+    text: list[str | None] = [None] * len(values)  # each as in a column of its kind alone, whatever others' values are
+    for kind in kinds:
+        places = [place for place, value in enumerate(values) if type(value) is kind]
+        alike = pl.Series([values[place] for place in places])
+        if alike.dtype.is_nested():
+            raise UserError(f"{FRAME}: column '{name}' holds lists and single values: give one or the other")
+        for place, value in zip(places, alike.cast(pl.String), strict=True):
+            text[place] = value
+    return pl.Series(name, text, dtype=pl.String)

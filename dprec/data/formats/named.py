@@ -94,6 +94,7 @@ def _lists(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:
                 f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set {setting_of(role)}, "
                 "or write one event a row"
             )
-    if "time" in lists and "item" not in lists:
-        raise UserError(f"{part}: '{columns['time']}' holds lists and '{columns['item']}' does not: give both as lists")
+    if lists and "item" not in lists:
+        odd = columns[lists[0]]
+        raise UserError(f"{part}: '{odd}' holds lists and '{columns['item']}' does not: give both as lists")
     return lists

@@ -99,7 +99,7 @@ class Pretrained(Tokenizer):
         from transformers import AutoTokenizer
 
         try:
-            self.own: Any = AutoTokenizer.from_pretrained(folder)
+            self.own: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"data.tokenizer {folder} cannot be loaded ({first_line(error)[:120]}): give a folder with a "

@@ -41,6 +41,8 @@ class Context:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Context:
         """From data.context of a recipe."""
+        if not isinstance(given, Mapping):
+            raise UserError(f"data.context is {given!r}: give names of columns, each with its rows or bounds")
         found = cls({name: _rows(name, value) for name, value in given.items()})
         if not given:
             raise UserError("data.context names no column: name one, with its rows or bounds, or leave it out")

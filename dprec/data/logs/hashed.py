@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.logs.ids import normal
+from dprec.errors import UserError
 
 
 def hash_of(value: str) -> int:
@@ -26,6 +27,10 @@ def codes(column: pl.Series, code: Callable[[str], int] = hash_of) -> np.ndarray
     >>> codes(pl.Series(["a", " a ", None, "b"]), {"a": 1, "b": 2}.__getitem__).tolist()
     [1, 1, 0, 2]
     """
+    if column.dtype.is_float():
+        rounded = column.filter(column.is_finite() & (column.abs() > (2**53 if column.dtype == pl.Float64 else 2**24)))
+        if len(rounded):
+            raise UserError(f"column '{column.name}' has {rounded[0]}, a rounded number: write whole numbers or text")
     raw = column.cast(pl.String).rename("raw").to_frame()
     read = raw.unique().with_columns(value=normal(pl.col("raw"))).drop_nulls()
     known = read.select("raw", code=pl.Series([code(value) for value in read["value"]], dtype=pl.UInt32))

@@ -63,7 +63,9 @@ def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bo
 def _prepared(folder: Path, how: HowToRead) -> Interactions:
     wanted = [name for name, value in asdict(how).items() if value != getattr(HowToRead, name)]
     if wanted:
-        raise UserError(f"{folder} is already prepared, so data.{wanted[0]} cannot change: leave it out")
+        raise UserError(
+            f"{folder} is already prepared, so data.{wanted[0]} cannot change: leave it out, or prepare the log anew"
+        )
     return open_prepared(folder)
 
 

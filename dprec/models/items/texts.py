@@ -24,8 +24,8 @@ class ItemsOfText(nn.Module):
     """Items' vectors: a trained map of their texts' vectors and, if asked for, a trained vector of each item.
 
     >>> items = ItemsOfText(items=4, dim=2, width=8, own=False)
-    >>> items(torch.tensor([[1, 0]])).shape, items.towards(torch.zeros(1, 2)).shape
-    (torch.Size([1, 2, 2]), torch.Size([1, 8]))
+    >>> items(torch.tensor([[1, 0]])).shape, items.table.shape
+    (torch.Size([1, 2, 2]), torch.Size([4, 2]))
     """
 
     def __init__(self, items: int, dim: int, width: int, own: bool) -> None:
@@ -44,10 +44,12 @@ class ItemsOfText(nn.Module):
         """Set the vectors of the items 1, 2, ... from a CSV file with a column `item`."""
         given, known = lines_of_items(file, "model.text_file", columns, item_ids)
         texts = [" ".join(text.replace("|", " ") for text in row if text) for row in given.select(columns).rows()]
+        known = [(place, line) for place, line in known if texts[line].strip()]
+        if not known:
+            raise UserError(f"model.text_file {file}: no item has text in {', '.join(columns)}: give other columns")
         texts = [texts[line] for _, line in known]
         found = bags(texts, self.vectors.shape[1]) if encoder is None else encoded(texts, encoder)
         found = narrowed(found - found.mean(0), self.vectors.shape[1])
-        found[[not text.strip() for text in texts]] = 0.0
         self.vectors.zero_()[[place for place, _ in known], : found.shape[1]] = F.normalize(found, dim=1).to(
             self.vectors
         )
@@ -59,14 +61,11 @@ class ItemsOfText(nn.Module):
         items = F.linear(F.embedding(ids, self.vectors), self.map)
         return items if self.own is None else items + self.own(ids)
 
-    def towards(self, hidden: Tensor) -> Tensor:
-        """Return what has with `table` the inner products that `hidden` (..., d) has with the items' vectors."""
-        mapped = hidden @ self.map
-        return mapped if self.own is None else torch.cat([mapped, hidden], -1)
-
     @property
     def table(self) -> Tensor:
-        return self.vectors if self.own is None else torch.cat([self.vectors, self.own.weight], 1)
+        """The items' vectors: of parameters, so that rounding in a softmax over them counts as a user's."""
+        mapped = F.linear(self.vectors, self.map)
+        return mapped if self.own is None else mapped + self.own.weight
 
 
 def bags(texts: Sequence[str], width: int) -> Tensor:
@@ -99,8 +98,10 @@ def encoded(texts: Sequence[str], folder: str) -> Tensor:
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        encoder: Any = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        encoder: Any = AutoModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"model.encoder {folder} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "
