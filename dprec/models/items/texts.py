@@ -23,7 +23,7 @@ AT_ONCE = 64  # texts that an encoder reads together
 class ItemsOfText(nn.Module):
     """Items' vectors: a trained map of their texts' vectors and, if asked for, a trained vector of each item.
 
-    >>> items = ItemsOfText(items=4, dim=2, width=8, own=False)
+    >>> items = ItemsOfText(items=4, dim=2, width=8, own=False).eval()
     >>> items(torch.tensor([[1, 0]])).shape, items.table.shape
     (torch.Size([1, 2, 2]), torch.Size([4, 2]))
     """
