@@ -16,15 +16,13 @@ from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.export import main as export
 from dprec.fit import main as fit
-from dprec.gradients.clipping import Clipping
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.context import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.experiment import sizes_for
 from dprec.serving.served import load
-from tests import truth
-from tests.adding import add_clipped
-from tests.models.zoo import ITEMS, Zoo, batch_of, rows_of
+from tests.models.shares import checked_shares
+from tests.models.zoo import ITEMS, Zoo, batch_of
 
 ROWS = {"device": 5, "hour": 3}
 
@@ -70,26 +68,8 @@ def test_the_vector_of_an_event_is_the_sum_of_its_values_vectors() -> None:
 )
 def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: Any, options: dict[str, Any]) -> None:
     model, batch = model_of(kind, **options).double(), in_context(6)
-    gradients = truth.user_gradients(model, batch)
+    gradients = checked_shares(model, batch)
     assert gradients["context_vectors.table.weight"].any()
-    norms = truth.norms(gradients)
-    bound = float(norms.max()) / 2
-    clipping = Clipping("flat", bound)
-    expected = truth.weighted_sum(gradients, clipping.scale(norms))
-    parameters = dict(model.named_parameters())
-
-    def added(part: Any) -> dict[str, Tensor]:
-        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        add_clipped(sums, parameters, model.losses, part, clipping)
-        return sums
-
-    whole = added(batch)
-    for name, total in whole.items():
-        assert torch.allclose(total, expected[name], atol=1e-9), name
-    for user in range(6):
-        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
-        share = sum((whole[name] - less[name]).square().sum() for name in whole)
-        assert share <= bound**2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", [Transformer, GRU, DualEncoder])

@@ -11,18 +11,15 @@ import yaml
 
 from dprec.errors import UserError
 from dprec.fit import main as fit
-from dprec.gradients.clipping import Clipping
 from dprec.models import GRU, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
-from tests import truth
-from tests.adding import add_clipped
 from tests.commands.support import strict
-from tests.models.zoo import ITEMS, batch_of, rows_of
+from tests.models.shares import checked_shares
+from tests.models.zoo import ITEMS, batch_of
 
 FEATURES = {"genre": 11, "decade": 3}
 IDS = [f"film{number}" for number in range(1, ITEMS)]
-NORM = 0.5
 
 
 def written(folder: Path) -> str:
@@ -76,26 +73,8 @@ def test_features_start_as_a_model_without_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [Transformer, GRU])
 def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: Any, tmp_path: Path) -> None:
     model, batch = model_of(kind, written(tmp_path)).double(), batch_of(6)
-    gradients = truth.user_gradients(model, batch)
+    gradients = checked_shares(model, batch)
     assert gradients["embedding.features.weight"].any()
-    norms = truth.norms(gradients)
-    clipping = Clipping("flat", NORM)
-    expected = truth.weighted_sum(gradients, clipping.scale(norms))
-    assert (clipping.scale(norms) < 1).any()
-    parameters = dict(model.named_parameters())
-
-    def added(part: Any) -> dict[str, torch.Tensor]:
-        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        add_clipped(sums, parameters, model.losses, part, clipping)
-        return sums
-
-    whole = added(batch)
-    for name, total in whole.items():
-        assert torch.allclose(total, expected[name], atol=1e-9), name
-    for user in range(6):
-        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
-        share = sum((whole[name] - less[name]).square().sum() for name in whole)
-        assert share <= NORM**2 * (1 + 1e-9)
 
 
 def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path) -> None:

@@ -20,13 +20,12 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.models import TextClassifier, TextItems
 from dprec.models.items.texts import bags, narrowed
 from dprec.serving.served import load
-from tests import truth
 from tests.adding import add_clipped
 from tests.commands.support import strict
-from tests.models.zoo import ITEMS, batch_of, rows_of
+from tests.models.shares import checked_shares
+from tests.models.zoo import ITEMS, batch_of
 
 IDS = [f"film{number}" for number in range(1, ITEMS)]
-NORM = 0.5
 
 
 def written(folder: Path) -> str:
@@ -76,27 +75,9 @@ def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(
     own: bool, negatives: int | None, tmp_path: Path
 ) -> None:
     model, batch = model_of(tmp_path, own=own, negatives=negatives).double(), batch_of(6)
-    gradients = truth.user_gradients(model, batch)
+    gradients = checked_shares(model, batch)
     assert gradients["embedding.map"].any()
     assert "embedding.vectors" not in gradients
-    clipping = Clipping("flat", NORM)
-    scale = clipping.scale(truth.norms(gradients))
-    assert (scale < 1).any()
-    expected = truth.weighted_sum(gradients, scale)
-    parameters = dict(model.named_parameters())
-
-    def added(part: Any) -> dict[str, torch.Tensor]:
-        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        add_clipped(sums, parameters, model.losses, part, clipping)
-        return sums
-
-    whole = added(batch)
-    for name, total in whole.items():
-        assert torch.allclose(total, expected[name], atol=1e-9), name
-    for user in range(6):
-        less = added(rows_of(batch, torch.tensor([other for other in range(6) if other != user])))
-        share = sum((whole[name] - less[name]).square().sum() for name in whole)
-        assert share <= NORM**2 * (1 + 1e-9)
 
 
 def test_scores_are_products_of_items_vectors(tmp_path: Path) -> None:
