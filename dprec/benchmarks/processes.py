@@ -86,19 +86,13 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(rows, COLUMNS), what)
 
 
-def ready_to_draw() -> None:
-    figure.pyplot()
+ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Draw users a second by the number of processes."""
-    plt = figure.pyplot()
-    drawn, panel = plt.subplots(figsize=(5, 1 + 0.5 * len(rows)), layout="constrained")
-    panel.barh([str(row["processes"]) for row in rows], [row["users_per_second"] for row in rows], color=figure.DPREC)
-    panel.invert_yaxis()
-    panel.set_xlabel("users a second, by the number of processes")
-    figure.dress(panel)
-    figure.save(plt, drawn, file)
+    names = [str(row["processes"]) for row in rows]
+    figure.bars(names, [row["users_per_second"] for row in rows], "users a second, by the number of processes", file)
 
 
 def measured(size: Size, processes: int) -> Taken:

@@ -58,13 +58,8 @@ ready_to_draw = figure.pyplot
 
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Peak of each strategy, beside the table itself."""
-    plt = figure.pyplot()
-    drawn, panel = plt.subplots(figsize=(4.5, 2.2), layout="constrained")
-    panel.barh([row["system"] for row in rows], [row["times_table"] for row in rows], color=figure.DPREC)
-    panel.axvline(1.0, color="#0f172a", linewidth=1)
-    panel.set_xlabel("peak memory of a run, in tables")
-    figure.dress(panel)
-    figure.save(plt, drawn, file)
+    names, peaks = [row["system"] for row in rows], [row["times_table"] for row in rows]
+    figure.bars(names, peaks, "peak memory of a run, in tables", file, beside=1.0)
 
 
 def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | None = None) -> dict[str, float]:

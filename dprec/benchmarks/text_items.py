@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ import numpy as np
 import polars as pl
 import pytorch_lightning
 import torch
-from rich.console import Console
+from rich.table import Table
 
-from dprec.benchmarks.common import report
+from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.compare import one_thread
-from dprec.cli.arguments import CommandLine
 from dprec.data import Sequences
 from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.metrics.ranking import RankingMetrics
@@ -78,7 +77,25 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def invented(size: Size, folder: Path) -> Sequences:
+def table(rows: Sequence[Row]) -> Table:
+    """Return the comparison with four digits."""
+    shown = [
+        {name: cell if isinstance(cell, str) or name == "epsilon" else f"{cell:.4f}" for name, cell in row.items()}
+        for row in rows
+    ]
+    return report.table(shown, COLUMNS, "events of items that nobody met in training; popularity scores 0")
+
+
+ready_to_draw = figure.pyplot
+
+
+def picture(rows: Sequence[Row], file: Path) -> None:
+    """How well each ranks the new items among themselves."""
+    names = [row["model"] if row["epsilon"] is None else f"{row['model']}, ε = {row['epsilon']:g}" for row in rows]
+    figure.bars(names, [row["ndcg_new"] for row in rows], COLUMNS["ndcg_new"], file)
+
+
+def invented(size: Size, folder: Path, sampling_seed: int | None = None) -> Sequences:
     """Write a log, the list of its items and their titles into a folder; return the data with new items held out."""
     events = synthetic_interactions(size.users, size.items)
     draw = np.random.default_rng(0)
@@ -101,6 +118,7 @@ def invented(size: Size, folder: Path) -> Sequences:
         validation=False,
         max_length=20,
         batch_size=size.batch,
+        sampling_seed=sampling_seed,
     )
 
 
@@ -129,18 +147,3 @@ def measured(model: Any, data: Sequences) -> dict[str, float]:
     return {
         f"{name}{suffix}": float(value[f"{name}@10"]) for suffix, value in values.items() for name in ("ndcg", "hit")
     }
-
-
-def bench(line: CommandLine, console: Console) -> None:
-    """Train, print the table, and write what is asked for."""
-    json_file = line.take("json")
-    line.refuse_overrides()
-    with console.status("starting") as status:
-        rows = run("quick" in line.switches, status.update)
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    shown = [
-        {name: cell if isinstance(cell, str) or name == "epsilon" else f"{cell:.4f}" for name, cell in row.items()}
-        for row in rows
-    ]
-    console.print(report.table(shown, COLUMNS, "events of items that nobody met in training; popularity scores 0"))

@@ -3,11 +3,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dprec.bench import main as bench
+from dprec.benchmarks import processes, table_memory, text_items
 from dprec.benchmarks.common.measure import race
 from dprec.benchmarks.peers import others as peers
 from dprec.benchmarks.peers.architectures import TRANSFORMER
@@ -98,6 +100,20 @@ def test_the_curve_over_the_catalogue(rows: list[dict]) -> None:
 
 def test_the_picture(folder: Path) -> None:
     assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "row"),
+    [
+        (processes, {"processes": 2, "users_per_second": 9.0}),
+        (table_memory, {"system": "LazyDP", "times_table": 1.2}),
+        (text_items, {"model": "TextItems", "epsilon": 8.0, "ndcg_new": 0.2}),
+    ],
+)
+def test_the_pictures_of_bars(benchmark: Any, row: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    benchmark.picture([row], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -16,9 +16,7 @@ def test_every_number_of_processes_is_measured(tmp_path: Path) -> None:
     rows: list[dict] = strict(file)  # type: ignore[assignment]
     assert [row["processes"] for row in rows] == list(PROCESSES)
     for row in rows:
-        assert row["users_per_second"] == pytest.approx(TINY.batch / row["ms_per_step"] * 1e3)
         assert 0 < row["cpu_ms_per_step"] <= row["all_cpu_ms_per_step"]
-    assert rows[0]["ratio"] == 1.0
     assert rows[0]["cpu_ms_per_step"] == rows[0]["all_cpu_ms_per_step"]
 
 

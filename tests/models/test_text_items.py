@@ -131,7 +131,7 @@ def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_pat
 
 
 def test_new_items_are_ranked_by_what_users_of_others_chose(tmp_path: Path) -> None:
-    data = bench.invented(bench.Size(users=1500, items=240, batch=200, steps=60), tmp_path)
+    data = bench.invented(bench.Size(users=1500, items=240, batch=200, steps=60), tmp_path, sampling_seed=0)
     torch.manual_seed(0)
     model = TextItems(data.items, f"{tmp_path}/items.csv", ["title"], dim=16, blocks=1, learning_rate=0.01)
     bench.fit(model, data, 60, epsilon=None)

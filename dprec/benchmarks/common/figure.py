@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,20 @@ def save(plt: Any, drawn: Any, file: Path) -> None:
         raise UserError(f"the picture {file} cannot be written: {error}") from error
     finally:
         plt.close(drawn)
+
+
+def bars(names: Sequence[str], values: Sequence[float], what: str, file: Path, beside: float | None = None) -> None:
+    """Draw a bar for each value, the first above, and perhaps a line at what they stand beside."""
+    plt = pyplot()
+    drawn, panel = plt.subplots(figsize=(5, 1 + 0.4 * len(names)), layout="constrained")
+    panel.barh(range(len(names)), values, color=DPREC)
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    if beside is not None:
+        panel.axvline(beside, color="#0f172a", linewidth=1)
+    panel.set_xlabel(what)
+    dress(panel)
+    save(plt, drawn, file)
 
 
 def dress(panel: Any, title: str = "", size: int = 11) -> None:
