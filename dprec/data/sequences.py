@@ -18,6 +18,7 @@ from dprec.data.datasets.stand_in import OnMissing, Source
 from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.formats import AUTO
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import read_frame
 from dprec.data.logs.reading import HowToRead, open_log
@@ -160,7 +161,7 @@ class Sequences(SampledData):
             source = self._opened()
             if source.notice is not None and given is None:
                 given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
-            if self.how.context is not None and source.found.contexts is None:
+            if self.how.context is not None and source.found.context is None:
                 raise UserError(
                     f"data.context names columns of a log of your own, and {source.name} is none: set data.path to "
                     "the log, or leave data.context out"
@@ -233,8 +234,8 @@ class Sequences(SampledData):
     @property
     def sizes(self) -> dict[str, Any]:
         """What a model needs to know about the data: the number of item ids, the length of histories, any context."""
-        contexts = self.load().contexts
-        more = {} if contexts is None else {"context_rows": contexts.rows}
+        columns = self._context_columns
+        more = {} if columns is None else {"context_rows": columns.rows}
         return {"items": self.items, "max_length": self.max_length, **more}
 
     @property
@@ -254,8 +255,12 @@ class Sequences(SampledData):
     @property
     def context(self) -> dict[str, Any] | None:
         """The columns of the events' context, as `context` of this class takes them."""
-        contexts = self.load().contexts
-        return None if contexts is None else contexts.plain
+        return None if self._context_columns is None else self._context_columns.plain
+
+    @property
+    def _context_columns(self) -> ContextColumns | None:
+        context = self.load().histories.context
+        return None if context is None else context.columns
 
     @property
     def fingerprint(self) -> str:
@@ -263,8 +268,8 @@ class Sequences(SampledData):
 
         With context also how it is read, because it has rows too.
         """
-        own, contexts = self.load().catalogue.fingerprint, self.load().contexts
-        return own if contexts is None else f"{own} {contexts.fingerprint}"
+        own, columns = self.load().catalogue.fingerprint, self._context_columns
+        return own if columns is None else f"{own} {columns.fingerprint}"
 
     @property
     def assumptions(self) -> list[str]:
@@ -296,7 +301,7 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens, self.load().contexts))
+        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""
@@ -307,8 +312,5 @@ class Sequences(SampledData):
 
     def ranking_dataloader(self, split: Split) -> DataLoader[RankingBatch]:
         """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
-        loaded = self.load()
-        users = RankingUsers(
-            loaded.split, split, self.max_length, self.tokens, self.items, self.metrics_users, loaded.contexts
-        )
+        users = RankingUsers(self.load().split, split, self.max_length, self.tokens, self.items, self.metrics_users)
         return self.judged_loader(users)

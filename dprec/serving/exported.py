@@ -24,7 +24,7 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     """Write a folder with the model, its items and its interface, whole or not at all; return the model's file."""
     if kind not in WRITERS:
         raise UserError(f"--format is {kind!r}: give one of {', '.join(WRITERS)}")
-    if served.contexts is not None:
+    if served.context_columns is not None:
         raise UserError("the run reads the context of events, which an exported model cannot: export one without it")
     if out.exists():
         raise UserError(f"--out {out} exists: give a folder that does not exist yet")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.interactions import read_frame
@@ -50,7 +50,7 @@ class Served:
         self.catalogue = catalogue
         self.facts = facts
         self.context: dict[str, Any] | None = facts.get("context")  # as data.context names it
-        self.contexts = None if self.context is None else Context.of(self.context)
+        self.context_columns = None if self.context is None else ContextColumns.of(self.context)
         self._ranker = Ranker(model)
 
     @property
@@ -92,9 +92,9 @@ class Served:
         return type(histories)(frame.to_dict(as_series=False))
 
     def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
-        if self.contexts is not None:
+        if self.context_columns is not None:
             raise UserError(
-                f"the run reads the context of events ({', '.join(self.contexts.columns)}), which plain histories "
+                f"the run reads the context of events ({', '.join(self.context_columns.rows)}), which plain histories "
                 "lack: give a log with these columns, to recommend --users or as a data frame"
             )
         encoded, unknown = self._encoded([text_ids(history, n) for n, history in enumerate(histories)])
@@ -143,11 +143,11 @@ class Served:
 
     def _contexts(self, log: Interactions, items: np.ndarray, spans: Sequence[slice]) -> list[np.ndarray] | None:
         """The values (n, columns) of each history's known items."""
-        if self.contexts is None:
+        if self.context_columns is None:
             return None
-        if log.context is None or log.contexts is None or log.contexts.fingerprint != self.contexts.fingerprint:
+        if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
             raise UserError("the run reads the context of events, which this log was read without: give it the columns")
-        return [self.contexts.values(log.context[span][items[span] > 0]) for span in spans]
+        return [self.context_columns.values(log.context.codes[span][items[span] > 0]) for span in spans]
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:

@@ -13,7 +13,7 @@ import torch
 from dprec.data import Sequences
 from dprec.data.draws.batch import ContextBatch, RankingInContext
 from dprec.data.logs import event_store
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
 from dprec.prepare import main as prepare
@@ -43,7 +43,7 @@ def data_of(path: Path, **settings: Any) -> Sequences:
 def as_told(data: Sequences) -> dict[str, int]:
     """What the first column of the context must be for each item."""
     read = pl.DataFrame({"row": range(ITEMS), "context item_id": [f"film{n}" for n in range(ITEMS)]})
-    only = Context.of({"item_id": 97})
+    only = ContextColumns.of({"item_id": 97})
     return dict(zip(read["context item_id"], only.values(only.read(read, Path("log")))[:, 0].tolist(), strict=True))
 
 
@@ -81,7 +81,7 @@ def test_values_follow_from_the_row_alone(tmp_path: Path) -> None:
     frame = pl.read_csv(tmp_path / "log.csv").sort("user_id", "timestamp")
     whole = data.load().histories
     assert whole.context is not None
-    values = Context.of(CONTEXT).values(whole.context)
+    values = ContextColumns.of(CONTEXT).values(whole.context.codes)
     assert values[:, 1].tolist() == [0 if h is None else 1 + (h >= 6) + (h >= 12) + (h >= 18) for h in frame["hour"]]
 
 
@@ -90,14 +90,14 @@ def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
 ) -> None:
     log = log_of(tmp_path)
     kept = data_of(log).load().histories
-    how = HowToRead(context=Context.of(CONTEXT).plain)
+    how = HowToRead(context=ContextColumns.of(CONTEXT).plain)
     monkeypatch.setattr(event_store, "BUFFER", 20)
     prepare_log(log, how, tmp_path / "home")
     for data in (data_of(tmp_path / "home", context=None), data_of(log, cache=str(tmp_path / "cache"))):
         again = data.load().histories
         assert kept.context is not None
         assert again.context is not None
-        assert np.array_equal(kept.context, again.context)
+        assert np.array_equal(kept.context.codes, again.context.codes)
         assert np.array_equal(kept.items, again.items)
         assert data.sizes["context_rows"] == {"item_id": 97, "hour": 4}
         assert data.context == {"item_id": 97, "hour": [6.0, 12.0, 18.0]}
@@ -121,7 +121,7 @@ def test_a_frame_and_lists_have_context() -> None:
     data = Sequences.of(frame, time_column="rows", context={"device": 50}, min_events=0, validation=False)
     context = data.load().histories.context
     assert context is not None
-    tv, none, again, *pc = context.tolist()
+    tv, none, again, *pc = context.codes.tolist()
     assert none == 0
     assert tv == again > 0
     assert set(pc) == {pc[0]} != {tv}

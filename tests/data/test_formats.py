@@ -142,7 +142,7 @@ def test_a_value_of_a_frame_is_read_alike_whatever_others_hold(values: list[Any]
         frame = pandas.DataFrame({"user_id": range(len(held)), "item_id": "film", "timestamp": 1, "device": held})
         read = read_frame(frame.astype({"device": object}), context={"device": 1000})
         assert read.context is not None
-        return read.context[: len(values) * 3].tolist()
+        return read.context.codes[: len(values) * 3].tolist()
 
     assert devices([]) == devices(["odd"])
 

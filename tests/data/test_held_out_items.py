@@ -85,6 +85,6 @@ def test_an_event_keeps_its_context(tmp_path: Path) -> None:
     frame = log().with_columns(pl.col("item").alias("device"))
     histories = data(tmp_path, frame, context={"device": 1000}).load().histories
     assert histories.context is not None
-    pairs = set(zip(histories.items.tolist(), histories.context.tolist(), strict=True))
+    pairs = set(zip(histories.items.tolist(), histories.context.codes.tolist(), strict=True))
     assert len(pairs) == len({item for item, _ in pairs}) > 20
     assert len({context for _, context in pairs}) > 20

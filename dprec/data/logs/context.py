@@ -22,24 +22,24 @@ MOST = 2**31 - 1  # an event's context is one int32
 
 
 @dataclass(frozen=True)
-class Context:
+class ContextColumns:
     """The columns, and for each how many rows its values have; all of it comes from the recipe, nothing from the data.
 
     A column with so many rows is hashed to them; one with bounds holds numbers, and has a row below the first bound,
     one from each bound on. A missing value has none: it is 0, and the rows are 1, 2, ...
 
-    >>> context = Context.of({"device": 5, "price": [10, 50]})
-    >>> context.rows
+    >>> columns = ContextColumns.of({"device": 5, "price": [10, 50]})
+    >>> columns.rows
     {'device': 5, 'price': 3}
     >>> batch = pl.DataFrame({"row": [0, 1], "context device": ["tv", None], "context price": ["10", "70.5"]})
-    >>> context.values(context.read(batch, Path("log.csv")))[:, 1].tolist()
+    >>> columns.values(columns.read(batch, Path("log.csv")))[:, 1].tolist()
     [2, 3]
     """
 
     columns: Mapping[str, int | tuple[float, ...]]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Context:
+    def of(cls, given: Mapping[str, Any]) -> ContextColumns:
         """From data.context of a recipe."""
         if not isinstance(given, Mapping):
             raise UserError(f"data.context is {given!r}: give names of columns, each with its rows or bounds")

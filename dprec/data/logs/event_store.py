@@ -19,7 +19,7 @@ class Rows:
     user: np.ndarray  # (e,) small numbers, in the order of the keys that `keys` returns for them
     item: np.ndarray  # (e,) keys
     time: np.ndarray  # (e,)
-    context: np.ndarray | None  # (e,)
+    codes: np.ndarray | None  # (e,) of the context
     bucket: int | None
 
     def keys(self, user: np.ndarray) -> np.ndarray:
@@ -48,8 +48,8 @@ class EventStore:
         self._held: list[np.ndarray] = []  # (n, columns) each
         self._waiting = 0
 
-    def add(self, user: np.ndarray, item: np.ndarray, time: np.ndarray, context: np.ndarray | None = None) -> None:
-        columns = [user, item, time] if context is None else [user, item, time, context]
+    def add(self, user: np.ndarray, item: np.ndarray, time: np.ndarray, codes: np.ndarray | None = None) -> None:
+        columns = [user, item, time] if codes is None else [user, item, time, codes]
         self._held.append(np.stack(columns, axis=1))
         self.events += len(user)
         self._waiting += len(user)
@@ -92,5 +92,5 @@ class EventStore:
 
 
 def _rows(table: np.ndarray, bucket: int | None) -> Rows:
-    user, item, time, *context = np.ascontiguousarray(table.T)
-    return Rows(user, item, time, context[0] if context else None, bucket)
+    user, item, time, *codes = np.ascontiguousarray(table.T)
+    return Rows(user, item, time, codes[0] if codes else None, bucket)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.event_store import EventStore
 from dprec.data.logs.grouping import Grouping
 from dprec.data.logs.histories import Interactions
@@ -40,9 +40,9 @@ class Reading:
         path: Path,
         scratch: Path,
         advance: Callable[[int], object] = lambda _: None,
-        contexts: Context | None = None,
+        context_columns: ContextColumns | None = None,
     ) -> None:
-        self.path, self.scratch, self.advance, self.contexts = path, scratch, advance, contexts
+        self.path, self.scratch, self.advance, self.context_columns = path, scratch, advance, context_columns
         self.times = Times()
         self.start_again()
 
@@ -50,7 +50,7 @@ class Reading:
         """Forget all rows, but keep the kind of their times."""
         self.times.start_again()
         self.users, self.items = IdKeys(self.path, "user"), IdKeys(self.path, "item")
-        self.store = EventStore(self.scratch, self.contexts is not None)
+        self.store = EventStore(self.scratch, self.context_columns is not None)
         self.rows = 0
         self.filtered = 0  # rows that the log's condition left out
         self.without = {"user": 0, "item": 0}
@@ -72,7 +72,8 @@ class Reading:
             moment = self.times.read(batch["time"], part, batch["row"].to_numpy())
         else:
             moment = np.zeros(len(batch), dtype=np.int64)
-        self.store.add(user, item, moment, None if self.contexts is None else self.contexts.read(batch, part))
+        codes = None if self.context_columns is None else self.context_columns.read(batch, part)
+        self.store.add(user, item, moment, codes)
         self.advance(rows)
 
     def leave_out(self, rows: int) -> None:
@@ -91,11 +92,11 @@ class Reading:
         if self.timed:
             self.times.finish(self.path)
         ages = self.times.ages if self.timed and self.times.unit is not None else None
-        grouping = Grouping(self.store, self.users, self.items, self.advance, ages)
+        grouping = Grouping(self.store, self.users, self.items, self.advance, ages, self.context_columns)
         found = grouping.run()
         if self.timed and len(found) > len(found.offsets) - 1:
             self.times.refuse_equal(self.path)
-        return replace(found, facts=self._facts(found, grouping), contexts=self.contexts)
+        return replace(found, facts=self._facts(found, grouping))
 
     def _facts(self, found: Interactions, grouping: Grouping) -> dict[str, Any]:
         """Facts about the log and its rows, in plain values."""

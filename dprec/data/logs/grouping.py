@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dprec.data.logs.context import ContextColumns
+from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.event_store import EventStore, Rows
 from dprec.data.logs.histories import Interactions, spans
 from dprec.data.logs.id_keys import IdKeys, identity
@@ -58,6 +60,7 @@ class Grouping:
     items: IdKeys
     advance: Callable[[int], object] = lambda _: None
     ages: Callable[[np.ndarray], np.ndarray] | None = None  # from times to seconds before the last event, as uint32
+    context_columns: ContextColumns | None = None
     repeats: Repeats = field(default_factory=Repeats)
     merged: dict[str, int] = field(default_factory=dict)  # spellings of users' and items' ids
 
@@ -81,21 +84,23 @@ class Grouping:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         item = self._new("items.all", np.int32)
         ages = None if self.ages is None else self._new("ages.all", np.uint32)
-        context = self._new("context.all", np.int32) if self.store.columns == 4 else None
+        codes = None if self.context_columns is None else self._new("context.all", np.int32)
         for bucket, numbers, named in zip(buckets, first, place, strict=True):
             events = bucket.take()
             positions = spans(offsets[numbers], bucket.lengths)
             item[positions] = named.astype(np.int32)[events[0]]
             if ages is not None:
                 ages[positions] = events[1].view(np.uint32)
-            if context is not None:
-                context[positions] = events[-1]
+            if codes is not None:
+                codes[positions] = events[-1]
             self.advance(len(positions))
         item_users = np.zeros(len(items), dtype=np.int64)
         for bucket, named in zip(buckets, place, strict=True):
             item_users[named] += bucket.visitors
         item_ids = self.items.in_order(items).to_list()
-        return Interactions(offsets, item, item_ids, self.users.in_order(users), item_users, ages=ages, context=context)
+        user_ids = self.users.in_order(users)
+        context = None if self.context_columns is None or codes is None else EventContext(self.context_columns, codes)
+        return Interactions(offsets, item, item_ids, user_ids, item_users, ages=ages, context=context)
 
     def _sorted(self, rows: Rows) -> _Bucket:
         user = identity(rows.user)
@@ -108,8 +113,8 @@ class Grouping:
         columns = [places]
         if self.ages is not None:
             columns.append(self.ages(time).view(np.int32))
-        if rows.context is not None:
-            columns.append(rows.context[order])
+        if rows.codes is not None:
+            columns.append(rows.codes[order])
         events = np.empty((len(columns), len(user)), dtype=np.int32)
         for place, column in enumerate(columns):
             events[place] = column

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.context import Context
+from dprec.data.logs.event_parts import EventContext, Events
 from dprec.data.logs.mapped import forget, stored
 from dprec.errors import UserError
 
@@ -30,8 +30,7 @@ class Interactions:
     read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
-    context: np.ndarray | None = None  # (E,) int32: what `contexts` tells the values of
-    contexts: Context | None = None
+    context: EventContext | None = None
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
 
     @classmethod
@@ -55,8 +54,17 @@ class Interactions:
         """These events, copied out of mapped files so that they can outlive the files."""
         if not in_memory or not isinstance(self.item, np.memmap):
             return self
-        ages, context = (None if each is None else np.array(each) for each in (self.ages, self.context))
+        ages = None if self.ages is None else np.array(self.ages)
+        context = None if self.context is None else replace(self.context, codes=np.array(self.context.codes))
         return replace(self, item=np.array(self.item), ages=ages, context=context)
+
+    def at(self, places: slice | np.ndarray) -> Events:
+        """The events at these places."""
+        return Events(self.item, self.context).at(places)
+
+    def forget(self) -> None:
+        """Take what was read of mapped files out of this process's memory."""
+        forget(self.item, self.offsets, *(() if self.context is None else (self.context.codes,)))
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,11 @@ class Histories:
     ends: np.ndarray  # (N,) int64
     items: np.ndarray  # (E,) int32, ids 1..V, of users one after the other; others may stand between them
     folder: Path | None = None  # where what is as long as the log is to be written
-    context: np.ndarray | None = None  # (E,) int32 of the same events
+    context: EventContext | None = None  # of the same events
 
     @classmethod
     def joined(
-        cls, offsets: np.ndarray, items: np.ndarray, folder: Path | None = None, context: np.ndarray | None = None
+        cls, offsets: np.ndarray, items: np.ndarray, folder: Path | None = None, context: EventContext | None = None
     ) -> Histories:
         """Histories with nothing between them: of user u from offsets[u] to offsets[u + 1]."""
         offsets = stored(offsets, folder)
@@ -84,6 +92,10 @@ class Histories:
     @property
     def lengths(self) -> np.ndarray:  # (N,) int64
         return np.asarray(self.ends - self.starts)
+
+    def at(self, places: slice | np.ndarray) -> Events:
+        """The events at these places."""
+        return Events(self.items, self.context).at(places)
 
     def of(self, user: int) -> np.ndarray:
         return self.items[self.starts[user] : self.ends[user]]
@@ -106,7 +118,7 @@ class Histories:
 
     def forget(self) -> None:
         """Take what was read of mapped files out of this process's memory."""
-        forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context,)))
+        forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context.codes,)))
 
 
 class HeldOut(NamedTuple):
@@ -151,7 +163,7 @@ def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray
         kept.sort()
         kept = kept[np.argsort(user[kept], kind="stable")]
         yield first + user[kept], item[kept]
-        forget(events.item, events.offsets)
+        events.forget()
 
 
 class LeaveOneOut:

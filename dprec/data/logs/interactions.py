@@ -18,7 +18,7 @@ from dprec.data.formats.compression import readable
 from dprec.data.formats.format import Wanted
 from dprec.data.formats.frame import FRAME, frame_table
 from dprec.data.formats.table import Table
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.events import Reading
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import partition_of, parts_of
@@ -45,7 +45,7 @@ def read_interactions(
     user,item,rating,time without a header. A column of lists of items holds a user's whole history in a row. Ids are
     numbered in the order of their text, or of their value if all are whole numbers, so their order reveals nothing
     about the events. `where`, a condition in SQL on the log's columns, selects the rows to use. `context` names the
-    columns of what is known of each event beside its item (`Context.of`).
+    columns of what is known of each event beside its item (`ContextColumns.of`).
 
     The whole log is never in memory: large parts go to `scratch`, and the returned arrays are mapped from there.
     Without that folder they are in memory. `advance` is called with the number of rows read, then sorted, then placed.
@@ -53,7 +53,7 @@ def read_interactions(
     path = Path(path)
     refuse_unknown(format)
     columns = {"user": user_column, "item": item_column, "time": time_column}
-    log = Log(path, format, columns, where, None if context is None else Context.of(context))
+    log = Log(path, format, columns, where, _columns_of(context))
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
         return log.read(scratch or Path(own), advance).held(in_memory=scratch is None)
 
@@ -67,10 +67,10 @@ def read_frame(
     context: Mapping[str, Any] | None = None,
 ) -> Interactions:
     """The same from a data frame of polars or pandas."""
-    contexts = None if context is None else Context.of(context)
-    wanted = _wanted({"user": user_column, "item": item_column, "time": time_column}, where, contexts)
+    context_columns = _columns_of(context)
+    wanted = _wanted({"user": user_column, "item": item_column, "time": time_column}, where, context_columns)
     with tempfile.TemporaryDirectory(prefix="dprec-") as own:
-        found = _read(lambda: [frame_table(frame, wanted)], FRAME, Path(own), lambda _: None, contexts)
+        found = _read(lambda: [frame_table(frame, wanted)], FRAME, Path(own), lambda _: None, context_columns)
         return found.held(in_memory=True)
 
 
@@ -82,13 +82,13 @@ class Log:
     format: str
     columns: dict[str, str | None]
     where: str | None = None
-    contexts: Context | None = None
+    context_columns: ContextColumns | None = None
 
     def read(self, scratch: Path, advance: Callable[[int], object]) -> Interactions:
-        return _read(lambda: self._tables(scratch), self.path, scratch, advance, self.contexts)
+        return _read(lambda: self._tables(scratch), self.path, scratch, advance, self.context_columns)
 
     def _tables(self, scratch: Path) -> Iterator[Table]:
-        wanted = _wanted(self.columns, self.where, self.contexts)
+        wanted = _wanted(self.columns, self.where, self.context_columns)
         for part in parts_of(self.path):
             wanted.partition = partition_of(self.path, part)
             file = readable(part, scratch)
@@ -97,8 +97,12 @@ class Log:
                 file.unlink()
 
 
-def _wanted(columns: Mapping[str, str | None], where: str | None, contexts: Context | None) -> Wanted:
-    return Wanted({**columns, **({} if contexts is None else contexts.roles)}, where)
+def _columns_of(context: Mapping[str, Any] | None) -> ContextColumns | None:
+    return None if context is None else ContextColumns.of(context)
+
+
+def _wanted(columns: Mapping[str, str | None], where: str | None, context: ContextColumns | None) -> Wanted:
+    return Wanted({**columns, **({} if context is None else context.roles)}, where)
 
 
 def _read(
@@ -106,9 +110,9 @@ def _read(
     path: Path,
     scratch: Path,
     advance: Callable[[int], object],
-    contexts: Context | None,
+    context_columns: ContextColumns | None,
 ) -> Interactions:
-    reading = Reading(path, scratch, advance, contexts)
+    reading = Reading(path, scratch, advance, context_columns)
     while True:
         reading.start_again()
         with suppress(ReadAgain):

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
+from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import ENDING, parts_of
 from dprec.errors import UserError
@@ -136,7 +137,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
         users = pl.scan_parquet(home / _USERS)
         shape = (int(offsets[-1]),)
         item = np.memmap(home / _ITEMS, dtype=np.int32, mode="r", shape=shape)
-        ages, context = (
+        ages, codes = (
             np.memmap(home / name, dtype=kind, mode="r", shape=shape) if name in meta["bytes"] else None
             for name, kind in ((_AGES, np.uint32), (_CONTEXT, np.int32))
         )
@@ -149,8 +150,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             item_users=catalogue["users"].to_numpy(),
             facts=meta["found"],
             ages=ages,
-            context=context,
-            contexts=None if named is None else Context.of(named),
+            context=None if codes is None else EventContext(ContextColumns.of(named), codes),
             folder=home,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
@@ -159,7 +159,8 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
 
 def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None:
     _put(events.item, folder / _ITEMS)
-    more = {name: column for name, column in ((_AGES, events.ages), (_CONTEXT, events.context)) if column is not None}
+    codes = None if events.context is None else events.context.codes
+    more = {name: column for name, column in ((_AGES, events.ages), (_CONTEXT, codes)) if column is not None}
     for name, column in more.items():
         _put(column, folder / name)
     events.offsets.astype(np.int64).tofile(folder / _OFFSETS)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dprec.data.formats import AUTO, rows_about
-from dprec.data.logs.context import Context
+from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.parts import parts_of
@@ -37,7 +37,7 @@ class HowToRead:
 
     def __post_init__(self) -> None:
         if self.context is not None:  # written in one way, since the name of a prepared folder follows from it
-            object.__setattr__(self, "context", Context.of(self.context).plain)
+            object.__setattr__(self, "context", ContextColumns.of(self.context).plain)
 
 
 def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:

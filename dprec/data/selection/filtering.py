@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from dprec.data.logs.event_parts import Events, GrowingEvents
 from dprec.data.logs.histories import Histories, Interactions, blocks, visits
-from dprec.data.logs.mapped import Growing, forget
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 
@@ -40,7 +41,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
     left_out = Counter[str]()
     for part in _selected(events, passes, min_events, own=catalogue is not None):
-        there[part.items] = True
+        there[part.events.items] = True
         lengths.append(part.left[part.stays])
         who.append(part.first + np.flatnonzero(part.stays))
         left_out.update(part.left_out())
@@ -65,14 +66,11 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-    chosen = Growing(np.dtype(np.int32), end, events.folder)
-    context = None if events.context is None else Growing(np.dtype(np.int32), end, events.folder)
+    grown = GrowingEvents(end, events.folder, events.context)
     for part in _selected(events, passes, min_events, own=given):
-        chosen.add(number[part.items])
-        if context is not None and part.context is not None:
-            context.add(part.context)
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    histories = Histories.joined(offsets, chosen.whole(), events.folder, None if context is None else context.whole())
+        grown.add(replace(part.events, items=number[part.events.items]))
+    offsets, chosen = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]), grown.whole()
+    histories = Histories.joined(offsets, chosen.items, events.folder, chosen.context)
     return Filtered(histories, catalogue, dropped, np.concatenate(who), number)
 
 
@@ -84,8 +82,7 @@ class _Selected(NamedTuple):
     left: np.ndarray  # (n,) those whose items pass
     enough: np.ndarray  # (n,) bool: users with enough events
     stays: np.ndarray  # (n,) bool: users who stay
-    items: np.ndarray  # (e,) of the events that stay
-    context: np.ndarray | None  # (e,) of these
+    events: Events  # those that stay
 
     def left_out(self) -> dict[str, int]:
         there = self.before > 0
@@ -100,16 +97,14 @@ def _selected(events: Interactions, passes: np.ndarray, least: int, own: bool) -
     """Apply the filter to some users at a time; `own`: count a user's events after the items are dropped."""
     for first, last in blocks(events.offsets):
         start = events.offsets[first]
-        item = np.asarray(events.item[start : events.offsets[last]])
+        read = events.at(slice(start, events.offsets[last]))
         ends = np.asarray(events.offsets[first : last + 1]) - start
-        kept, before = passes[item], np.diff(ends)
+        kept, before = passes[read.items], np.diff(ends)
         left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])
         enough = (left if own else before) >= least
         stays = enough & (left >= 2)
-        kept &= np.repeat(stays, before)
-        context = None if events.context is None else events.context[start : events.offsets[last]][kept]
-        yield _Selected(first, before, left, enough, stays, item[kept], context)
-        forget(events.item, events.offsets, *(() if events.context is None else (events.context,)))
+        yield _Selected(first, before, left, enough, stays, read.at(kept & np.repeat(stays, before)))
+        events.forget()
 
 
 def _passes(events: Interactions, least: int) -> np.ndarray:

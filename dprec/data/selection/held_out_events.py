@@ -8,13 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from dprec.data.logs.event_parts import Events, GrowingEvents
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
-from dprec.data.logs.mapped import Growing, forget, stored
+from dprec.data.logs.mapped import forget, stored
 from dprec.data.selection.filtering import Filtered
 from dprec.errors import UserError
 
@@ -161,58 +161,42 @@ def _older(events: Interactions, seconds: float) -> np.ndarray:
 def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
     """The events from `starts` to `ends` of each user alone."""
     offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-    item, context = _columns(int(offsets[-1]), events.context is not None, events.folder)
+    grown = GrowingEvents(int(offsets[-1]), events.folder, events.context)
     for first, last in blocks(offsets):
-        chosen = spans(starts[first:last], ends[first:last] - starts[first:last])
-        item.add(events.item[chosen])
-        forget(events.item)
-        if context is not None and events.context is not None:
-            context.add(events.context[chosen])
-            forget(events.context)
+        grown.add(events.at(spans(starts[first:last], ends[first:last] - starts[first:last])))
+        events.forget()
+    whole = grown.whole()
     offsets = stored(offsets, events.folder)
-    known = None if context is None else context.whole()
-    return replace(events, offsets=offsets, item=item.whole(), item_users=None, ages=None, context=known)
-
-
-def _columns(events: int, with_context: bool, folder: Path | None) -> tuple[Growing, Growing | None]:
-    """Room for the items of so many events, and perhaps for their context."""
-    item = Growing(np.dtype(np.int32), events, folder)
-    return item, Growing(np.dtype(np.int32), events, folder) if with_context else None
+    return replace(events, offsets=offsets, item=whole.items, item_users=None, ages=None, context=whole.context)
 
 
 def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
     """The same in numbers of the catalogue, without the items that it lacks."""
     part = _between(events, starts, ends)
-    items, context = _columns(len(part), part.context is not None, events.folder)
+    grown = GrowingEvents(len(part), events.folder, events.context)
     lengths = np.empty(len(starts), dtype=np.int64)
     for first, last in blocks(part.offsets):
-        block = slice(part.offsets[first], part.offsets[last])
-        found = number[part.item[block]]
+        read = part.at(slice(part.offsets[first], part.offsets[last]))
+        found = number[read.items]
         kept = np.concatenate([[0], np.cumsum(found > 0)])
         lengths[first:last] = np.diff(kept[part.offsets[first : last + 1] - part.offsets[first]])
-        items.add(found[found > 0])
-        if context is not None and part.context is not None:
-            context.add(part.context[block][found > 0])
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Histories.joined(offsets, items.whole(), events.folder, None if context is None else context.whole())
+        grown.add(replace(read, items=found).at(found > 0))
+    whole = grown.whole()
+    return Histories.joined(np.concatenate([[0], np.cumsum(lengths)]), whole.items, events.folder, whole.context)
 
 
 def _side_by_side(parts: list[Histories]) -> Histories:
     """Each user's events of the first part, then of the second, and so on."""
     offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    items, context = _columns(int(offsets[-1]), parts[0].context is not None, parts[0].folder)
+    grown = GrowingEvents(int(offsets[-1]), parts[0].folder, parts[0].context)
     for first, last in blocks(offsets):
-        whole, known = np.empty((2, offsets[last] - offsets[first]), dtype=np.int32)
+        read = Events.room(int(offsets[last] - offsets[first]), parts[0].context)
         place = offsets[first:last] - offsets[first]
         for part in parts:
             starts, lengths = part.starts[first:last], part.ends[first:last] - part.starts[first:last]
-            to, chosen = spans(place, lengths), spans(starts, lengths)
-            whole[to] = part.items[chosen]
-            if part.context is not None:
-                known[to] = part.context[chosen]
+            read.put(spans(place, lengths), part.at(spans(starts, lengths)))
             place += lengths
             part.forget()
-        items.add(whole)
-        if context is not None:
-            context.add(known)
-    return Histories.joined(offsets, items.whole(), parts[0].folder, None if context is None else context.whole())
+        grown.add(read)
+    whole = grown.whole()
+    return Histories.joined(offsets, whole.items, parts[0].folder, whole.context)

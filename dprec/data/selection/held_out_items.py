@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dprec.data.logs.event_parts import GrowingEvents
 from dprec.data.logs.histories import Interactions, blocks
-from dprec.data.logs.mapped import Growing, forget
 from dprec.data.selection.held_out_events import Cut, HoldOutEvents
 from dprec.data.selection.held_out_users import place_of
 
@@ -26,19 +26,16 @@ class NewItems(HoldOutEvents):
         return f"the events of {self.amount:g} of the items, which training never met"
 
     def cut(self, events: Interactions) -> Cut:
-        part, columns = self._part(events), [events.item]
-        columns += [] if events.context is None else [events.context]
-        ordered = [Growing(column.dtype, len(events), events.folder) for column in columns]
+        part = self._part(events)
+        grown = GrowingEvents(len(events), events.folder, events.context)
         for first, last in blocks(events.offsets):
             start = events.offsets[first]
             user = np.repeat(np.arange(first, last), np.diff(events.offsets[first : last + 1]))
             order = start + np.lexsort((part[events.item[start : events.offsets[last]]], user))
-            for whole, column in zip(ordered, columns, strict=True):
-                whole.add(column[order])
-                forget(column)
-        item, *context = (whole.whole() for whole in ordered)
-        known = context[0] if context else None
-        return super().cut(replace(events, item=item, context=known, ages=None))
+            grown.add(events.at(order))
+            events.forget()
+        ordered = grown.whole()
+        return super().cut(replace(events, item=ordered.items, context=ordered.context, ages=None))
 
     def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
         part = self._part(events)
@@ -49,7 +46,7 @@ class NewItems(HoldOutEvents):
             for least, count in enumerate(counts, start=1):
                 earlier = np.concatenate([[0], np.cumsum(of < least)])
                 count[first:last] = np.diff(earlier[events.offsets[first : last + 1] - start])
-            forget(events.item)
+            events.forget()
         return counts[0], counts[1]
 
     def _part(self, events: Interactions) -> np.ndarray:

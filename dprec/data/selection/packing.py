@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dprec.data.draws.batch import ContextBatch, RankingBatch, RankingInContext, SequenceBatch
-from dprec.data.logs.context import Context
+from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.histories import Histories, LeaveOneOut, Split
 from dprec.data.selection.held_out_events import HeldOutEvents
 from dprec.data.selection.held_out_users import HeldOutUsers
@@ -56,21 +56,20 @@ def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tensor
     return torch.from_numpy(rows)
 
 
-def _context(contexts: Context, code: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
+def _values(context: EventContext, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
     """(B, T, C): the values of each event of a history."""
-    return torch.from_numpy(contexts.values(padded(code, starts, lengths).numpy()))
+    return torch.from_numpy(context.columns.values(padded(context.codes, starts, lengths).numpy()))
 
 
 class TrainingUsers(Dataset):
     """Each user's most recent `max_length` training transitions, served a logical batch at a time."""
 
-    def __init__(self, training: Histories, max_length: int, tokens: int, contexts: Context | None = None) -> None:
+    def __init__(self, training: Histories, max_length: int, tokens: int) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.training = training
         self.tokens = tokens
         self.max_length = max_length
-        self.contexts = contexts
 
     def __len__(self) -> int:
         return self.training.users
@@ -94,9 +93,9 @@ class TrainingUsers(Dataset):
     def _batch(self, starts: np.ndarray, lengths: np.ndarray) -> SequenceBatch:
         items = self.training.items
         history, targets = padded(items, starts, lengths), padded(items, starts + 1, lengths)
-        if self.contexts is None or self.training.context is None:
+        if self.training.context is None:
             return SequenceBatch(history, targets)
-        return ContextBatch(history, targets, _context(self.contexts, self.training.context, starts, lengths))
+        return ContextBatch(history, targets, _values(self.training.context, starts, lengths))
 
 
 class RankingUsers(Dataset):
@@ -110,12 +109,10 @@ class RankingUsers(Dataset):
         tokens: int,
         items: int,
         sample: int | None = None,
-        contexts: Context | None = None,
     ) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.histories = split.histories
-        self.contexts = contexts
         self.max_length = max_length
         held = split.held_out(which)
         self.population = len(held.users)
@@ -138,9 +135,9 @@ class RankingUsers(Dataset):
             target=self._targets(firsts, self.ends[group] - firsts),
             seen=padded(items, starts, seen),
         )
-        code = self.histories.context
-        if self.contexts is not None and code is not None:
-            known = _context(self.contexts, code, firsts - recent, recent)
+        context = self.histories.context
+        if context is not None:
+            known = _values(context, firsts - recent, recent)
             batch = RankingInContext(batch.history, batch.target, batch.seen, known)
         self.histories.forget()
         return batch

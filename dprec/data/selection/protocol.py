@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprec.data.datasets.stand_in import Source
-from dprec.data.logs.context import Context
 from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.filtering import build_histories
@@ -28,7 +27,6 @@ class Loaded:
     name: str
     notice: str | None
     summary: dict[str, Any]
-    contexts: Context | None  # what the context of the events means
 
 
 @dataclass(frozen=True)
@@ -118,6 +116,5 @@ class Protocol:
         }
         filtered = given is None and least > 1
         return Loaded(
-            split.histories, kept.catalogue, split, split.training(), filtered, source.name, source.notice, summary,
-            source.found.contexts,
-        )  # fmt: skip
+            split.histories, kept.catalogue, split, split.training(), filtered, source.name, source.notice, summary
+        )
