@@ -122,9 +122,7 @@ class SequenceRecommender(Recommender):
         self.feature_file = feature_file
         self.negatives = negatives
         self.shared_negatives = shared_negatives(negatives, items)
-        self.embedding: ItemsWithFeatures = new_table(ItemsWithFeatures, items, dim, self.memory_map, padding_idx=0)
-        with torch.no_grad():
-            self.embedding.weight.normal_(0.0, embedding_std)[0] = 0.0
+        self.embedding = self.make_embedding(dim, embedding_std)
         if features is not None:
             self.embedding.add_features(features)
 
@@ -136,6 +134,13 @@ class SequenceRecommender(Recommender):
                 )
             self.context_vectors = ContextVectors(context_rows, dim)
 
+    def make_embedding(self, dim: int, std: float) -> ItemsWithFeatures:
+        """Return the items' vectors as they are read; a model that has no table of items makes something else."""
+        table = new_table(ItemsWithFeatures, self.items, dim, self.memory_map, padding_idx=0)
+        with torch.no_grad():
+            table.weight.normal_(0.0, std)[0] = 0.0
+        return table
+
     @property
     def assumptions(self) -> Sequence[str]:
         return [] if self.feature_file is None else [f"the features of items in {self.feature_file}"]
@@ -143,12 +148,14 @@ class SequenceRecommender(Recommender):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if self.feature_file is not None and stage == "fit":
-            data: Any = getattr(self.trainer, "datamodule", None)
-            if data is None:
-                raise UserError(
-                    "model.feature_file needs the items' ids: fit the model with a datamodule that has them"
-                )
-            self.embedding.read_features(self.feature_file, data.catalogue_ids)
+            self.embedding.read_features(self.feature_file, self.item_ids_for("feature_file"))
+
+    def item_ids_for(self, setting: str) -> list[str]:
+        """The raw ids of the items, for a file of these that a setting of the model names."""
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if data is None:
+            raise UserError(f"model.{setting} needs the items' ids: fit the model with a datamodule that has them")
+        return list(data.catalogue_ids)
 
     @abstractmethod
     def encode(self, history: Tensor) -> Tensor:

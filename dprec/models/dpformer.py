@@ -91,7 +91,7 @@ class DPFormer(Transformer):
         if self.frequencies == "uniform":
             self._set_errors(np.full(self.items, min(1.0, self.max_length / max(1, self.items - 1))))
         elif self.frequency_file is not None:
-            ids = self.trainer.datamodule.catalogue_ids  # type: ignore[attr-defined]
+            ids = self.item_ids_for("frequency_file")
             self._set_errors(item_shares.public_shares(Path(self.frequency_file), ids))
 
     def _set_errors(self, shares: np.ndarray) -> None:

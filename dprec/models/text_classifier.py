@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -14,6 +13,7 @@ from dprec.errors import UserError, first_line, refuse_missing
 from dprec.metrics.classes import ClassMetrics
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec.models.networks.low_rank import add_low_rank, freeze
+from dprec.models.networks.pretrained import pretrained
 
 SMALL: Mapping[str, Any] = {
     "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
@@ -76,9 +76,11 @@ class TextClassifier(Learner):
             raise UserError("model.memory_map: the tables of transformers stay in memory; leave it out")
         named = encoder if isinstance(encoder, str) else None
         self.given = f"the weights of {named} before training" if named else None
-        more = {} if attention is None else {"attn_implementation": attention}
+        more: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
         if named is not None:
-            self.encoder = _pretrained(named, {"num_labels": classes, **more})
+            more |= {"num_labels": classes, "ignore_mismatched_sizes": True}  # a head for other classes starts anew
+            kind, instead = "AutoModelForSequenceClassification", ", or a configuration such as {model_type: bert}"
+            self.encoder = pretrained(kind, named, instead, **more).train()  # it comes without dropout
         else:
             sizes = {
                 **(encoder if isinstance(encoder, dict) else SMALL),
@@ -147,27 +149,6 @@ def _library() -> Any:
     import transformers
 
     return transformers
-
-
-def _pretrained(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """An encoder from a folder or the hub; code that lies beside weights is not run, nor weights that are pickles."""
-    if Path(name, "adapter_config.json").is_file():
-        raise UserError(
-            f"model.encoder {name} holds adapters of peft: save the encoder with them merged (merge_and_unload), and "
-            "set model.low_rank for new ones"
-        )
-    kind = _library().AutoModelForSequenceClassification
-    where = {"local_files_only": True} if Path(name).is_dir() else {}
-    try:
-        # A head for other classes than these starts anew.
-        more = {"use_safetensors": True, "ignore_mismatched_sizes": True, **where, **options}
-        model: nn.Module = kind.from_pretrained(name, trust_remote_code=False, **more)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"model.encoder {name} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "
-            "wrote, or a configuration such as {model_type: bert}"
-        ) from None
-    return model.train()  # it comes without dropout
 
 
 def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:

@@ -47,25 +47,26 @@ class TextItems(Transformer):
                 raise UserError(f"model.{name} is for tables of items, which TextItems has none of: leave it out")
         if not options.get("tied", True):
             raise UserError("model.tied: TextItems reads and scores items with the same map; leave it out")
-        super().__init__(items, dim, **options)
         refuse_unless(text_dim >= 1, "text_dim", text_dim)
         if not text_columns:
             raise UserError("model.text_columns is empty: give the columns of model.text_file that hold text")
+        self.text_dim, self.own = text_dim, own  # before the base, which makes the items' vectors
+        super().__init__(items, dim, **options)
         self.text_file, self.text_columns, self.text_encoder = text_file, text_columns, encoder
-        self.embedding = ItemsOfText(items, dim, text_dim, own)
+
+    def make_embedding(self, dim: int, std: float) -> Any:
+        return ItemsOfText(self.items, dim, self.text_dim, self.own)
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "fit":
-            data: Any = getattr(self.trainer, "datamodule", None)
-            if data is None:
-                raise UserError("model.text_file needs the items' ids: fit the model with a datamodule that has them")
-            self.embedding.read_texts(self.text_file, self.text_columns, data.catalogue_ids, self.text_encoder)
+            ids = self.item_ids_for("text_file")
+            self.embedding.read_texts(self.text_file, self.text_columns, ids, self.text_encoder)
 
     @property
     def assumptions(self) -> Sequence[str]:
-        given = [f"the texts of items in {self.text_file}"]
-        return given if self.text_encoder is None else [*given, f"the encoder {self.text_encoder}"]
+        encoder = [] if self.text_encoder is None else [f"the encoder {self.text_encoder}"]
+        return [*super().assumptions, f"the texts of items in {self.text_file}", *encoder]
 
     @property
     def item_table(self) -> Tensor:

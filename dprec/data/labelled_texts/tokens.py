@@ -92,21 +92,24 @@ class PublicWords(_Words):
 
 
 class Pretrained(Tokenizer):
-    """A tokenizer that was saved in a folder."""
+    """A tokenizer that was saved in a folder. `instead` says what else the setting takes that names it."""
 
-    def __init__(self, folder: str) -> None:
-        refuse_missing(["transformers"], f"data.tokenizer {folder}", "text")
+    def __init__(
+        self, folder: str, setting: str = "data.tokenizer", instead: str = ", a file of public text, or leave it out"
+    ) -> None:
+        refuse_missing(["transformers"], f"{setting} {folder}", "text")
         from transformers import AutoTokenizer
 
+        where = {"local_files_only": True} if Path(folder).is_dir() else {}
         try:
-            self.own: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            self.own: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **where)
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
-                f"data.tokenizer {folder} cannot be loaded ({first_line(error)[:120]}): give a folder with a "
-                "tokenizer, a file of public text, or leave it out"
+                f"{setting} {folder} cannot be loaded ({first_line(error)[:120]}): give a folder with a "
+                f"tokenizer{instead}"
             ) from None
         if self.own.pad_token_id is None:
-            raise UserError(f"data.tokenizer {folder} has no token for padding: set one with its pad_token and save it")
+            raise UserError(f"{setting} {folder} has no token for padding: set one with its pad_token and save it")
         self.padding = self.own.pad_token_id
         self.size = len(self.own)
         self.public = [f"the tokenizer {folder}"]

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.labelled_texts.tokens import words_of
-from dprec.errors import UserError, first_line, refuse_missing
+from dprec.data.labelled_texts.tokens import Pretrained, words_of
+from dprec.errors import UserError
 from dprec.models.items.features import lines_of_items
+from dprec.models.networks.pretrained import pretrained
 
 AT_ONCE = 64  # texts that an encoder reads together
 
@@ -90,28 +90,14 @@ def bags(texts: Sequence[str], width: int) -> Tensor:
 
 def encoded(texts: Sequence[str], folder: str) -> Tensor:
     """Return the mean over each text's tokens (n, r) of an encoder's last layer, without training it."""
-    refuse_missing(["transformers"], "model.encoder", "text")
-    if Path(folder, "adapter_config.json").is_file():
-        raise UserError(f"model.encoder {folder} holds adapters of peft: save the encoder with them merged")
     if not Path(folder).is_dir():
         raise UserError(f"model.encoder {folder} is no folder: give one that save_pretrained wrote, with its tokenizer")
-    from transformers import AutoModel, AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        encoder: Any = AutoModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"model.encoder {folder} cannot be loaded ({first_line(error)[:120]}): give a folder that save_pretrained "
-            "wrote, with its tokenizer"
-        ) from None
+    encoder, tokenizer = pretrained("AutoModel", folder).eval(), Pretrained(folder, "model.encoder", "").own
     found = []
     with torch.no_grad():
         for start in range(0, len(texts), AT_ONCE):
             read = tokenizer(list(texts[start : start + AT_ONCE]), return_tensors="pt", padding=True, truncation=True)
-            states = encoder.eval()(**read).last_hidden_state  # (n, T, r)
+            states = encoder(**read).last_hidden_state  # (n, T, r)
             mask = read["attention_mask"].unsqueeze(-1)
             found.append((states * mask).sum(1) / mask.sum(1))
     return torch.cat(found)
