@@ -49,7 +49,8 @@ class Sequences(SampledData):
         context: columns of what is known of an event beside its item, such as its device or hour, which models of
             sequences read. Each has the number of rows that its values are hashed to, or for numbers a list of bounds
             between rows; both are public, and nothing about the data becomes so.
-        cache: folder for prepared large logs, 4 bytes an event; beside the log by default.
+        cache: folder for prepared large logs; beside the log by default. An event takes 4 bytes for its item, 4 more if
+            times have a unit, 4 more with `context`.
         on_missing: what to do if a named dataset can be neither found nor downloaded.
         catalogue: where the list of items comes from. A file of raw ids, one a line, is public. private: the items
             with a noisy count of users above a threshold, for `catalogue_share` of the budget. from-data: the items
