@@ -7,13 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from dprec.accounting.release import ExactSums, Release
-from dprec.data.draws.batch import RankingBatch, SequenceBatch
-from dprec.models.base import Recommender, at_last
+from dprec.accounting.release import Release
+from dprec.models.described import DescribedRecommender
 from dprec.models.items.factors import FactorItems, Grams, factor_releases
 
 
-class PrivateALS(Recommender):
+class PrivateALS(DescribedRecommender):
     """Factorises who met what, by users' and items' least squares in turns (DPALS, Chien et al. 2021).
 
     Noisy sums over all users give the items' vectors; a user's vector is solved from the user's history alone, whenever
@@ -35,6 +34,8 @@ class PrivateALS(Recommender):
         factor_share: part for all rounds. Training has the rest.
     """
 
+    described: FactorItems
+
     def __init__(
         self,
         items: int,
@@ -55,28 +56,11 @@ class PrivateALS(Recommender):
             items, top, rank, rounds, fade, events, tilt, grams, frequency_share, factor_share, clear
         )
 
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        return self.described.releases
-
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
         return factor_releases(arguments["rounds"], arguments["frequency_share"], arguments["factor_share"])
-
-    def prepare(self, data: Any, sums: ExactSums) -> None:
-        self.described.prepare(data.training, sums)
 
     def encode(self, history: Tensor) -> Tensor:
         """Return the user's vector at each position (B, T), as items are compared with it: (B, T, r)."""
         encoded: Tensor = self.described.users(history) @ self.described.mix
         return encoded
-
-    def losses(self, batch: SequenceBatch) -> Tensor:
-        return self.described.loss(self.encode(batch.history), batch.targets)
-
-    def without_history(self) -> Tensor:
-        """Return how many users have each item, as released."""
-        return self.described.popularity
-
-    def scores(self, batch: RankingBatch) -> Tensor:
-        return self.described.scores(at_last(batch.history, self.encode(batch.history)))

@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.data.draws.batch import RankingBatch, SequenceBatch
-from dprec.models.base import Recommender, at_last
+from dprec.data.draws.batch import RankingBatch
+from dprec.models.described import DescribedRecommender
 from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
 from dprec.models.learning.learner import refuse_unless
 
 
-class Spectral(Recommender):
+class Spectral(DescribedRecommender):
     """Scores the most popular items by a trained mix of spectral item vectors of the recent history.
 
     It trains only the weights of a history's last items, the mix of their descriptions, and a bias: thousands of
@@ -35,6 +35,8 @@ class Spectral(Recommender):
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """
+
+    described: SpectralItems
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Spectral(Recommender):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        return *self.described.releases, *([self.repeats.release] if self.repeats is not None else [])
+        return *super().releases, *([self.repeats.release] if self.repeats is not None else [])
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
@@ -69,21 +71,13 @@ class Spectral(Recommender):
         return *described, *([repeat_release(again)] if again else [])
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        self.described.prepare(data.training, sums)
+        super().prepare(data, sums)
         if self.repeats is not None:
             self.repeats.prepare(data.training, sums)
 
     def encode(self, history: Tensor) -> Tensor:
-        """Return a vector for each position (B, T) that summarises the history up to and including it: (B, T, r)."""
         return self.described.recent(history, self.described(history))
 
-    def losses(self, batch: SequenceBatch) -> Tensor:
-        return self.described.loss(self.encode(batch.history), batch.targets)
-
-    def without_history(self) -> Tensor:
-        """Return how many users have each item, as released."""
-        return self.described.popularity
-
     def scores(self, batch: RankingBatch) -> Tensor:
-        scores = self.described.scores(at_last(batch.history, self.encode(batch.history)))
+        scores = super().scores(batch)
         return scores if self.repeats is None else self.repeats(scores, batch.history, batch.seen)

@@ -11,7 +11,6 @@ import polars as pl
 
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
@@ -97,22 +96,9 @@ class Served:
                 f"the run reads the context of events ({', '.join(self.context_columns.rows)}), which plain histories "
                 "lack: give a log with these columns, to recommend --users or as a data frame"
             )
-        encoded, unknown = self._encoded([text_ids(history, n) for n, history in enumerate(histories)])
-        found = self._ranker.best(encoded, k, exclude_seen)
+        known, unknown = self.catalogue.encode([text_ids(history, n) for n, history in enumerate(histories)])
+        found = self._ranker.best([np.array(items, dtype=np.int64) for items in known], k, exclude_seen)
         return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
-
-    def _encoded(self, histories: Sequence[list[str]]) -> tuple[list[np.ndarray], list[list[str]]]:
-        """Known item numbers and unknown raw ids of each history."""
-        index = self.catalogue.index
-        strange = sorted({raw for history in histories for raw in history if index(raw) is None})
-        plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
-        known: list[np.ndarray] = []
-        unknown: list[list[str]] = []
-        for history in histories:
-            numbers = [index(plain.get(raw, raw) or "") for raw in history]
-            known.append(np.array([item for item in numbers if item is not None], dtype=np.int64))
-            unknown.append([raw for raw, item in zip(history, numbers, strict=True) if item is None])
-        return known, unknown
 
     def recommend_all(
         self,

@@ -75,13 +75,16 @@ class Catalogue:
 
     def encode_history(self, raw_ids: Iterable[str]) -> tuple[list[int], list[str]]:
         """The ids of the known items, in order, and the raw ids of the unknown ones."""
-        known: list[int] = []
-        unknown: list[str] = []
-        raw_ids = list(raw_ids)
-        for raw, plain in zip(raw_ids, normal_texts(raw_ids), strict=True):
-            item = self._index.get(raw, self._index.get(plain or ""))
-            if item is None:
-                unknown.append(raw)
-            else:
-                known.append(item)
+        known, unknown = self.encode([list(raw_ids)])
+        return known[0], unknown[0]
+
+    def encode(self, histories: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[str]]]:
+        """The same for several histories; an id that is not found as it stands is normalised, as in a log."""
+        strange = sorted({raw for history in histories for raw in history if raw not in self._index})
+        plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
+        known, unknown = [], []
+        for history in histories:
+            items = [self.index(plain.get(raw, raw) or "") for raw in history]
+            known.append([item for item in items if item is not None])
+            unknown.append([raw for raw, item in zip(history, items, strict=True) if item is None])
         return known, unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 import numpy as np
 import torch
@@ -25,6 +26,15 @@ class DescribedItems(nn.Module):
     """
 
     bias: nn.Parameter
+
+    @property
+    @abstractmethod
+    def releases(self) -> tuple[Release, ...]:
+        """All releases that it needs, the first of them the counts of items."""
+
+    @abstractmethod
+    def prepare(self, histories: Histories, sums: ExactSums) -> None:
+        """Choose the items and describe them, from sums over all users."""
 
     def __init__(self, items: int, top: int, rank: int, clear: float, frequencies: Release) -> None:
         super().__init__()

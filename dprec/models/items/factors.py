@@ -77,7 +77,6 @@ class FactorItems(DescribedItems):
         return self.frequencies, *self.rounds
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
-        """Choose the items and describe them, from sums over all users."""
         place, popularity = self.choose(histories, sums)
         n, r = len(popularity), self.rank
         weights = (popularity / popularity.mean()) ** -self.tilt

@@ -72,7 +72,6 @@ class SpectralItems(DescribedItems):
         return self.frequencies, self.pairs
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
-        """Choose the items and describe them, from sums over all users."""
         place, popularity = self.choose(histories, sums)
         n = len(popularity)
         pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
