@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dprec.data.draws.batch import RankingBatch, RankingInContext
+from dprec.data.logs.context import ContextColumns
 from dprec.models import Recommender
 
 NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
@@ -29,8 +30,9 @@ class Best:
 class Ranker:
     """Ranks all items for histories of item ids 1..V. A user without a history gets what the model gives to anybody."""
 
-    def __init__(self, model: Recommender) -> None:
+    def __init__(self, model: Recommender, context_columns: ContextColumns | None = None) -> None:
         self.model = model.eval()
+        self.context_columns = context_columns  # that the model reads
 
     @cached_property
     def popularity(self) -> Tensor:
@@ -43,16 +45,16 @@ class Ranker:
         k: int,
         exclude_seen: bool,
         advance: Callable[[int], object] = lambda _: None,
-        contexts: Sequence[np.ndarray] | None = None,
+        codes: Sequence[np.ndarray] | None = None,
     ) -> list[Best]:
         """The best of each history, in their order; ``advance`` is told how many users are done.
 
-        `contexts` are the values (n, C) of the histories' context, for a model that reads it.
+        `codes` are those of the context of each history's events (`EventContext`), for a model that reads it.
         """
         found: list[Best | None] = [None] * len(histories)
         for users in self._batches(histories):
             batch = [histories[user] for user in users]
-            known = None if contexts is None else [contexts[user] for user in users]
+            known = None if codes is None else [codes[user] for user in users]
             for user, best in zip(users, self._ranked(batch, k, exclude_seen, known), strict=True):
                 found[user] = best
             advance(len(users))
@@ -67,16 +69,15 @@ class Ranker:
 
     @torch.inference_mode()
     def _ranked(
-        self, histories: Sequence[np.ndarray], k: int, exclude_seen: bool, contexts: Sequence[np.ndarray] | None
+        self, histories: Sequence[np.ndarray], k: int, exclude_seen: bool, codes: Sequence[np.ndarray] | None
     ) -> Iterator[Best]:
         empty = [len(history) == 0 for history in histories]
         seen = _padded(histories)  # (B, S)
-        recent = _padded([history[-self.model.max_length :] for history in histories])
+        recent = self._recent(histories)
         batch = RankingBatch(recent, torch.zeros(len(histories), dtype=torch.long), seen)
-        if contexts is not None:
-            kept = [context[-self.model.max_length :] for context in contexts]
-            columns = [_padded([context[:, column] for context in kept]) for column in range(kept[0].shape[1])]
-            batch = RankingInContext(batch.history, batch.target, seen, torch.stack(columns, -1))
+        if self.context_columns is not None and codes is not None:
+            values = self.context_columns.values(self._recent(codes).numpy())  # (B, T, C)
+            batch = RankingInContext(batch.history, batch.target, seen, torch.from_numpy(values))
         if all(empty):
             scores = self.popularity.expand(len(histories), -1).clone()  # (B, items)
         else:
@@ -89,6 +90,9 @@ class Ranker:
         for values, items, unknown in zip(best.values.numpy(), best.indices.numpy(), empty, strict=True):
             left = np.isfinite(values)
             yield Best(items[left], values[left], unknown)
+
+    def _recent(self, rows: Sequence[np.ndarray]) -> Tensor:
+        return _padded([row[-self.model.max_length :] for row in rows])
 
 
 def _padded(histories: Sequence[np.ndarray]) -> Tensor:

@@ -50,7 +50,7 @@ class Served:
         self.facts = facts
         self.context: dict[str, Any] | None = facts.get("context")  # as data.context names it
         self.context_columns = None if self.context is None else ContextColumns.of(self.context)
-        self._ranker = Ranker(model)
+        self._ranker = Ranker(model, self.context_columns)
 
     @property
     def guarantee(self) -> str:
@@ -112,7 +112,7 @@ class Served:
         items = numbers[log.item]
         spans = [slice(start, end) for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
         histories = [items[span][items[span] > 0] for span in spans]
-        found = self._ranker.best(histories, k, exclude_seen, advance, self._contexts(log, items, spans))
+        found = self._ranker.best(histories, k, exclude_seen, advance, self._codes(log, items, spans))
         raw = np.array(["", *self.catalogue.ids], dtype=object)
         sizes = np.array([len(best.items) for best in found])
         users = pl.Series("user", log.ids_of(np.arange(len(found))), dtype=pl.String)
@@ -127,13 +127,13 @@ class Served:
             }
         )
 
-    def _contexts(self, log: Interactions, items: np.ndarray, spans: Sequence[slice]) -> list[np.ndarray] | None:
-        """The values (n, columns) of each history's known items."""
+    def _codes(self, log: Interactions, items: np.ndarray, spans: Sequence[slice]) -> list[np.ndarray] | None:
+        """Those of the context of each history's known items (n,)."""
         if self.context_columns is None:
             return None
         if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
             raise UserError("the run reads the context of events, which this log was read without: give it the columns")
-        return [self.context_columns.values(log.context.codes[span][items[span] > 0]) for span in spans]
+        return [log.context.codes[span][items[span] > 0] for span in spans]
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:

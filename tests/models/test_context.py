@@ -8,19 +8,18 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.export import main as export
-from dprec.fit import main as fit
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.context import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.experiment import sizes_for
 from dprec.serving.served import load
+from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, Zoo, batch_of
 
@@ -116,18 +115,8 @@ def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: 
     rows = [(f"u{u}", f"film{1 + (u + s) % 12}", s, ("tv", "phone")[s % 2], 3 * s) for u, s in pairs]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "time", "device", "price"], orient="row")
     log.write_csv(tmp_path / "log.csv")
-    recipe = {
-        "data": {
-            "dataset": "file", "path": str(tmp_path / "log.csv"), "min_events": 0, "batch_size": 20,
-            "context": {"device": 5, "price": [4, 8.5]},
-        },
-        "model": {"dim": 8, "blocks": 1},
-        "privacy": {"epsilon": 4, "delta": 0.01},
-        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
-    }  # fmt: skip
-    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
-    run = tmp_path / "run"
-    assert fit([str(tmp_path / "films.yaml"), "--out", str(run)]) == 0
+    context = {"device": 5, "price": [4, 8.5]}
+    run = private_run(tmp_path, tmp_path / "log.csv", {"dim": 8, "blocks": 1}, context=context)
     served = load(run)
     vectors = served.model.context_vectors
     assert vectors.table.weight.shape == (9, 8)

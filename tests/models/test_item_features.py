@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from dprec.errors import UserError
-from dprec.fit import main as fit
 from dprec.models import GRU, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
 from tests.commands.support import strict
+from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, batch_of
 
@@ -81,17 +80,11 @@ def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path)
     events = [f"u{user} film{1 + (user + step) % 12}" for user in range(40) for step in range(6)]
     (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
     file = written(tmp_path)
-    recipe = {
-        "data": {"dataset": "file", "path": str(tmp_path / "log.txt"), "min_events": 0, "batch_size": 20},
-        "model": {"dim": 8, "blocks": 1, "features": FEATURES, "feature_file": file},
-        "privacy": {"epsilon": 4, "delta": 0.01},
-        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
-    }
-    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
-    assert fit([str(tmp_path / "films.yaml"), "--out", str(tmp_path / "run")]) == 0
-    assert f"the features of items in {file}" in strict(tmp_path / "run/privacy.json")["assumed_public"]
+    model = {"dim": 8, "blocks": 1, "features": FEATURES, "feature_file": file}
+    run = private_run(tmp_path, tmp_path / "log.txt", model)
+    assert f"the features of items in {file}" in strict(run / "privacy.json")["assumed_public"]
     Path(file).unlink()
-    served = load(tmp_path / "run")
+    served = load(run)
     table = served.model.embedding
     assert table.values[2:13].any()
     assert table.features.weight[1:].any()  # trained

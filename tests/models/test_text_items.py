@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from dprec.bench import main as dprec_bench
 from dprec.benchmarks import text_items as bench
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.fit import main as fit
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import TextClassifier, TextItems
@@ -22,6 +20,7 @@ from dprec.models.items.texts import bags, narrowed
 from dprec.serving.served import load
 from tests.adding import add_clipped
 from tests.commands.support import strict
+from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, batch_of
 
@@ -105,26 +104,12 @@ def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_pat
     (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
     (tmp_path / "catalogue.txt").write_text("\n".join(IDS))
     file = written(tmp_path)
-    recipe = {
-        "data": {
-            "path": str(tmp_path / "log.txt"),
-            "dataset": "file",
-            "catalogue": str(tmp_path / "catalogue.txt"),
-            "min_events": 0,
-            "batch_size": 20,
-        },
-        "model": {
-            "class_path": "dprec.models.TextItems",
-            "init_args": {"dim": 8, "blocks": 1, "text_file": file, "text_columns": ["title", "genres"]},
-        },
-        "privacy": {"epsilon": 4, "delta": 0.01},
-        "trainer": {"max_steps": 2, "accelerator": "cpu", "enable_progress_bar": False},
-    }
-    (tmp_path / "films.yaml").write_text(yaml.safe_dump(recipe))
-    assert fit([str(tmp_path / "films.yaml"), "--out", str(tmp_path / "run")]) == 0
-    assert f"the texts of items in {file}" in strict(tmp_path / "run/privacy.json")["assumed_public"]
+    settings = {"dim": 8, "blocks": 1, "text_file": file, "text_columns": ["title", "genres"]}
+    model = {"class_path": "dprec.models.TextItems", "init_args": settings}
+    run = private_run(tmp_path, tmp_path / "log.txt", model, catalogue=str(tmp_path / "catalogue.txt"))
+    assert f"the texts of items in {file}" in strict(run / "privacy.json")["assumed_public"]
     Path(file).unlink()
-    served = load(tmp_path / "run")
+    served = load(run)
     assert served.model.embedding.vectors[3:].any(1).all()
     found = served.recommend([["film3", "film4"]], k=len(IDS) - 2)[0].items
     assert {str(item) for item in found} >= {"film20", "film21"}

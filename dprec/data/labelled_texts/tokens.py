@@ -11,10 +11,10 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from dprec.data.logs.hashed import digest_of
 from dprec.errors import UserError, first_line, refuse_missing
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -66,8 +66,7 @@ class HashedWords(_Words):
 
     def row(self, word: str) -> int:
         if word not in self._known:
-            digest = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
-            self._known[word] = OTHERS + 1 + digest % (self.size - OTHERS - 1)
+            self._known[word] = OTHERS + 1 + digest_of(word) % (self.size - OTHERS - 1)
         return self._known[word]
 
 

@@ -18,7 +18,12 @@ def hash_of(value: str) -> int:
     >>> hash_of("ann") == hash_of("ann") != hash_of("bob")
     True
     """
-    return max(1, int.from_bytes(blake2b(value.encode(), digest_size=4).digest(), "little"))
+    return max(1, digest_of(value, 4))
+
+
+def digest_of(value: str, size: int = 8) -> int:
+    """So many bytes, the same on every machine, that follow from a text."""
+    return int.from_bytes(blake2b(value.encode(), digest_size=size).digest(), "little")
 
 
 def codes(column: pl.Series, code: Callable[[str], int] = hash_of) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
+from dprec.data.logs.hashed import digest_of
 from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError, first_line
 
@@ -58,7 +58,7 @@ class ItemsWithFeatures(nn.Embedding):
             for place, line in known:
                 found = [text for text in map(str.strip, (texts[line] or "").split("|")) if text][:VALUES]
                 for slot, text in enumerate(found, start=VALUES * number):
-                    self.values[place, slot] = first + _hash(text) % size
+                    self.values[place, slot] = first + digest_of(text) % size
             first += size
         self.features_read = True
 
@@ -103,7 +103,3 @@ def refuse_half(features: Any, file: str | None) -> None:
     if (features is None) != (file is None):
         given, missing = ("features", "feature_file") if file is None else ("feature_file", "features")
         raise UserError(f"model.{given} is given without model.{missing}: give both, or leave both out")
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

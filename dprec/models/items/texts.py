@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data.labelled_texts.tokens import Pretrained, words_of
+from dprec.data.logs.hashed import digest_of
 from dprec.errors import UserError
 from dprec.models.items.features import lines_of_items
 from dprec.models.networks.pretrained import pretrained
@@ -82,8 +82,7 @@ def bags(texts: Sequence[str], width: int) -> Tensor:
     rows = {word: row for row, word in enumerate(sorted(counts))}
     vectors = np.empty((len(rows), width), dtype=np.float32)
     for word, row in rows.items():
-        key = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
-        numbers = np.random.Generator(np.random.Philox(key=key)).standard_normal(width, dtype=np.float32)
+        numbers = np.random.Generator(np.random.Philox(key=digest_of(word))).standard_normal(width, dtype=np.float32)
         vectors[row] = np.log1p(len(texts) / counts[word]) * numbers
     return torch.from_numpy(np.stack([vectors[[rows[word] for word in own]].sum(0) for own in words]))
 
