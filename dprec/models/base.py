@@ -210,8 +210,8 @@ class SequenceRecommender(Recommender):
                 f"the data has context, for which {type(self).__name__} has no rows: give it context_rows, as "
                 "data.sizes has them, or leave data.context out"
             )
-        in_context: Any = self.encode
-        return in_context(batch.history, context)
+        encode: Any = self.encode
+        return encode(batch.history, context)
 
     def in_context(self, items: Tensor, context: Tensor | None) -> Tensor:
         """Return the items' vectors (B, T, d) with those of their context (B, T, C) added."""

@@ -123,7 +123,7 @@ class Experiment:
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
         watched = {}
-        with _all_or_none(resume_command(run.path, self.settings.tree)):
+        with _all_or_none(self._how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 watched = {"validation": judged}
@@ -153,19 +153,23 @@ class Experiment:
         return report
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
+        how_to_continue = self._how_to_continue(run)
         try:
-            with _all_or_none(resume_command(run.path, self.settings.tree)):
+            with _all_or_none(how_to_continue):
                 trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
                 raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
-            raise how(f"continue with: {resume_command(run.path, self.settings.tree)}") from None
+            raise how(how_to_continue) from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
                 "so no guarantee holds: start a new run"
             )
+
+    def _how_to_continue(self, run: RunFolder) -> str:
+        return f"continue with: {resume_command(run.path, self.settings.tree)}"
 
     def _take_over(self, checkpoint: Mapping[str, Any]) -> int:
         self.model.load_state_dict(checkpoint["state_dict"])
@@ -209,12 +213,12 @@ class Experiment:
 
 
 @contextmanager
-def _all_or_none(command: str) -> Iterator[None]:
-    """What all processes do together: an error of one is an error of all, in one line that ends with a command."""
+def _all_or_none(after_a_loss: str) -> Iterator[None]:
+    """What all processes do together: an error of one is an error of all, in one line."""
     try:
         yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(error, f"continue with: {command}")
+        told = one_voice(error, after_a_loss)
         if told is error:
             raise
         raise told from error

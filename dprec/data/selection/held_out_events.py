@@ -35,11 +35,11 @@ class HoldOutEvents(ABC):
         """What is held out for the test, in words."""
 
     @abstractmethod
-    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
-        """How many of each user's events (N,) come before the validation, and how many before the test."""
+    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
+        """The events, each user's in the order of the parts, and how many (N,) come before validation, and the test."""
 
     def cut(self, events: Interactions) -> Cut:
-        before, until_test = self.ends(events)
+        events, before, until_test = self.parted(events)
         if before.sum() == len(events) or not before.any():
             raise UserError(
                 f"data.{self.setting} {self.amount:g} leaves {before.sum():,} of {len(events):,} events for training "
@@ -58,13 +58,13 @@ class LastDays(HoldOutEvents):
     def said(self) -> str:
         return f"the items of the last {self.amount:g} day{'' if self.amount == 1 else 's'} of the log"
 
-    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
         if events.ages is None:
             known = events.facts.get("times")
             why = "has no times" if known in (None, "none") else f"has times of an unknown unit ({known})"
             raise UserError(f"data.test_days needs times that are dates or counts since 1970, and the log {why}")
         until_test = _older(events, self.amount * DAY)
-        return (_older(events, 2 * self.amount * DAY) if self.validation else until_test), until_test
+        return events, (_older(events, 2 * self.amount * DAY) if self.validation else until_test), until_test
 
 
 class LastShare(HoldOutEvents):
@@ -79,12 +79,12 @@ class LastShare(HoldOutEvents):
     def said(self) -> str:
         return f"the last {self.amount:g} of each user's items"
 
-    def ends(self, events: Interactions) -> tuple[np.ndarray, np.ndarray]:
+    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
         lengths = np.diff(events.offsets)
         held = np.floor(lengths * self.amount + 1e-9).astype(np.int64)  # 0.29 of 100 is 29
         parts = 2 if self.validation else 1
         held = np.minimum(held, np.maximum(lengths - 2, 0) // parts)
-        return lengths - parts * held, lengths - held
+        return events, lengths - parts * held, lengths - held
 
 
 class Cut(NamedTuple):
