@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.errors import UserError
+from dprec.models.items.features import sum_of_vectors, table_of_values
 
 
 class ContextVectors(nn.Module):
@@ -23,14 +24,10 @@ class ContextVectors(nn.Module):
         super().__init__()
         if not rows or any(isinstance(size, bool) or size < 1 for size in rows.values()):
             raise UserError(f"model.context_rows is {dict(rows)}: give each column of the context at least 1 row")
-        self.table = nn.Embedding(1 + sum(rows.values()), dim, padding_idx=0)
-        nn.init.zeros_(self.table.weight)
+        self.table = table_of_values(rows, dim)
         self.before: Tensor  # (C,) rows of the columns before each
         self.register_buffer("before", torch.tensor([0, *accumulate(rows.values())][:-1]), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the vectors (B, T, d) of values (B, T, C), which count from 1; 0 is a missing one and adds nothing."""
-        known = values != 0
-        vectors = self.table((values + self.before) * known)
-        added: Tensor = (vectors * known.unsqueeze(-1)).sum(-2)
-        return added
+        return sum_of_vectors(self.table, (values + self.before) * (values != 0))

@@ -43,8 +43,7 @@ class ItemsWithFeatures(nn.Embedding):
                 "the rows that its values are hashed to, at least 1"
             )
         self.rows = dict(rows)
-        self.features = nn.Embedding(1 + sum(rows.values()), self.embedding_dim, padding_idx=0)
-        nn.init.zeros_(self.features.weight)
+        self.features = table_of_values(rows, self.embedding_dim)
         self.values: Tensor  # (items, S) rows of `features`; 0 where an item has no more values
         self.register_buffer("values", torch.zeros(self.num_embeddings, VALUES * len(rows), dtype=torch.int32))
 
@@ -70,9 +69,20 @@ class ItemsWithFeatures(nn.Embedding):
             raise UserError(
                 "the items' features have not been read: call model.embedding.read_features(file, item_ids) first"
             )
-        values = self.values[ids].long()  # (..., S)
-        added: Tensor = (self.features(values) * (values != 0).unsqueeze(-1)).sum(-2)
-        return items + added
+        return items + sum_of_vectors(self.features, self.values[ids].long())
+
+
+def table_of_values(rows: Mapping[str, int], dim: int) -> nn.Embedding:
+    """Return a table with the rows of all columns, one column after the other from row 1; it starts at 0."""
+    table = nn.Embedding(1 + sum(rows.values()), dim, padding_idx=0)
+    nn.init.zeros_(table.weight)
+    return table
+
+
+def sum_of_vectors(table: nn.Embedding, values: Tensor) -> Tensor:
+    """Return the sum of the vectors of values (..., S), which are rows of the table; row 0 adds nothing: (..., d)."""
+    added: Tensor = (table(values) * (values != 0).unsqueeze(-1)).sum(-2)
+    return added
 
 
 def lines_of_items(
