@@ -173,7 +173,8 @@ def test_an_encoder_reads_the_texts_once(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "war", "love", "story"])
     )
-    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "encoder")
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    tokenizer.save_pretrained(tmp_path / "encoder")
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.BertConfig(vocab_size=8, initializer_range=0.5, **sizes)
@@ -187,3 +188,7 @@ def test_an_encoder_reads_the_texts_once(tmp_path: Path) -> None:
     assert not torch.allclose(vectors[3], vectors[4], atol=1e-2)
     assert f"the encoder {tmp_path / 'encoder'}" in model.assumptions
     assert not any("encoder" in name for name, _ in model.named_parameters())
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    with pytest.raises(UserError, match="model.encoder .* has no token for padding: set one"):
+        model.embedding.read_texts(model.text_file, ["title"], IDS, model.text_encoder)
