@@ -27,6 +27,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.own_backward import MESSAGE, by_user
+from dprec.gradients.sure import called
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
@@ -217,7 +218,7 @@ class Tape(TorchFunctionMode):
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
-            result = func(*args, **kwargs)
+            result = called(func, args, kwargs)
             layout.follow(func, args, kwargs, result, self.users)
             return result
         entry = RULES.get(func)

@@ -103,10 +103,13 @@ def _one_pass(
 
     Return loss, log Σ exp, slope and the largest chance. `products` (b, t, t), for positions (b * t), receives the
     softmaxes' products of all pairs of a user.
+
+    The target's own chance is kept apart. Where it is nearly 1, what is left of "softmax - 1" is rounding, and the sum
+    of all other chances is not.
     """
-    wanted = table[target]
+    wanted, place = table[target], target.unsqueeze(1)
     top = hidden.new_full((len(hidden), 1), float("-inf"))
-    total, mean = torch.zeros_like(top), torch.zeros_like(hidden)
+    hit, rest, mean = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(hidden)
     for items in _tiles(table.shape[0]):
         width = items.stop - items.start
         scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), width), hidden)
@@ -115,8 +118,13 @@ def _one_pass(
         higher = torch.maximum(top, scores.amax(1, keepdim=True)).clamp_(min=torch.finfo(hidden.dtype).min)
         rescale = (top - higher).exp_()
         scores.sub_(higher).exp_()
-        total.mul_(rescale).add_(scores.sum(1, keepdim=True))
+        column, here = (place - items.start).clamp(0, width - 1), (place >= items.start) & (place < items.stop)
+        met = scores.gather(1, column)
+        scores.scatter_(1, column, met.masked_fill(here, 0.0))
+        hit.mul_(rescale).add_(met.masked_fill(~here, 0.0))
+        rest.mul_(rescale).add_(scores.sum(1, keepdim=True))
         mean.mul_(rescale).addmm_(scores, table[items])
+        scores.scatter_(1, column, met)
         top = higher
         if kept:
             kept.shifts.append((items, higher))
@@ -124,10 +132,12 @@ def _one_pass(
             _rescale_pairs(products, rescale)
             own = scores.view(*products.shape[:2], -1)
             products.baddbmm_(own, own.mT)
+    total = hit + rest
     if products is not None:
         _rescale_pairs(products, 1 / total)
     log_total = (top + total.log()).squeeze(1)
-    return log_total - (hidden * wanted).sum(1), log_total, mean.div_(total).sub_(wanted), (1 / total).squeeze(1)
+    slope = mean.addcmul_(rest, wanted, value=-1.0).div_(total)
+    return log_total - (hidden * wanted).sum(1), log_total, slope, (1 / total).squeeze(1)
 
 
 def _rescale_pairs(products: Tensor, factor: Tensor) -> None:

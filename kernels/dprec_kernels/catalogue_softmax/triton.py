@@ -25,7 +25,7 @@ def catalogue_softmax_fwd_kernel(
     hidden, table, target, loss, log_total, slope, likeliest, positions, items, dim, padding,
     BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program: BN positions against all items."""
+    """One program: BN positions against all items. The target's own chance is kept apart, as in `pieces`."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
     k = tl.arange(0, BD)  # [BD]
     inside = n < positions
@@ -34,7 +34,8 @@ def catalogue_softmax_fwd_kernel(
     at = n[:, None] * dim + k[None, :]
     h = tl.load(hidden + at, mask=real[:, None] & (k < dim)[None, :], other=0.0).to(tl.float32)  # [BN, BD]
     top = tl.zeros([BN], tl.float32) + SMALLEST
-    total = tl.zeros([BN], tl.float32)
+    own = tl.zeros([BN], tl.float32)
+    rest = tl.zeros([BN], tl.float32)
     mean = tl.zeros([BN, BD], tl.float32)
     some = tl.max(real.to(tl.int32), 0)
     for start in range(0, items * some, BV):
@@ -46,18 +47,21 @@ def catalogue_softmax_fwd_kernel(
         higher = tl.maximum(top, tl.max(s, 1))
         rescale = tl.exp(top - higher)
         s = tl.exp(s - higher[:, None])
-        total = total * rescale + tl.sum(s, 1)
+        here = v[None, :] == t[:, None]  # [BN, BV]
+        own = own * rescale + tl.sum(tl.where(here, s, 0.0), 1)
+        s = tl.where(here, 0.0, s)
+        rest = rest * rescale + tl.sum(s, 1)
         mean = tl.dot(s, e, mean * rescale[:, None], input_precision="ieee")
         top = higher
     known = real & (t >= 0) & (t < items)
     wanted = _vectors(table, t, known, k, dim)  # [BN, BD]
-    total = tl.where(real, total, 1.0)
+    total = tl.where(real, own + rest, 1.0)
     sum_of_all = top + tl.log(total)
     cost = tl.where(known, sum_of_all - tl.sum(h * wanted, 1), float("nan"))
     tl.store(loss + n, tl.where(real, cost, 0.0), mask=inside)
     tl.store(likeliest + n, tl.where(real, 1.0 / total, 0.0), mask=inside)
     tl.store(log_total + n, tl.where(real, sum_of_all, float("inf")), mask=inside)
-    down = tl.where(real[:, None], mean / total[:, None] - wanted, 0.0)
+    down = tl.where(real[:, None], (mean - rest[:, None] * wanted) / total[:, None], 0.0)
     tl.store(slope + at, down, mask=inside[:, None] & (k < dim)[None, :])
 
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from tests.privacy.search import oracle
 from tests.privacy.search.model import Assembled
@@ -21,6 +24,16 @@ from tests.privacy.search.plan import Plan
 from tests.privacy.search.users import Users
 
 MOST = 100  # of the others whose shares are computed; the rest are taken to be like them
+
+
+class WideLoss(TorchFunctionMode):
+    """Takes cross-entropies in float64: rounding of the scores is the model's own, that of a chance less 1 is not."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.cross_entropy:
+            scores, *rest = args
+            return func(scores.double(), *rest, **kwargs).to(scores.dtype)
+        return func(*args, **(kwargs or {}))
 
 
 def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: bool = False) -> float:
@@ -52,7 +65,8 @@ def _shares(
     """Return the clipped gradients of some users, by plain autograd through the micro-batch that each is in."""
     parameters, shares = oracle.trained(model), {}
     for group in groups:
-        losses = model.losses(batch.select(group))
+        with WideLoss():
+            losses = model.losses(batch.select(group))
         for loss, user in zip(losses, group, strict=True):
             if user not in some:
                 continue

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.privacy.search.users import BAG, Users
+from tests.privacy.search.users import BAG, BAGGED, Users
 
 
 class Layer(nn.Module):
@@ -216,7 +216,7 @@ class Bag(Layer):
 
     def make(self) -> None:
         mode, padding = ("mean" if self.spelling == "mean" else "sum"), (None if "without" in self.spelling else 0)
-        self.bags = nn.EmbeddingBag(24, self.dim, mode=mode, padding_idx=padding)
+        self.bags = nn.EmbeddingBag(BAGGED, self.dim, mode=mode, padding_idx=padding)
 
     def forward(self, x: Tensor, batch: Users, table: nn.Embedding) -> Tensor:
         if self.spelling == "by hand":

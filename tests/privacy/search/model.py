@@ -48,11 +48,15 @@ class Assembled(nn.Module):
         """The rows that change whoever is drawn, which a model may leave undeclared."""
         return [(self.items.weight, self.readout.ids)] if isinstance(self.readout, Negatives) and self.declares else []
 
-    def losses(self, batch: Users) -> Tensor:
+    def encode(self, batch: Users) -> Tensor:
+        """Return what the layers make of every position, (B, T, d)."""
         x = self._read(batch)
         for layer in self.layers:
             x = layer(x, batch, self.items)
-        real = batch.targets != 0
+        return x
+
+    def losses(self, batch: Users) -> Tensor:
+        x, real = self.encode(batch), batch.targets != 0
         loss = self.readout(x, batch, self.items).masked_fill(~real, 0.0).sum(1) * self.loudness
         return loss / real.sum(1).clamp(min=1) if self.averaged else loss
 

@@ -17,6 +17,7 @@ from tests.privacy.search.users import Users
 
 Sums = dict[str, Tensor]
 STABILITY = 1e-2  # of auto-s, as docs/privacy.md states it
+SMALLEST = 1e-6  # norms below are not scaled up to the bound by auto-v
 
 
 def exact(model: Assembled) -> Assembled:
@@ -58,7 +59,11 @@ def share(model: nn.Module, of: Sums, mode: str, bound: float) -> Sums:
     size = norm(of)
     if size == 0:
         return of
-    factor = {"flat": min(1.0, bound / size), "auto-v": bound / size, "auto-s": bound / (size + STABILITY)}[mode]
+    factor = {
+        "flat": min(1.0, bound / size),
+        "auto-v": bound / max(size, SMALLEST),
+        "auto-s": bound / (size + STABILITY),
+    }[mode]
     clipped = {name: factor * g for name, g in of.items()}
     for name, rows in padding_rows(model).items():
         clipped[name][list(rows)] = 0.0

@@ -19,6 +19,7 @@ LOOKED_UP = ("negatives", "signed", "square", "dot")  # losses that leave a tabl
 ASCENTS = ("none",) * 16 + ("cancel", "cancel", "climb")
 TRAINED = ("all", "all", "all", "some", "two", "one")
 ALIKE = ("alike", "alike but one")
+SURE = 40_000  # seeds from here on also make cases of sure models; those before keep the case that they stand for
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def plan_of(seed: int) -> Plan:
     (True, True)
     """
     rng = random.Random(seed)
-    extremes = () if rng.random() < 0.2 else tuple(rng.sample(sorted(EXTREMES), rng.choice((1, 1, 2, 3))))
+    extremes = (
+        () if rng.random() < 0.2 else tuple(rng.sample(sorted(set(EXTREMES) - {"sure"}), rng.choice((1, 1, 2, 3))))
+    )
     strategy = rng.choice(STRATEGIES)
     plan = Plan(
         seed=seed,
@@ -91,7 +94,28 @@ def plan_of(seed: int) -> Plan:
         trained=rng.choice(TRAINED),
         room=rng.choice((0, 0, 0, 16, 100)),
     )
-    return _sized(_suiting(plan, rng), rng)
+    plan = _sized(_suiting(plan, rng), rng)
+    return _sure(plan) if seed >= SURE and seed % 8 == 0 and strategy == "none" else plan
+
+
+def _sure(plan: Plan) -> Plan:
+    """Return the plan with a softmax over many items, of which the model is sure; mostly of a few users alike."""
+    rng = plan.rng("sure")
+    form = rng.choice((*ALIKE, plan.form))
+    users = rng.choice((2, 3, 4, 5, 9, 17))  # each is a number of rows that matrices are multiplied by in another way
+    return plan.but(
+        extremes=(*plan.extremes, "sure"),
+        readout=rng.choice(("catalogue", "catalogue", "untied", "spelled")),
+        dim=rng.choice((16, 32, 33, 64)),
+        items=rng.choice((24, 200)),
+        form=form,
+        users=users if form in ALIKE else plan.users,
+        length=rng.choice((1, 1, plan.length)),
+        cut=0,
+        other_cut=0,
+        ascent="none",
+        room=0,
+    )
 
 
 def _suiting(plan: Plan, rng: random.Random) -> Plan:

@@ -31,9 +31,16 @@ class Readout(nn.Module):
     def forward(self, x: Tensor, batch: Users, table: nn.Embedding) -> Tensor:
         raise NotImplementedError
 
+    def scored(self, table: nn.Embedding) -> nn.Embedding | None:
+        """Return the table over which it is a softmax."""
+        return None
+
 
 class Catalogue(Readout):
     """The softmax over all items, tied."""
+
+    def scored(self, table: nn.Embedding) -> nn.Embedding | None:
+        return table
 
     def forward(self, x: Tensor, batch: Users, table: nn.Embedding) -> Tensor:
         return self.softmax(x, table.weight, batch.targets)
@@ -43,11 +50,14 @@ class Untied(Readout):
     def make(self, dim: int, items: int, rng: random.Random) -> None:
         self.items = nn.Embedding(items, dim, padding_idx=0)
 
+    def scored(self, table: nn.Embedding) -> nn.Embedding | None:
+        return self.items
+
     def forward(self, x: Tensor, batch: Users, table: nn.Embedding) -> Tensor:
         return self.softmax(x, self.items.weight, batch.targets)
 
 
-class Spelled(Readout):
+class Spelled(Catalogue):
     """The same by hand, as most people tie."""
 
     def make(self, dim: int, items: int, rng: random.Random) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from tests.privacy.search.plan import Plan
 
-BAG = 4
+BAG, BAGGED = 4, 24  # ids of a bag, and of how many items
 
 
 @dataclass
@@ -69,7 +69,7 @@ def users_of(plan: Plan) -> Users:
     targets = torch.randint(1, plan.items, shape, generator=generator)
     if rng.random() < 0.3:
         targets = history.clone()
-    bags = torch.randint(0, plan.items, (plan.users, BAG), generator=generator)
+    bags = torch.randint(0, min(plan.items, BAGGED), (plan.users, BAG), generator=generator)
     features = torch.randn(*shape, plan.dim, generator=generator)
     signs = torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
     each = [history, targets, bags, features, signs]
