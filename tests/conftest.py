@@ -1,4 +1,4 @@
-"""Uninitialised memory holds NaN in every test, so that an output nobody wrote shows."""
+"""Uninitialised memory holds NaN in every test, so that an output nobody wrote shows; secret numbers repeat."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests import luck
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")  # a property is searched at every desk; what lands must not depend on luck
@@ -17,6 +19,23 @@ if os.environ.get("CI"):
 if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:  # each process has one of the cores
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
     torch.set_num_threads(1)
+
+
+luck.make_secrets_follow()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    with luck.of(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Iterator[Any]:
+    if fixturedef.scope == "function":
+        return (yield)
+    with luck.of(f"{fixturedef.baseid} {fixturedef.argname}"):  # whichever test asks for it first
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
