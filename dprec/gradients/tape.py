@@ -26,8 +26,8 @@ from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
+from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE, by_user
-from dprec.gradients.sure import called
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of

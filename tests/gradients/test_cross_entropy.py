@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.gradients.sure import called
+from dprec.gradients.operations.cross_entropy import called
 from dprec.models import Transformer
 from dprec_kernels.catalogue_softmax import catalogue_softmax
 from tests.gradients.test_others_shares import distance, summed
