@@ -15,7 +15,7 @@ class Shaken:
 
     >>> table, bias = nn.Parameter(torch.zeros(4, 1)), nn.Parameter(torch.zeros(1))
     >>> shaken = Shaken({"table": table, "bias": bias}, ["table"], {"table": [0]})
-    >>> shaken.read("table", torch.tensor([[2, 0], [2, 2]]))
+    >>> shaken.read({"table": torch.tensor([[2, 0], [2, 2]])})
     >>> shaken.by(0.1)
     >>> (table != 0).flatten().tolist(), bool(bias != 0)
     ([False, False, True, False], True)
@@ -34,13 +34,14 @@ class Shaken:
         self._whole: set[str] = set()  # parameters of which everything is saved
         self.new = True  # whether rows were read that were not before, since somebody set this to False
 
-    def read(self, name: str, ids: Tensor | None) -> None:
-        """Hear that these rows of a parameter are read; None stands for all of them."""
-        before = self._read.get(name)
-        if before is not None:
-            now = None if ids is None else torch.cat([before.to(ids.device), ids.flatten()]).unique()
-            self.new |= now is None or len(now) != len(before)
-            self._read[name] = now
+    def read(self, reads: Mapping[str, Tensor | None]) -> None:
+        """Hear that these rows of parameters are read; None stands for all of one's."""
+        for name, ids in reads.items():
+            before = self._read.get(name)
+            if before is not None:
+                now = None if ids is None else torch.cat([before.to(ids.device), ids.flatten()]).unique()
+                self.new |= now is None or len(now) != len(before)
+                self._read[name] = now
 
     def by(self, size: float) -> None:
         """Add noise of this standard deviation. Padding stays: no step ever moves it, and models rely on it."""

@@ -99,8 +99,7 @@ def probe(
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
     try:
-        for name in _held_twice(module, parameters, tables):
-            shaken.read(name, None)
+        shaken.read(dict.fromkeys(_held_twice(module, parameters, tables)))
         for perturbed in range(1 + ROUNDS):
             if perturbed > 1 and not shaken.new:
                 break

@@ -12,7 +12,7 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -34,14 +34,17 @@ from dprec.gradients.uses.expression import Expression, attributed, express, exp
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
-# What asks for a tensor's form, not for its values.
-FORM = {"shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"}
+# What asks for a tensor's form, not for its values, or says what will be asked.
+FORM = {
+    *("shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"),
+    "about_to_read",
+}
 HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node
 CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
-Read: TypeAlias = "Callable[[str, Tensor | None], None]"  # a parameter's name, and the ids read; None: all of it
+Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
 class Tape(TorchFunctionMode):
@@ -75,6 +78,7 @@ class Tape(TorchFunctionMode):
         self.contributions: dict[str, list[Contribution]] = {}
         self._complete = complete
         self._read = read
+        self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
@@ -153,7 +157,18 @@ class Tape(TorchFunctionMode):
     def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""
         if self._read is not None and id(parameter) in self._names:
-            self._read(self._names[id(parameter)], ids)
+            name = self._names[id(parameter)]
+            ahead, version = self._announced.get(name, (None, 0))
+            if ids is None or ids is not ahead or ids._version != version:
+                self._read({name: ids})
+
+    def announce_all(self, parameters: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
+        """Announce so of several parameters; that the very same ids of one are read is not announced again."""
+        names = [self._names.get(id(parameter)) for parameter in parameters]
+        known = {name: own for name, own in zip(names, ids, strict=True) if name is not None}
+        if self._read is not None and known and len(known) == len(names):
+            self._read(known)
+            self._announced.update({name: (own, own._version) for name, own in known.items()})
 
     def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
         """What is wrong where losses ask for a gradient on the way, which the rules cannot tell from their own."""

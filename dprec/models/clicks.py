@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch, PersonBatch
+from dprec.gradients.operations.embedding import about_to_read
 from dprec.metrics.clicks import ClickMetrics
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
@@ -100,10 +101,9 @@ class FeatureTables(nn.Module):
     def forward(self, categories: Tensor) -> list[Tensor]:
         """Return (B, d_f) of each feature f, for ids (B, F, P)."""
         rows = categories + 1
-        return [
-            own(table(rows[:, feature]))
-            for feature, (table, own) in enumerate(zip(self.tables, self.maps, strict=True))
-        ]
+        each = [rows[:, feature] for feature in range(len(self.tables))]
+        about_to_read([table.get_parameter("weight") for table in self.tables], each)
+        return [own(table(ids)) for ids, table, own in zip(each, self.tables, self.maps, strict=True)]
 
 
 def log_counts(numbers: Tensor) -> Tensor:

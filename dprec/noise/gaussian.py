@@ -125,18 +125,20 @@ class GaussianNoise:
                 part.copy_(self._normals(len(part)))
         return out
 
-    def placed(self) -> RowNoise:
+    def placed(self, calls: int = 1) -> RowNoise:
         """Return noise of this step that is a function of its place, and that no other call gets.
+
+        That of several calls is of this stream and of as many after it.
 
         Whoever solved the key from noise that was seen, which nobody knows to do, would know this step's noise and no
         other's. Steps are told apart by their keys already; calls within one by their streams.
         """
-        if self._key is None or self._calls == STREAMS:
+        if self._key is None or self._calls + calls > STREAMS:
             sequence = np.random.SeedSequence(self._entropy, spawn_key=(self._step, ON_DEVICE, self._keys))
             self._key, self._calls = int.from_bytes(sequence.generate_state(4).tobytes(), "little"), 0
             self._keys += 1
-        self._calls += 1
-        return RowNoise(self._key, self._calls - 1, self._step % (1 << PLACES))
+        self._calls += calls
+        return RowNoise(self._key, self._calls - calls, self._step % (1 << PLACES))
 
     def _fill(self, out: Tensor) -> None:
         half = -(-len(out) // 2)

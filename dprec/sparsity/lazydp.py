@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch.optim import SGD, Optimizer
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.lazydp_together import Together
+from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 
 RESTART = 1 << 61  # far from the numbers of steps
@@ -39,6 +40,7 @@ class LazyDP(NoiseSchedule):
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, LazyTable] = {}
+        self._together: Together | None = None  # all of them, where they share the history of their steps
         self._owing = False
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
@@ -46,7 +48,7 @@ class LazyDP(NoiseSchedule):
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
         self.settle()  # what a run before this one left
         super().begin(space, sigma, std, noise)
-        self._tables, self._process = {}, os.getpid()
+        self._tables, self._together, self._process = {}, None, os.getpid()
 
     def bind(self, optimizer: Optimizer, step: int) -> None:
         if not isinstance(optimizer, SGD):
@@ -71,13 +73,40 @@ class LazyDP(NoiseSchedule):
             if lazy.momentum is not None and name in self._momentum:
                 lazy.momentum.copy_(self._momentum.pop(name))
             self._tables[name] = lazy
+        every = list(self._tables.values())
+        self._together = None
+        one_group = any(
+            {id(t.parameter) for t in self.space} <= set(map(id, g["params"])) for g in optimizer.param_groups
+        )
+        if one_group and self.noise.ranks.size == 1 and Together.fits(every):
+            self._together = Together([lazy for lazy in every if isinstance(lazy, Aggregated)])
 
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:
             self._refuse_fork()
             self._tables[name].settle(ids)
 
+    def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
+        ids = [each for name in self._tables if (each := reads.get(name)) is not None]
+        if self._together is None or len(ids) < len(self._tables):
+            super().read_all(reads)
+            return
+        self._refuse_fork()
+        self._together.settle(ids, self.std, self.noise)
+
+    def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
+        own = {table.name: (rows, values) for table, rows, values in moves}
+        if self._together is None or own.keys() != self._tables.keys():
+            super().step_all(moves, rates)
+            return
+        self._owing = True
+        self._refuse_fork()
+        self._together.step([own[name][0] for name in self._tables], [own[name][1] for name in self._tables], rates)
+
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        if self._together is not None:  # a table steps alone
+            self._together.part()
+            self._together = None
         self._owing = True
         self._refuse_fork()
         if self.noise.ranks.size > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,15 @@ from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
 COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew: no history of steps grows on
+
+
+def refuse_unread(read: Tensor) -> None:
+    """Refuse a step of rows of which some were not read in it."""
+    unread = "a row got a gradient without having been read in this step"
+    if not answers_at_once(read):
+        torch._assert_async(read.all(), unread)  # ends the process, without a wait
+    elif not bool(read.all()):
+        raise RuntimeError(unread)
 
 
 class LazyTable(ABC):
@@ -64,16 +74,11 @@ class LazyTable(ABC):
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Take one step. From the moment at which the gradient is in the table, every row owes this step's noise."""
-        read = (self.settled.index_select(0, rows) == self.now).all()
-        unread = "a row got a gradient without having been read in this step"
-        if not answers_at_once(read):
-            torch._assert_async(read, unread)  # ends the process, without a wait
-        elif not bool(read):
-            raise RuntimeError(unread)
+        refuse_unread(self.settled.index_select(0, rows) == self.now)
         if self.drowns(rates):
             self._begin_anew()
         self.take(rows, values, rates)
-        if self.now >= COUNTED or self.worn:
+        if self.full:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -86,8 +91,13 @@ class LazyTable(ABC):
         return False
 
     @property
+    def full(self) -> bool:
+        """Whether what is known of the steps should be started anew after this one."""
+        return self.now >= COUNTED or self.worn
+
+    @property
     def worn(self) -> bool:
-        """Whether what is known of the steps should be started anew before they have been counted."""
+        """Whether it should be before they have been counted."""
         return False
 
     @abstractmethod
@@ -170,21 +180,31 @@ class Aggregated(LazyTable):
         both = factor[:, 1] * one + factor[:, 2] * other
         self.momentum[rows] = (mw * weight + mm * momentum + both).to(self.values.dtype)
 
-    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+    def part(self) -> None:
+        """Keep the history of steps apart from that of others."""
+        self.steps = copy.deepcopy(self.steps)
+
+    def rule(self, rates: Rates) -> sparse_update.SGD:
+        """Return what a step does to rows without momentum, so that settling leaves rate · gradient of it."""
         left = 1 - rates.rate * rates.decay
-        if self.momentum is not None and rates.momentum == 0:
-            raise UserError("LazyDP: momentum became 0 during the run: keep it")
-        if self.momentum is None and left <= 0:
+        if left <= 0:
             raise UserError(
                 "LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight: lower one"
             )
+        return sparse_update.SGD(rates.rate / left)
+
+    def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        if self.momentum is not None and rates.momentum == 0:
+            raise UserError("LazyDP: momentum became 0 during the run: keep it")
+        rule = self.rule(rates) if self.momentum is None else None
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         if self.momentum is not None:
             self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
-        elif by_numpy(self.values):
-            sparse_update.SGD(rates.rate / left).update(self.values, rows, values)
-        else:
-            sparse_update.step_rows(self.values, rows, values, sparse_update.SGD(rates.rate / left))
+        elif rule is not None:
+            if by_numpy(self.values):
+                rule.update(self.values, rows, values)
+            else:
+                sparse_update.step_rows(self.values, rows, values, rule)
 
 
 class Replayed(LazyTable):

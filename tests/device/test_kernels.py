@@ -17,7 +17,9 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import LazyDP
+from dprec.sparsity.lazydp_together import Together
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
+from tests.device.steps import Steps
 from tests.device.test_sums import moved
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
@@ -91,6 +93,21 @@ def launched_for_tables(aggregate: bool) -> set[str]:
 @pytest.mark.parametrize("aggregate", OF_TABLES)
 def test_tables_with_debts_take_the_kernels(aggregate: bool) -> None:
     assert launched_for_tables(aggregate) >= OF_TABLES[aggregate]
+
+
+@inside
+def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = []
+    for at_once in (True, False):
+        monkeypatch.setattr(Together, "fits", lambda lazy, several=at_once: several)
+        torch.manual_seed(1)
+        steps = Steps("dlrm, lazydp", users=2, tables=2)
+        with interpreted():
+            for seed in range(2):
+                steps.take_private(steps.batch_of(seed))
+        steps.rules.settle()
+        weights.append([value.cpu() for value in steps.private.state_dict().values()])
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
 @inside

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
+from dprec.gradients.alone import OneUser
+from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.expression import expression_of
 from dprec_kernels import catalogue_softmax
@@ -233,9 +235,39 @@ def test_detached_and_metadata_uses_are_no_uses() -> None:
 def test_every_form_of_reading_a_table_is_announced(form: Any) -> None:
     """Rows may wait for noise until somebody reads them."""
     table, heard = nn.Embedding(6, 3), []
-    with torch.no_grad(), Tape({"w": table.weight}, users=1, read=lambda name, ids: heard.append((name, ids))):
+    with torch.no_grad(), Tape({"w": table.weight}, users=1, read=heard.append):
         form(table.weight)
-    assert ("w", None) in heard
+    assert {"w": None} in heard
+
+
+def test_what_is_announced_ahead_is_not_announced_again() -> None:
+    """Unless other ids are read, or the same tensor holds others by then: rows would be read without their noise."""
+    tables, heard = [nn.Embedding(6, 3).weight, nn.Embedding(4, 2).weight], []
+    ids = [torch.tensor([[1, 5], [0, 2]]), torch.tensor([[3], [3]])]
+    with torch.no_grad(), Tape(dict(zip("vw", tables, strict=True)), users=2, read=heard.append) as tape:
+        tape.watch(ids)
+        about_to_read(tables, ids)
+        assert heard == [{"v": ids[0], "w": ids[1]}]
+        nn.functional.embedding(ids[0], tables[0])
+        nn.functional.embedding_bag(ids[1], tables[1], mode="sum")
+        assert len(heard) == 1
+        nn.functional.embedding(ids[0] + 0, tables[0])
+        ids[1].add_(-1)
+        nn.functional.embedding(ids[1], tables[1])
+        tables[0].sum()
+    assert [list(each) for each in heard[1:]] == [["v"], ["w"], ["v"]]
+    assert heard[3] == {"v": None}
+
+
+def test_who_is_alone_announces_each_look_up() -> None:
+    tables, heard = [nn.Embedding(6, 3).weight, nn.Embedding(4, 2).weight], []
+    ids = [torch.tensor([[1, 5]]), torch.tensor([[3]])]
+    about_to_read(tables, ids)  # nobody listens
+    with torch.no_grad(), OneUser(dict(zip("vw", tables, strict=True)), heard.append):
+        about_to_read(tables, ids)
+        assert not heard
+        nn.functional.embedding(ids[0], tables[0])
+    assert [list(each) for each in heard] == [["v"]]
 
 
 @pytest.mark.parametrize("own_pass", [False, True])

@@ -11,6 +11,7 @@ import torch
 
 from dprec_kernels.lazy_noise import reference
 from dprec_kernels.row_noise import RowNoise, row_noise
+from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
@@ -24,8 +25,10 @@ def test_kernels_agree_in_the_interpreter() -> None:
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
     types = "fp32* i64* fp32* fp32* i1* fp32*" + " i32" * 4 + " i64" * 4
-    shared = shared_memory(kernels.lazy_noise_fwd_kernel, types, DECAYS=True, CHOSEN=True, BN=8, BP=64)
-    assert shared <= 99 * 1024
+    given = {"DECAYS": True, "CHOSEN": True, "BN": 8, "BP": 64}
+    assert shared_memory(kernels.lazy_noise_fwd_kernel, types, SEVERAL=False, **given) <= 99 * 1024
+    of_tables = types.replace("fp32*", "i64*", 1).replace("i1* fp32*", "i1* i64*")
+    assert shared_memory(kernels.lazy_noise_fwd_kernel, of_tables, SEVERAL=True, **given) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -56,6 +59,25 @@ def test_rows_outside_of_the_mask_stay(kernels: ModuleType, device: str) -> None
     assert torch.allclose(found.cpu(), exact, atol=1e-6)
     assert torch.allclose(out.cpu()[owes], values, atol=1e-6)
     assert torch.equal(found.cpu()[[0, 2, 3, 4, 5, 7]], table[[0, 2, 3, 4, 5, 7]])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("decays", [False, True])
+def test_rows_of_several_tables_equal_the_reference(kernels: ModuleType, decays: bool, device: str) -> None:
+    """Of any width, each with a stream of its own; a table that nobody reads, and rows outside of the mask, stay."""
+    each = [torch.randn(9, 8), torch.randn(5, 130), torch.randn(4, 3), torch.randn(7, 1)]
+    which, rows = torch.tensor([0, 0, 0, 1, 1, 3, 3, 3]), torch.tensor([1, 1, 8, 0, 4, 2, 3, 6])
+    owes = torch.tensor([True, False, True, False, True, True, True, False])
+    std, mean = torch.rand(8), torch.rand(8) if decays else torch.ones(8)
+    tables = Tables.of([table.to(device) for table in (own.clone() for own in each)])
+    for place, exact in enumerate(each):
+        there = owes & (which == place)
+        noise = row_noise(SOURCE.seed, SOURCE.stream + place, rows[there], SOURCE.step, exact.shape[1])
+        reference.lazy_noise(exact, rows[there], std[there], mean[there], noise)
+    given = (which.to(device), rows.to(device), std.to(device), SOURCE, mean.to(device) if decays else None)
+    kernels.of_tables(tables, *given, owes.to(device))
+    for exact, found in zip(each, tables.each, strict=True):
+        assert torch.allclose(found.cpu(), exact, atol=1e-6)
 
 
 @pytest.fixture(name="kernels")

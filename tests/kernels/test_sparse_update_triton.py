@@ -11,6 +11,7 @@ import torch
 
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD, pieces
+from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
@@ -24,8 +25,10 @@ def test_kernels_agree_in_the_interpreter() -> None:
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
     types = "fp32* i64* i64* i64* fp32* fp32*" + " i32" * 4 + " fp32" * 3 + " i32" * 2 + " i64" * 4
-    shared = shared_memory(kernels.sparse_update_fwd_kernel, types, WEIGHTED=True, NOISY=True, BP=kernels.WIDEST // 2)
-    assert shared <= 99 * 1024
+    kernel, most = kernels.sparse_update_fwd_kernel, {"BP": kernels.WIDEST // 2}
+    assert shared_memory(kernel, types, WEIGHTED=True, NOISY=True, SEVERAL=False, **most) <= 99 * 1024
+    of_tables = "i64* i64* i64* i64* i64*" + types.removeprefix("fp32* i64* i64* i64* fp32*")
+    assert shared_memory(kernel, of_tables, WEIGHTED=False, NOISY=False, SEVERAL=True, **most) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -47,6 +50,21 @@ def test_steps_equal_the_pieces(
     assert kernels.fits(found, SOURCE)
     kernels.sparse_update(found, given, values.to(device), rule, std, SOURCE)
     assert torch.allclose(found.cpu(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, device: str) -> None:
+    """Of any width, whose gradients lie one after the other; a table without a gradient stays."""
+    each = [torch.randn(9, 8), torch.randn(5, 130), torch.randn(4, 3), torch.randn(7, 1)]
+    which, rows = torch.tensor([0, 0, 1, 3, 3, 3]), torch.tensor([1, 8, 4, 2, 3, 6])
+    widths = torch.tensor([8, 8, 130, 1, 1, 1])
+    starts, values = widths.cumsum(0) - widths, torch.randn(149)
+    exact, found = (Tables.of([table.clone().to(there) for table in each]) for there in ("cpu", device))
+    pieces.step_tables(exact, which, rows, values, starts, SGD(0.3))
+    kernels.step_tables(found, *(given.to(device) for given in (which, rows, values, starts)), SGD(0.3))
+    for one, other, before in zip(exact.each, found.each, each, strict=True):
+        assert torch.allclose(other.cpu(), one, rtol=1e-6, atol=1e-6)
+        assert torch.equal(other.cpu(), before) == (len(before) == 4)
 
 
 def test_what_has_no_kernel_takes_the_pieces(kernels: ModuleType) -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import CHUNK, GaussianNoise
+from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
 
 
@@ -230,3 +231,17 @@ def test_float64_rows_get_float64_normals() -> None:
     drawn = GaussianNoise(seed=5)(torch.empty(300, 7, dtype=torch.float64), torch.arange(300))
     assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
     assert (drawn.float().double() != drawn).any()
+
+
+def test_places_of_several_calls_are_no_other_calls() -> None:
+    """They are those that as many calls would have had; of the last places of a key none is left over for them."""
+    together, apart = GaussianNoise(seed=5), GaussianNoise(seed=5)
+    first, after = together.placed(3), together.placed()
+    assert [first.stream, after.stream] == [0, 3]
+    assert [first, after] == [apart.placed() for _ in range(4)][::3]
+    together.placed(STREAMS - 6)
+    assert together.placed(2).seed == first.seed
+    together.placed(STREAMS - 1)
+    other = together.placed(2)
+    assert other.seed != first.seed
+    assert other.stream == 0

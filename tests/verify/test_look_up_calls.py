@@ -54,7 +54,7 @@ def test_a_look_up_is_one_for_everybody(spelling: str) -> None:
     assert torch.allclose(table.grad.to_dense(), plain)
 
     announced: list[Tensor | None] = []
-    with torch.no_grad(), Tape({"table": table}, 2, read=lambda name, ids: announced.append(ids)):
+    with torch.no_grad(), Tape({"table": table}, 2, read=lambda reads: announced.extend(reads.values())):
         read(table)
     assert len(announced) == 1
     assert (announced[0] is None) == (spelling == "bag")  # whose ids are nobody's has no rule: the whole table is used

@@ -12,11 +12,13 @@ from torch import Tensor
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD
 from dprec_kernels.sparse_update.pieces import Reads
+from dprec_kernels.tables import Tables
 
 DIMS = (64, 128, 256)
 ELEMENTS = 1 << 31  # numbers of the largest catalogue
 USERS, LENGTH = 1024, 200
-READS = 26 * 4096  # of a step of DLRM: records times tables
+TABLES = 26  # of DLRM
+READS = TABLES * 4096  # of a step of it: records times tables
 MOVIELENS = 3417  # rows of its catalogue, no multiple of a tile
 SOURCE = RowNoise(seed=(1 << 100) + 77, stream=3, step=2**31 - 2)
 PHILOX = 100  # operations on whole numbers of ten rounds: four products, four xors and two additions each
@@ -123,6 +125,17 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         "dense_noise_fwd_kernel", case,
         lambda: dense_noise.dense_noise(table, 1.0, SOURCE, 1.0, 1.0, rows[:0], out[:0]),
         8 * items * dim, normals=items * dim,
+    )  # fmt: skip
+    several = Tables((table,) * TABLES, _new(TABLES, 2, dtype=torch.int64))
+    of_several = f"d {dim}, {READS:,} of {TABLES} tables"
+    yield Launch(
+        "lazy_noise_fwd_kernel", of_several,
+        lambda: lazy_noise.of_tables(several, rows, rows, floats, SOURCE, floats, owes), 8 * drawn + 25 * READS,
+        normals=drawn,
+    )  # fmt: skip
+    yield Launch(
+        "sparse_update_fwd_kernel", of_several,
+        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 40 * READS,
     )  # fmt: skip
     reads = Reads(rows, rows, rows, rows, floats)
     yield Launch(

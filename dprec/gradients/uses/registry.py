@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -31,6 +31,9 @@ class Recorder(Protocol):
 
     def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read."""
+
+    def announce_all(self, parameters: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
+        """Announce so of several parameters at once."""
 
     def name_of(self, value: Tensor) -> str:
         """Return the name of the parameter behind something trainable."""

@@ -78,10 +78,11 @@ def _looked_up(
     """Return the distinct pairs of a user of a micro-batch and a row that the user looks up."""
     pairs = [space.no_rows]
 
-    def read(name: str, ids: Tensor | None) -> None:
-        if name in space.tables and ids is not None and layout_of(ids) is not None:
-            user = torch.arange(len(part), device=ids.device).unsqueeze(1)
-            pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
+    def read(reads: Mapping[str, Tensor | None]) -> None:
+        for name, ids in reads.items():
+            if name in space.tables and ids is not None and layout_of(ids) is not None:
+                user = torch.arange(len(part), device=ids.device).unsqueeze(1)
+                pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
 
     try:
         with torch.no_grad(), Tape(parameters, len(part), read=read) as tape:
@@ -98,9 +99,8 @@ def _read_alone(space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Par
     """Return the rows that a user who is alone in this batch looks up."""
     rows: list[Tensor] = []
 
-    def read(name: str, ids: Tensor | None) -> None:
-        if name in space.tables and ids is not None:
-            rows.append(space.flat(name, ids.flatten()))
+    def read(reads: Mapping[str, Tensor | None]) -> None:
+        rows.extend(space.flat(n, ids.flatten()) for n, ids in reads.items() if n in space.tables and ids is not None)
 
     with torch.no_grad(), OneUser(parameters, read):
         losses(user)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 from torch.optim import SGD, Optimizer
@@ -20,6 +22,9 @@ class Rates:
     rate: float  # η
     decay: float = 0.0  # λ
     momentum: float = 0.0  # μ
+
+
+Move: TypeAlias = tuple[Table, Tensor, Tensor]  # a table, the rows that a step's gradient has, and its values
 
 
 class NoiseSchedule(Strategy, ABC):
@@ -50,8 +55,18 @@ class NoiseSchedule(Strategy, ABC):
         beside them. Padding rows are put back afterwards; `read` and `settle` leave those of `table.padding` alone.
         """
 
+    def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
+        """Do so for several tables: one after the other, where a strategy knows no faster way."""
+        for table, rows, values in moves:
+            self.step(table, rows, values, rates)
+
     def read(self, name: str, ids: Tensor | None) -> None:
         """Hear that rows of a table are about to be read; None stands for all of them."""
+
+    def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
+        """Hear so of several tables: of one after the other, where a strategy knows no faster way."""
+        for name, ids in reads.items():
+            self.read(name, ids)
 
     def settle(self) -> None:
         """Give all rows the noise that they lack: somebody is about to see the weights."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmov
 from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.pay_first import guard
 from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
 from dprec.sparsity.rows.strategy import Strategy
@@ -170,12 +171,12 @@ class RowRules:
         scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
         for group in optimizer.param_groups if scheduled else ():
             rates = Rates(group["lr"], group["weight_decay"], group.get("momentum", 0.0))
-            for parameter in group["params"]:
-                if id(parameter) in scheduled:
-                    schedule, table = scheduled[id(parameter)]
-                    gradient, parameter.grad = parameter.grad, None
-                    with _padding_kept(table):
-                        schedule.step(table, gradient.indices()[0], gradient.values(), rates)
+            due = [scheduled[id(parameter)] for parameter in group["params"] if id(parameter) in scheduled]
+            for schedule, own in groupby(due, key=lambda each: each[0]):
+                tables = [table for _, table in own]
+                moves = [_taken(table) for table in tables]
+                with _padding_kept(tables):
+                    schedule.step_all(moves, rates)
 
     def settle(self) -> None:
         """Pay all noise that is owed."""
@@ -189,11 +190,11 @@ class RowRules:
         for strategy, state in zip(self.strategies, states, strict=True):
             strategy.load_state_dict(state)
 
-    def read(self, name: str, ids: Tensor | None) -> None:
+    def read(self, reads: Mapping[str, Tensor | None]) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
-        for strategy in self._over.get(name, ()):
-            if isinstance(strategy, NoiseSchedule):
-                strategy.read(name, ids)
+        due = [(s, name) for name in reads for s in self._over.get(name, ()) if isinstance(s, NoiseSchedule)]
+        for schedule, own in groupby(due, key=lambda each: each[0]):
+            schedule.read_all({name: reads[name] for _, name in own})
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -340,11 +341,20 @@ class RowRules:
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
 
 
+def _taken(table: Table) -> Move:
+    """Take a table's gradient away from the optimizer."""
+    gradient, table.parameter.grad = table.parameter.grad, None
+    assert gradient is not None
+    return table, gradient.indices()[0], gradient.values()
+
+
 @contextmanager
-def _padding_kept(table: Table) -> Iterator[None]:
-    """Put a table's padding rows back as they were, whatever the code within does to the table."""
-    weights = table.parameter.detach()
-    kept = [(row, weights[row].clone()) for row in table.padding]
+def _padding_kept(tables: Iterable[Table]) -> Iterator[None]:
+    """Put the tables' padding rows back as they were, whatever the code within does to the tables."""
+    rows = [table.parameter.detach()[row] for table in tables for row in table.padding]
+    kept = [torch.empty_like(row) for row in rows]
+    if rows:
+        torch._foreach_copy_(kept, rows)
     yield
-    for row, values in kept:
-        weights[row] = values
+    if rows:
+        torch._foreach_copy_(rows, kept)

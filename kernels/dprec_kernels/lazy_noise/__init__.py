@@ -9,8 +9,9 @@ from torch import Tensor
 from dprec_kernels import normals, paths
 from dprec_kernels.lazy_noise import pieces, reference
 from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.tables import Tables
 
-__all__ = ["lazy_noise", "pieces", "reference"]
+__all__ = ["lazy_noise", "of_tables", "pieces", "reference"]
 
 
 def lazy_noise(
@@ -48,6 +49,28 @@ def lazy_noise(
     if out.numel():
         _fast(table, source).lazy_noise(table, rows, std, source, mean, out, where)
     return out
+
+
+def of_tables(
+    tables: Tables, which: Tensor, rows: Tensor, std: Tensor, source: RowNoise, *, mean: Tensor | None, where: Tensor
+) -> None:
+    """Do the same in several tables: where `where` (n,) says so, in rows (n,) of the tables that `which` (n,) numbers.
+
+    Table t draws from the stream t after that of `source`. What changes a row must be there once.
+
+    >>> import torch
+    >>> tables, source = Tables.of([torch.zeros(2, 3), torch.zeros(4, 1)]), RowNoise(seed=7, stream=5, step=0)
+    >>> which, rows, every = torch.tensor([0, 1]), torch.tensor([1, 3]), torch.tensor([True, True])
+    >>> of_tables(tables, which, rows, torch.ones(2), source, mean=None, where=every)
+    >>> again = lazy_noise(torch.zeros(4, 1), rows[1:], torch.ones(1), RowNoise(seed=7, stream=6, step=0))
+    >>> torch.equal(tables.each[1][3:], again), tables.each[0].any(1).tolist()
+    (True, [False, True])
+    """
+    if len({len(each) for each in (which, rows, std, where, *([] if mean is None else [mean]))}) > 1:
+        raise ValueError("which, rows, std, mean and where must each hold one number for each row")
+    std, mean = std.float(), None if mean is None else mean.float()
+    if len(rows):
+        paths.fast(__name__, tables.each[0]).of_tables(tables, which, rows, std, source, mean, where)
 
 
 def _fast(table: Tensor, source: normals.Source) -> ModuleType:

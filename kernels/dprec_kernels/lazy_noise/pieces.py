@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from dprec_kernels import normals
+from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.tables import Tables
 
 
 def lazy_noise(
@@ -26,3 +30,13 @@ def lazy_noise(
             values.mul_(mean[part, None])
         values.addcmul_(normals.draw(source, rows[part], values), std[part, None])
         table.index_copy_(0, rows[part], values)
+
+
+def of_tables(
+    tables: Tables, which: Tensor, rows: Tensor, std: Tensor, source: RowNoise, mean: Tensor | None, where: Tensor
+) -> None:
+    """Do the same in rows (n,) of the tables that `which` (n,) numbers, one table after the other."""
+    for place, table in enumerate(tables.each):
+        there = (where & (which == place)).nonzero().squeeze(1)
+        own, left = replace(source, stream=source.stream + place), None if mean is None else mean[there]
+        lazy_noise(table, rows[there], std[there], own, left, table.new_empty(len(there), table.shape[1]))

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from dprec_kernels import normals, paths
 from dprec_kernels.sparse_update import pieces, reference
+from dprec_kernels.sparse_update.pieces import WIDEST
 from dprec_kernels.sparse_update.sgd import SGD
+from dprec_kernels.tables import Tables
 
-__all__ = ["SGD", "pieces", "reference", "sparse_update", "step_rows", "summed"]
+__all__ = ["SGD", "pieces", "reference", "sparse_update", "step_rows", "step_tables", "summed"]
 
 
 def sparse_update(
@@ -61,6 +63,25 @@ def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
         places = torch.arange(len(rows), device=rows.device)
         with torch.no_grad():
             _run(table.detach(), pieces.Reads(rows, places, places, places, None), gradient.detach(), rule, 0.0, None)
+
+
+def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, starts: Tensor, rule: SGD) -> None:
+    """Do the same with rows (n,), each there once, of the tables that `which` (n,) numbers.
+
+    The gradients of all rows lie one after the other in `values`: that of row i from starts[i] on.
+
+    >>> tables = Tables.of([torch.zeros(2, 1), torch.zeros(3, 2)])
+    >>> values, starts = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1])
+    >>> step_tables(tables, torch.tensor([0, 1]), torch.tensor([1, 0]), values, starts, SGD(lr=1.0))
+    >>> tables.each[0].tolist(), tables.each[1].tolist()
+    ([[0.0], [-1.0]], [[-2.0, -3.0], [0.0, 0.0], [0.0, 0.0]])
+    """
+    if not len(which) == len(rows) == len(starts) or values.dim() != 1 or values.dtype != torch.float32:
+        raise ValueError("which, rows and starts must each hold one number for each row, and values float32 (m,)")
+    if len(rows):
+        with torch.no_grad():
+            fits = tables.widest <= WIDEST
+            paths.fast(__name__, values, fits).step_tables(tables, which, rows, values, starts, rule)
 
 
 def summed(

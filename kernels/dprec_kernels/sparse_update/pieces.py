@@ -13,7 +13,9 @@ from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.sparse_update.sgd import SGD
+from dprec_kernels.tables import Tables
 
+WIDEST = 2048  # numbers of a row that a kernel has on chip
 TOGETHER = 32  # reads of a row that are added up in the precision of the gradients
 
 
@@ -80,6 +82,14 @@ def sparse_update(
         if source is not None and std > 0:
             gradient.add_(normals.draw(source, reads.rows[part], gradient), alpha=std)
         rule.update(table, reads.rows[part], gradient)
+
+
+def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, starts: Tensor, rule: SGD) -> None:
+    """Step rows (n,) of the tables that `which` (n,) numbers, one table after the other."""
+    for place, table in enumerate(tables.each):
+        there = (which == place).nonzero().squeeze(1)
+        columns = torch.arange(table.shape[1], device=rows.device)
+        rule.update(table, rows[there], values[starts[there].unsqueeze(1) + columns])
 
 
 def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor | None) -> Tensor:

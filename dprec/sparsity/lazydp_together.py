@@ -1,0 +1,107 @@
+"""Tables on a card that owe the noise of the same steps: read, settled and stepped at once, not one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from dprec.noise.gaussian import GaussianNoise
+from dprec.sparsity.lazydp_recursion import Decayed
+from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, refuse_unread
+from dprec.sparsity.rows.noise_schedule import Rates
+from dprec_kernels import lazy_noise, sparse_update
+from dprec_kernels.ordering import ascending, is_among
+from dprec_kernels.paths import by_numpy, lies_plainly
+from dprec_kernels.tables import Tables
+
+
+class Together:
+    """Tables that have one history of steps between them, which is true until one of them steps without the others.
+
+    Rows are numbered through all tables. The noise is that which each table would draw by itself.
+    """
+
+    def __init__(self, lazy: Sequence[Aggregated]) -> None:
+        self.lazy, sizes = list(lazy), [len(each.values) for each in lazy]
+        self.tables = Tables.of([each.values for each in lazy])
+        self.settled = torch.cat([each.settled for each in lazy])
+        self._begins = [0, *accumulate(sizes)]
+        self._padding = torch.cat([each.padding + begin for each, begin in zip(lazy, self._begins, strict=False)])
+        for each, own in zip(lazy, self.settled.split(sizes), strict=True):
+            each.settled = own
+        self._begin_history()
+
+    @staticmethod
+    def fits(lazy: Sequence[LazyTable]) -> bool:
+        """Whether these are several, all on one card, without momentum, and what kernels take."""
+        return len(lazy) > 1 and all(
+            isinstance(each, Aggregated)
+            and each.momentum is None
+            and not by_numpy(each.values)
+            and each.values.device == lazy[0].values.device
+            and each.values.dim() == 2
+            and lies_plainly(each.values)
+            for each in lazy
+        )
+
+    def settle(self, ids: Sequence[Tensor], std: float, noise: GaussianNoise) -> None:
+        """Give the rows that are read of each table the noise that they owe."""
+        if not self._steps.steps:
+            return  # nobody owes
+        begin, which, _ = self._numbered([each.numel() for each in ids])
+        alike = len({each.shape[1:] for each in ids}) == 1  # then none is copied before it is joined
+        flat = torch.cat(list(ids)).flatten() if alike else torch.cat([each.flatten() for each in ids])
+        rows = ascending(flat + begin)  # of table after table, as they were: only within each do they move
+        starts = self.settled.index_select(0, rows)
+        owes = starts < self._steps.steps
+        owes[1:].logical_and_(rows[1:] != rows[:-1])
+        if len(self._padding):
+            owes.masked_fill_(is_among(rows, self._padding), False)
+        left, owed = self._steps.since(starts) if self._steps.decays else (None, self._steps.owed(starts))
+        source = noise.placed(len(self.lazy))
+        lazy_noise.of_tables(self.tables, which, rows - begin, std * owed, source, mean=left, where=owes)
+        self.settled.index_fill_(0, rows, self._steps.steps)
+
+    def step(self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates) -> None:
+        """Take one step of all tables, as `LazyTable.step` does of one."""
+        begin, which, starts = self._numbered([len(each) for each in rows])
+        own = torch.cat(list(rows))
+        refuse_unread(self.settled.index_select(0, own + begin) == self._steps.steps)
+        if self._steps.drowns(rates):
+            self._begin_anew()
+        rule = self.lazy[0].rule(rates)
+        self._steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
+        gradient = torch.cat([each.reshape(-1) for each in values])
+        sparse_update.step_tables(self.tables, which, own, gradient, starts, rule)
+        if self.lazy[0].full:
+            self._begin_anew()
+
+    def part(self) -> None:
+        """Leave each table with a history of its own."""
+        for each in self.lazy:
+            each.part()
+
+    def _begin_anew(self) -> None:
+        for each in self.lazy:
+            each.settle(None)
+        self.settled.zero_()
+        self._begin_history()
+
+    def _begin_history(self) -> None:
+        self._steps = Decayed()
+        for each in self.lazy:
+            each.steps = self._steps
+
+    def _numbered(self, counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return for each of so many rows of each table: the table's first row, its place, and where a gradient begins.
+
+        Gradients lie one after the other. All of it is one copy to the card.
+        """
+        each = [self._begins[:-1], list(range(len(self.lazy))), [table.shape[1] for table in self.tables.each]]
+        found = torch.tensor(each).repeat_interleave(torch.tensor(counts), 1)
+        found[2] = found[2].cumsum(0) - found[2]
+        begin, which, starts = found.to(self.settled.device)
+        return begin, which, starts

@@ -1,0 +1,119 @@
+"""LazyDP on another device reads, settles and steps its tables at once: bit for bit what each would do by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.noise.gaussian import GaussianNoise
+from dprec.sparsity import LazyDP, lazydp_tables
+from dprec.sparsity.lazydp_together import Together
+from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.tables import RowSpace, Table
+from tests.device.pretend import DEVICE
+from tests.device.test_strategies import OnDevice
+
+SHAPES = [(9, 4), (20, 1), (6, 7)]  # rows and columns
+PADDING = [(), (0,), (2, 5)]
+
+
+class Tables:
+    """Tables under LazyDP, without a model."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        parameters = [nn.Parameter(torch.randn(shape).to(DEVICE)) for shape in SHAPES]
+        each = zip("abc", parameters, PADDING, strict=True)
+        self.space, self.noise, self.lazy = RowSpace([Table(*one) for one in each]), GaussianNoise(3), LazyDP()
+        self.lazy.begin(self.space, 1.0, 0.5, self.noise)
+        self.lazy.bind(torch.optim.SGD(parameters, lr=1.0), 0)
+
+    def step(self, step: int, rates: Rates, one_by_one: bool = False) -> None:
+        """Read some rows of each table, some of them twice and some of padding, and step those that are none."""
+        self.noise.at(step)
+        generator = torch.Generator().manual_seed(step)
+        reads, moves = {}, []
+        for table in self.space:
+            ids = torch.randint(0, table.rows, (5, 1 + len(moves)), generator=generator)
+            rows = ids.unique()[~torch.isin(ids.unique(), table.nothing.cpu())]
+            gradient = torch.randn(len(rows), table.parameter.shape[1], generator=generator)
+            reads[table.name] = ids.to(DEVICE)
+            moves.append((table, rows.to(DEVICE), gradient.to(DEVICE)))
+        self.lazy.read_all(reads)
+        if one_by_one:
+            NoiseSchedule.step_all(self.lazy, moves, rates)
+        else:
+            self.lazy.step_all(moves, rates)
+
+    def settled(self) -> list[Tensor]:
+        self.lazy.settle()
+        return [table.parameter.detach().cpu() for table in self.space]
+
+
+def apart(monkeypatch: pytest.MonkeyPatch, rates: list[Rates]) -> list[Tensor]:
+    """Return what these steps make of tables, one after the other."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Together, "fits", lambda lazy: False)
+        tables = Tables()
+    assert tables.lazy._together is None
+    for step, each in enumerate(rates):
+        tables.step(step, each)
+    return tables.settled()
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("counted", [1 << 20, 2])
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [Rates(0.3)] * 4,
+        [Rates(0.3, decay=0.5), Rates(0.1, decay=0.5), Rates(0.2)],
+        [Rates(1.0), Rates(1e-6), Rates(1e-12)],  # the sums begin anew, as a step's noise would drown in them
+    ],
+)
+def test_weights_are_those_of_tables_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, rates: list[Rates], counted: int
+) -> None:
+    """Also where the count of steps begins anew, as it does after 2. Padding stays."""
+    monkeypatch.setattr(lazydp_tables, "COUNTED", counted)
+    tables = Tables()
+    start = [table.parameter.detach().cpu().clone() for table in tables.space]
+    for step, each in enumerate(rates):
+        tables.step(step, each)
+        assert tables.lazy._together is not None
+    found = tables.settled()
+    assert equal(found, apart(monkeypatch, rates))
+    for before, after, padding in zip(start, found, PADDING, strict=True):
+        stays = torch.tensor([row in padding for row in range(len(before))])
+        assert torch.equal((before == after).all(1), stays)
+
+
+def test_tables_that_step_alone_have_histories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, rates = Tables(), [Rates(0.3), Rates(0.2, decay=0.1), Rates(0.1)]
+    for step, each in enumerate(rates):
+        tables.step(step, each, one_by_one=step == 1)
+        assert (tables.lazy._together is None) == (step > 0)
+    assert equal(tables.settled(), apart(monkeypatch, rates))
+
+
+def test_a_row_that_was_not_read_has_no_step() -> None:
+    tables = Tables()
+    moves = [(t, torch.tensor([1], device=DEVICE), t.parameter.detach()[1:2].clone()) for t in tables.space]
+    tables.lazy.step_all(moves, Rates(0.1))
+    with pytest.raises(RuntimeError, match="without having been read"):
+        tables.lazy.step_all(moves, Rates(0.1))
+
+
+@pytest.mark.parametrize("strategy", [lambda: LazyDP(aggregate=False), lambda: LazyDP(tables="big.*")])
+def test_tables_that_are_not_alike_stay_apart(strategy: Callable[[], LazyDP]) -> None:
+    """Those with replayed noise, a single one, any with momentum, and those on the CPU."""
+    for own, device, momentum in ((strategy(), DEVICE, 0.0), (LazyDP(), DEVICE, 0.5), (LazyDP(), "cpu", 0.0)):
+        OnDevice(device, [own], momentum=momentum)
+        assert own._tables
+        assert own._together is None
