@@ -3,7 +3,8 @@
 A model may compute a user's gradient such that float32 leaves no digit of it: a softmax of scores near 10¹⁰, a
 difference of terms that are nearly equal. Who else is in the batch then decides what is left, before any engine sees
 it. docs/privacy.md says of such models that they can pass the bound. Others' shapes reach a user in two ways: by the
-micro-batch that the user is in, and by whether the engine takes the user alone.
+micro-batch that the user is in, and by whether the engine takes the user alone. Which shapes show it is a matter of
+luck; that float32 holds no digit does not, so what is between float32 and float64 counts, too.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: boo
     if alone:
         ways.append([[other] for other in some])
     shares = [_shares(plan, model, batch, groups, some) for groups in ways]
+    if plan.precision == "float32":
+        shares.append(_shares(plan, oracle.exact(model), batch.to(torch.float64), ways[0], some))
     moved = max(_apart(one, other) for one, other in combinations(shares, 2))
     return moved / plan.max_norm * len(others) / len(some)
 
