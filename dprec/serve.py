@@ -30,6 +30,11 @@ def serve(line: CommandLine, console: Console) -> None:
     run = line.only("RUN")
     refuse_without_packages()
     served = load(run, trusted)
+    if served.context_columns is not None:
+        raise UserError(
+            f"the run reads the context of events ({', '.join(served.context_columns.rows)}), which a request has no "
+            "place for: recommend to all users of a log with dprec recommend RUN --users"
+        )
     served.recommend([[], served.items[:1]])  # what the first request would wait for
     with _listening(host, port or "8000") as bound:
         limits = Limits(**{name: number for name, number in given.items() if number is not None})

@@ -11,6 +11,7 @@ from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 
 ROOM = 10  # there must be so many times more sequences than are drawn, so that drawing distinct ones ends soon
+WITH_CONTEXT = "an audit plants users without context: leave data.context out of the audited recipe"
 _STREAM = 0x63616E617279  # keeps these draws apart from other draws from the same seed
 
 
@@ -119,7 +120,7 @@ def together(first: Histories, second: Histories) -> Histories:
     [[7, 8], [], [9]]
     """
     if first.context is not None:
-        raise UserError("an audit plants users without context: leave data.context out of the audited recipe")
+        raise UserError(WITH_CONTEXT)
     size = len(first.items)
     return Histories(
         np.concatenate([first.starts, size + second.starts]),

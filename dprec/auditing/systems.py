@@ -12,7 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 
-from dprec.auditing.canaries import Canaries
+from dprec.auditing.canaries import WITH_CONTEXT, Canaries
 from dprec.auditing.data import CanariedSequences
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
@@ -108,6 +108,8 @@ def asked_systems(line: CommandLine) -> list[System]:
     strategies = listed.split(",") if listed else []
     line.take("beside")
     tree = parse(line).tree
+    if tree["data"]["init_args"].get("context") is not None:  # before a folder is taken or a log is read
+        raise UserError(WITH_CONTEXT)
     privacy = tree["privacy"]
     if noise is None:  # releases before training take a share of the budget, so they need one
         model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")

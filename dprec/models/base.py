@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
 from dprec.models.items.context import ContextVectors
-from dprec.models.items.features import ItemsWithFeatures, refuse_half
+from dprec.models.items.features import ItemsWithFeatures, file_of_items, refuse_half
 from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
@@ -144,6 +144,12 @@ class SequenceRecommender(Recommender):
     @property
     def assumptions(self) -> Sequence[str]:
         return [] if self.feature_file is None else [f"the features of items in {self.feature_file}"]
+
+    @classmethod
+    def check_files(cls, arguments: Mapping[str, Any]) -> None:
+        file, features = arguments.get("feature_file"), arguments.get("features")
+        if file is not None and features:
+            file_of_items(file, "model.feature_file", list(features))
 
     def setup(self, stage: str) -> None:
         super().setup(stage)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from dprec.errors import UserError
+from dprec.models.items.features import file_of_items
 from dprec.models.items.texts import ItemsOfText
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.transformer import Transformer
@@ -56,6 +57,12 @@ class TextItems(Transformer):
 
     def make_embedding(self, dim: int, std: float) -> Any:
         return ItemsOfText(self.items, dim, self.text_dim, self.own)
+
+    @classmethod
+    def check_files(cls, arguments: Mapping[str, Any]) -> None:
+        file, columns = arguments.get("text_file"), arguments.get("text_columns")
+        if file is not None and columns:
+            file_of_items(file, "model.text_file", columns)
 
     def setup(self, stage: str) -> None:
         super().setup(stage)

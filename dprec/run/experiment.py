@@ -47,9 +47,11 @@ class Experiment:
         self.folder: RunFolder | None = None  # where its metrics are, once it has written them
         refuse_unsafe(tree["trainer"])
         self.privacy: Privacy | None = settings.make("privacy")
-        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+        model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         self.task = task_of(model)
         self.metrics = self.task.asked(tree["metrics"])
+        if checkpoint is None:
+            model.check_files(tree["model"]["init_args"])
         self.data: Any = settings.make("data")
         settle_catalogue(self.data, self.privacy, checkpoint)
         self.data.setup("fit")

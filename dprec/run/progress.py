@@ -28,6 +28,7 @@ class TrainingProgress(pl.Callback):
         self._epsilon = ""
         self._epsilon_read = float("-inf")
         self._lines = 0
+        self._judged = 0  # the step of the last evaluation
         self._first_step = 0
         self._started = 0.0
 
@@ -61,6 +62,9 @@ class TrainingProgress(pl.Callback):
                 soft_wrap=True,
             )
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._judged = trainer.global_step
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stop()
 
@@ -82,7 +86,7 @@ class TrainingProgress(pl.Callback):
         name, written = self.task.watched
         if name in metrics:
             split = "validation" if getattr(getattr(trainer, "datamodule", None), "validation", False) else "test"
-            facts.append(f"{written} {float(metrics[name]):.4f} on {split} {self.task.held_out}")
+            facts.append(f"{written} {float(metrics[name]):.4f} on {split} {self.task.held_out} at step {self._judged}")
         return "  ".join(facts)
 
     def _spent(self, privacy: Privacy, patience: float) -> str:

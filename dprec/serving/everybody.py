@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dprec.data.formats import AUTO
 from dprec.data.logs.interactions import read_interactions
+from dprec.data.logs.prepared import is_prepared, open_prepared
 from dprec.errors import UserError
 from dprec.run.folder import replace_file
 from dprec.serving.served import POPULARITY, Served
@@ -37,7 +38,13 @@ def recommend_to_all(
     usual = served.facts["data"]["init_args"]  # the log that the run was trained on
     user, item, time = (columns[role] or usual.get(f"{role}_column") for role in ("user", "item", "time"))
     rows = {"format": usual.get("format") or AUTO, "where": usual.get("where")}  # as the run was trained
-    log = read_interactions(users, user_column=user, item_column=item, time_column=time, context=served.context, **rows)
+    if is_prepared(Path(users)):
+        if (named := next((role for role in columns if columns[role]), None)) is not None:
+            raise UserError(f"{users} is already prepared, so --{named}_column cannot change: leave it out")
+        log = open_prepared(Path(users))
+    else:
+        how = {"user_column": user, "item_column": item, "time_column": time, "context": served.context, **rows}
+        log = read_interactions(users, **how)
     people = len(log.offsets) - 1
     with Progress(
         TextColumn("recommending"),

@@ -25,7 +25,10 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     if kind not in WRITERS:
         raise UserError(f"--format is {kind!r}: give one of {', '.join(WRITERS)}")
     if served.context_columns is not None:
-        raise UserError("the run reads the context of events, which an exported model cannot: export one without it")
+        raise UserError(
+            f"the run reads the context of events ({', '.join(served.context_columns.rows)}), which an exported model "
+            "has no input for: export a run that was trained without data.context"
+        )
     if out.exists():
         raise UserError(f"--out {out} exists: give a folder that does not exist yet")
     name, packages, write = WRITERS[kind]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +81,11 @@ def test_training_is_watched_on_validation_and_the_test_is_judged_once(
     assert [split for split, _ in looked].count("test") == 1
     assert looked[-1] == ("test", STEPS)
     said = capsys.readouterr().out
-    assert "on validation items" in said
+    with open(here / "run/logs/version_0/metrics.csv", newline="") as file:
+        curve = {int(row["step"]) + 1: float(row["ndcg@10"]) for row in csv.DictReader(file) if row["ndcg@10"]}
+    lines = re.findall(r"NDCG@10 (\S+) on validation items at step (\d+)", said)
+    assert lines
+    assert all(float(value) == pytest.approx(curve[int(step)], abs=6e-5) for value, step in lines)
     assert "on test items" not in said
     assert "choose settings by this, not by the test" in said
     report = strict(here / "run/metrics.json")

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from dprec.cli.command import print_json
 from dprec.data import Catalogue
+from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
 from dprec.run.checkpoints import load_run
 from dprec.run.folder import checkpoint_of
@@ -173,6 +174,16 @@ def test_the_table_shows_raw_ids(trained: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_folder_and_its_checkpoint_are_the_same_run(trained: Path, here: Path) -> None:
     shutil.copytree(trained, here / "copy")
     assert checkpoint_of("copy") == Path("copy/checkpoints/last.ckpt")
+
+
+def test_all_users_of_a_prepared_log(moved: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare([str(log), "--out", "home"]) == 0
+    assert recommend([str(moved), "--users", "home", "--out", "prepared.csv"]) == 0
+    assert recommend([str(moved), "--users", str(log), "--out", "log.csv"]) == 0
+    assert (here / "prepared.csv").read_text() == (here / "log.csv").read_text()
+    capsys.readouterr()
+    assert recommend([str(moved), "--users", "home", "--user_column", "who", "--out", "other.csv"]) == 2
+    assert "home is already prepared, so --user_column cannot change" in capsys.readouterr().err
 
 
 def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: Path) -> None:

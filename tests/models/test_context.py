@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dprec.audit import main as audit
 from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
@@ -18,6 +19,7 @@ from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, 
 from dprec.models.items.context import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.experiment import sizes_for
+from dprec.serve import main as serve
 from dprec.serving.served import load
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
@@ -142,6 +144,11 @@ def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: 
     for refused in (
         lambda: export([str(run), "--format", "torch", "--out", str(tmp_path / "exported")]),
         lambda: recommend([str(run), "--history", "film3"]),
+        lambda: serve([str(run), "--port", "0"]),
     ):
         assert refused() == 2
-        assert capsys.readouterr().err.startswith("error: the run reads the context of events")
+        assert capsys.readouterr().err.startswith("error: the run reads the context of events (device, price), which")
+    audited = ["--canaries", "1", "--each", "1", "--out", str(tmp_path / "audit")]
+    assert audit([str(tmp_path / "recipe.yaml"), *audited]) == 2
+    assert capsys.readouterr().err.startswith("error: an audit plants users without context")
+    assert not (tmp_path / "audit").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from dprec.errors import UserError
+from dprec.fit import main as fit
 from dprec.models import GRU, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
@@ -124,14 +126,32 @@ def test_two_tables_are_refused() -> None:
         (None, "give a CSV file with the columns item, genre, decade: No such file"),
         ("item,genre\nfilm1,a\n", "give a CSV file with the columns item, genre, decade: "),
         ("", "give a CSV file with the columns"),
-        ("item,genre,decade\nfilm1,a,b\n film1,a,b\n", "it has two lines of one item"),
+        (
+            "item,genre,decade\nfilm2,a,b\nfilm1,a,b\n film1,a,b\n",
+            r"it has two lines of one item, 'film1' \(rows 2 and 3 below",
+        ),
+        ("item,genre,decade\nfilm1,a,b\n".encode("utf-16"), "films.csv is not UTF-8 text: .*-f utf-16"),
+        ("item,genre,decade\nfilm1,a,b\n,a,b\n", "row 2 below the header has no item"),
+        ("item,genre,decade\nfilm1,é,b\n".encode("latin1"), "films.csv is not UTF-8 text: .*-f latin1"),
         ("item,genre,decade\nsong1,a,b\n", "it has none of the items in the data"),
     ],
 )
-def test_files_that_are_refused(text: str | None, words: str, tmp_path: Path) -> None:
+def test_files_that_are_refused(text: str | bytes | None, words: str, tmp_path: Path) -> None:
     if text is not None:
-        (tmp_path / "films.csv").write_text(text)
+        (tmp_path / "films.csv").write_bytes(text.encode() if isinstance(text, str) else text)
     model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
     with pytest.raises(UserError, match=words) as caught:
         model.embedding.read_features(str(tmp_path / "films.csv"), IDS)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_looked_at_before_the_log_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "films.csv")
+    for model in (
+        {"class_path": "dprec.models.Transformer", "init_args": {"feature_file": file, "features": FEATURES}},
+        {"class_path": "dprec.models.TextItems", "init_args": {"text_file": file, "text_columns": ["title"]}},
+    ):
+        recipe = {"data": {"dataset": "file", "path": "no log", "batch_size": 20}, "model": model}
+        (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+        assert fit([str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]) == 2
+        assert f"_file {file}: give a CSV file" in capsys.readouterr().err

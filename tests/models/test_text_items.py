@@ -24,6 +24,7 @@ from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, batch_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*items have no text there")
 IDS = [f"film{number}" for number in range(1, ITEMS)]
 
 
@@ -106,7 +107,8 @@ def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_pat
     file = written(tmp_path)
     settings = {"dim": 8, "blocks": 1, "text_file": file, "text_columns": ["title", "genres"]}
     model = {"class_path": "dprec.models.TextItems", "init_args": settings}
-    run = private_run(tmp_path, tmp_path / "log.txt", model, catalogue=str(tmp_path / "catalogue.txt"))
+    with pytest.warns(UserWarning, match=f"2 of {len(IDS)} items have no text there"):
+        run = private_run(tmp_path, tmp_path / "log.txt", model, catalogue=str(tmp_path / "catalogue.txt"))
     assert f"the texts of items in {file}" in strict(run / "privacy.json")["assumed_public"]
     Path(file).unlink()
     served = load(run)

@@ -56,8 +56,15 @@ def one_line(path: Path) -> Iterator[None]:
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
 
-def not_utf8(path: Path) -> UserError:
-    return UserError(f"{path} is not UTF-8 text: convert it, such as with iconv -f latin1 -t utf-8")
+def not_utf8(path: Path, instead: str = "latin1") -> UserError:
+    return UserError(f"{path} is not UTF-8 text: convert it, such as with iconv -f {instead} -t utf-8")
+
+
+def refuse_other_encodings(path: Path) -> None:
+    """Refuse UTF-16, as spreadsheets write it: its bytes would come back as names of columns."""
+    with open(path, "rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            raise not_utf8(path, "utf-16")
 
 
 def lines_of(path: Path) -> pl.LazyFrame:

@@ -10,6 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
+from dprec.data.formats.table import not_utf8, refuse_other_encodings
 from dprec.data.logs.hashed import digest_of
 from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError, first_line
@@ -92,20 +93,33 @@ def lines_of_items(
 
     Return them with the place of each item 1, 2, ... that the file has, and its line.
     """
-    where, wanted = f"{setting} {file}", [ITEM, *columns]
-    try:
-        given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        why = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
-    ids = normal_texts(given[ITEM].to_list())
-    if len(set(ids)) < len(ids):
-        raise UserError(f"{where}: it has two lines of one item: give each item one")
-    lines = {raw: line for line, raw in enumerate(ids)}
+    given, lines = file_of_items(file, setting, columns)
     known = [(place, lines[raw]) for place, raw in enumerate(item_ids, start=1) if raw in lines]
     if not known:
-        raise UserError(f"{where}: it has none of the items in the data")
+        raise UserError(f"{setting} {file}: it has none of the items in the data")
     return given, known
+
+
+def file_of_items(file: str, setting: str, columns: Sequence[str]) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Read columns of text from a CSV file with a column `item`, and the line of each item."""
+    where, wanted = f"{setting} {file}", [ITEM, *columns]
+    try:
+        refuse_other_encodings(Path(file))
+        given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if "utf-8" in str(error).lower():
+            raise not_utf8(Path(file)) from None
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
+    lines: dict[str, int] = {}
+    for line, raw in enumerate(normal_texts(given[ITEM].to_list())):
+        if raw is None:
+            raise UserError(f"{where}: row {line + 1} below the header has no item: give it one, or delete it")
+        if raw in lines:
+            rows = f"rows {lines[raw] + 1} and {line + 1} below the header"
+            raise UserError(f"{where}: it has two lines of one item, '{raw}' ({rows}): give each item one")
+        lines[raw] = line
+    return given, lines
 
 
 def refuse_half(features: Any, file: str | None) -> None:

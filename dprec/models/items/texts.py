@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,9 @@ class ItemsOfText(nn.Module):
         known = [(place, line) for place, line in known if texts[line].strip()]
         if not known:
             raise UserError(f"model.text_file {file}: no item has text in {', '.join(columns)}: give other columns")
+        if len(known) < len(item_ids):
+            without = f"{len(item_ids) - len(known):,} of {len(item_ids):,} items have no text there"
+            warnings.warn(f"model.text_file {file}: {without}, and their texts' vectors are 0", stacklevel=2)
         texts = [texts[line] for _, line in known]
         found = bags(texts, self.vectors.shape[1]) if encoder is None else encoded(texts, encoder)
         found = narrowed(found - found.mean(0), self.vectors.shape[1])

@@ -116,6 +116,10 @@ class Learner(pl.LightningModule):
         """
         return ()
 
+    @classmethod
+    def check_files(cls, arguments: Mapping[str, Any]) -> None:
+        """Refuse files that these arguments name and the model could not read; a run asks before it reads a log."""
+
     @property
     def assumptions(self) -> Sequence[str]:
         """What a guarantee takes as public because of the model's settings, beside what the data assumes."""
