@@ -31,13 +31,15 @@ SIGNALS = {"killed": signal.SIGKILL, "terminated": signal.SIGTERM}
 
 def attempt(words: list[str], fault: str | None = None, delay: float = 0.0, room: int = 0) -> tuple[int, str]:
     """The exit code of a process that runs `fit`, or minus its signal, and what it says on standard error."""
-    said = Path("stderr.txt")
+    # A pipe, since a file that may not grow would end a run at the warning that a checkpoint could not be written.
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
     pid = os.fork()
     if pid == 0:
         code = 99
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+            os.dup2(writer, 2)
             if fault == "starved":
                 resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
             code = fit(words)
@@ -52,7 +54,9 @@ def attempt(words: list[str], fault: str | None = None, delay: float = 0.0, room
         time.sleep(delay)
         os.kill(pid, SIGNALS[fault])
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), said.read_text()
+    os.close(writer)
+    with open(reader, encoding="utf-8") as said:
+        return os.waitstatus_to_exitcode(status), said.read()
 
 
 def damage(last: Path, draw: random.Random) -> None:
