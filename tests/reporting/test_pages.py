@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import stat
+import subprocess
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from dprec.reporting.chart import line_chart, points_chart
 from dprec.reporting.finished import Finished
 from dprec.reporting.single import in_plain_words, run_page
 
+CHROMIUM = shutil.which("chromium")
 VOID = {"meta", "line", "circle", "polyline", "br"}
 SETTINGS = """
 data: {dataset: synthetic, synthetic_users: 80, synthetic_items: 30, batch_size: 20, max_length: 10}
@@ -184,3 +188,31 @@ def test_a_chart_of_one_point_or_equal_values_is_no_error() -> None:
     assert line_chart("a", [(1.0, 2.0)], "x", "y") == ""
     assert 'points="' in line_chart("a", [(0.0, 2.0), (1.0, 2.0)], "x", "y")
     assert points_chart("a", [("one", 0.0, 0.0)], "x", "y").count("<circle") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.parametrize("theme", [0, 1], ids=["dark", "light"])
+def test_a_browser_has_nothing_to_say_and_nothing_sticks_out_on_a_phone(runs: Path, tmp_path: Path, theme: int) -> None:
+    assert (
+        report([*(str(runs / name) for name in ("private", "open", "eana")), "--out", str(tmp_path / "all.html")]) == 0
+    )
+    for path in (tmp_path / "all.html", *(runs / name / "report.html" for name in ("private", "open", "eana"))):
+        words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom"]
+        words += [f"--user-data-dir={tmp_path}/home", "--enable-logging=stderr", "--disable-background-networking"]
+        words += [f"--blink-settings=preferredColorScheme={theme}"]
+        done = subprocess.run([*words, path.as_uri()], capture_output=True, text=True, timeout=120)
+        assert "</html>" in done.stdout, path
+        assert "CONSOLE" not in done.stderr, (path, done.stderr)
+        # In a frame, since a window has a least width.
+        (tmp_path / "phone.html").write_text(
+            f'<iframe srcdoc="{escape(path.read_text())}" style="width: 390px; height: 800px; border: 0" onload="'
+            "const own = contentDocument.documentElement, said = [own.clientWidth, own.scrollWidth,"
+            "contentWindow.getComputedStyle(contentDocument.body).backgroundColor];"
+            "document.body.dataset.said = said.join(' ')\"></iframe>"
+        )
+        done = subprocess.run([*words, (tmp_path / "phone.html").as_uri()], capture_output=True, text=True, timeout=120)
+        found = re.search(r'data-said="(\d+) (\d+) rgb\((\d+)', done.stdout)
+        assert found, done.stdout[-300:]
+        assert int(found[2]) <= int(found[1]) <= 390, path
+        assert int(found[3]) == (22, 255)[theme]
