@@ -51,9 +51,11 @@ class Together:
         """Give the rows that are read of each table the noise that they owe."""
         if not self._steps.steps:
             return  # nobody owes
-        begin, which, _ = self._numbered([each.numel() for each in ids])
+        begin, which, size, _ = self._numbered([each.numel() for each in ids])
         alike = len({each.shape[1:] for each in ids}) == 1  # then none is copied before it is joined
         flat = torch.cat(list(ids)).flatten() if alike else torch.cat([each.flatten() for each in ids])
+        # An id of no row would be one of the next table's here, before its look-up refuses it.
+        torch._assert_async((flat.remainder(size) == flat).all(), "a table has no row of an id that is looked up")
         rows = ascending(flat + begin)  # of table after table, as they were: only within each do they move
         starts = self.settled.index_select(0, rows)
         owes = starts < self._steps.steps
@@ -67,7 +69,7 @@ class Together:
 
     def step(self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates) -> None:
         """Take one step of all tables, as `LazyTable.step` does of one."""
-        begin, which, starts = self._numbered([len(each) for each in rows])
+        begin, which, _, starts = self._numbered([len(each) for each in rows])
         own = torch.cat(list(rows))
         refuse_unread(self.settled.index_select(0, own + begin) == self._steps.steps)
         if self._steps.drowns(rates):
@@ -95,13 +97,14 @@ class Together:
         for each in self.lazy:
             each.steps = self._steps
 
-    def _numbered(self, counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each of so many rows of each table: the table's first row, its place, and where a gradient begins.
+    def _numbered(self, counts: Sequence[int]) -> tuple[Tensor, ...]:
+        """Return, for each of so many rows of each table, what is the same for all of a table's, and one thing more.
 
-        Gradients lie one after the other. All of it is one copy to the card.
+        The table's first row, its place among the tables, how many rows it has, and where the row's gradient begins if
+        all lie one after the other. It is one copy to the card.
         """
-        each = [self._begins[:-1], list(range(len(self.lazy))), [table.shape[1] for table in self.tables.each]]
-        found = torch.tensor(each).repeat_interleave(torch.tensor(counts), 1)
-        found[2] = found[2].cumsum(0) - found[2]
-        begin, which, starts = found.to(self.settled.device)
-        return begin, which, starts
+        sizes, widths = zip(*(table.shape for table in self.tables.each), strict=True)
+        each = torch.tensor([self._begins[:-1], range(len(sizes)), sizes, widths])
+        found = each.repeat_interleave(torch.tensor(counts), 1)
+        found[3] = found[3].cumsum(0) - found[3]
+        return found.to(self.settled.device).unbind()

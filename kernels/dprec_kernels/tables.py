@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ class Tables:
             raise ValueError("tables must be float32 (rows, d) without gaps, at least one, all on one device")
         places = [[table.data_ptr(), table.shape[1]] for table in each]
         return cls(each, torch.tensor(places, device=each[0].device))
+
+    def __reduce__(self) -> Any:
+        return Tables.of, (self.each,)  # a copy's tables lie elsewhere
 
     @property
     def widest(self) -> int:

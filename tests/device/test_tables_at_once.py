@@ -110,6 +110,16 @@ def test_a_row_that_was_not_read_has_no_step() -> None:
         tables.lazy.step_all(moves, Rates(0.1))
 
 
+@pytest.mark.parametrize("wrong", [-1, SHAPES[0][0]])
+def test_an_id_of_no_row_is_none_of_another_tables(wrong: int) -> None:
+    tables = Tables()
+    tables.step(0, Rates(0.1))
+    reads = {name: torch.zeros(2, 1, dtype=torch.int64, device=DEVICE) for name in "abc"}
+    reads["a"][1] = wrong
+    with pytest.raises(RuntimeError, match="no row of an id"):
+        tables.lazy.read_all(reads)
+
+
 @pytest.mark.parametrize("strategy", [lambda: LazyDP(aggregate=False), lambda: LazyDP(tables="big.*")])
 def test_tables_that_are_not_alike_stay_apart(strategy: Callable[[], LazyDP]) -> None:
     """Those with replayed noise, a single one, any with momentum, and those on the CPU."""
