@@ -13,6 +13,8 @@ from dprec.checks.same_draws import SameDraws
 class Shaken:
     """Moves parameters, and of tables only the rows that were read so far: nobody sees the others move.
 
+    Once they are put back, nobody sees that they were moved: their version is what it was.
+
     >>> table, bias = nn.Parameter(torch.zeros(4, 1)), nn.Parameter(torch.zeros(1))
     >>> shaken = Shaken({"table": table, "bias": bias}, ["table"], {"table": [0]})
     >>> shaken.read({"table": torch.tensor([[2, 0], [2, 2]])})
@@ -47,28 +49,28 @@ class Shaken:
         """Add noise of this standard deviation. Padding stays: no step ever moves it, and models rely on it."""
         with SameDraws(), torch.no_grad():
             for name, parameter in self._parameters.items():
-                rows, still = self._read.get(name), self._padding[name]
+                rows, still, weights = self._read.get(name), self._padding[name], parameter.data
                 if rows is not None:
                     rows = rows[~torch.isin(rows, torch.tensor(still, dtype=rows.dtype, device=rows.device))]
-                    values = parameter[rows]
+                    values = weights[rows]
                     self._saved.append((parameter, rows, values))
-                    parameter[rows] = values + size * torch.randn_like(values)
+                    weights[rows] = values + size * torch.randn_like(values)
                     continue
                 if name not in self._whole:
-                    self._saved.append((parameter, None, parameter.clone()))
+                    self._saved.append((parameter, None, weights.clone()))
                     self._whole.add(name)
-                held = [parameter[row].clone() for row in still]
-                parameter.add_(torch.randn_like(parameter), alpha=size)
+                held = [weights[row].clone() for row in still]
+                weights.add_(torch.randn_like(weights), alpha=size)
                 for row, value in zip(still, held, strict=True):
-                    parameter[row] = value
+                    weights[row] = value
 
     def restore(self) -> None:
         """Put everything back as it was before the first move."""
         with torch.no_grad():
             for parameter, rows, values in reversed(self._saved):
                 if rows is None:
-                    parameter.copy_(values)
+                    parameter.data.copy_(values)
                 else:
-                    parameter[rows] = values
+                    parameter.data[rows] = values
         self._saved.clear()
         self._whole.clear()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from dprec import private
 from dprec.data import SequenceBatch
 from dprec.data.module import as_is
 from dprec.errors import UserError
@@ -26,6 +27,7 @@ from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense, 
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify import recount
+from dprec.verify.one_share import Judge
 from dprec.verify.self_check import BrokenPromise
 from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder
 from tests.privacy import support
@@ -345,3 +347,33 @@ def test_a_model_that_does_not_run_in_float64_is_compared_in_its_own_precision()
         assert steps.check.checked == 3
         with last_user_dropped(), pytest.raises(BrokenPromise):
             steps.go_on(5)
+
+
+class Scored(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.top = torch.nn.Embedding(9, 3), torch.nn.Linear(3, 1)
+
+    def losses(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.top(self.table(ids))
+        return scores.square().sum((1, 2))
+
+
+def test_a_doubt_that_the_check_clears_up_itself_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again beside other weights, and no later check takes those that it puts back for changed ones."""
+    right, doubted = Judge.problem, list[bool]()
+
+    def problem(self: Judge, *case: Any) -> str | None:
+        doubted.append(len(case) == 3)  # a fourth hears what is read beside other weights
+        return right(self, *case) or ("off" if doubted[-1] else None)
+
+    monkeypatch.setattr(Judge, "fulfilled", lambda *_: False)
+    monkeypatch.setattr(Judge, "problem", problem)
+    model, users = Scored(), torch.randint(1, 9, (20, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = private(model, optimizer, users, expected_batch=16, steps=3, noise_multiplier=1.0, delta=0.01, verify=1.0)
+    for batch in run:
+        run.step(batch)
+    assert run.steps == 3
+    assert any(doubted)
+    assert not all(doubted)
