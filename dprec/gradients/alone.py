@@ -22,6 +22,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.tape import FORM, Read, Tape
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import at_least_float32, marked
@@ -86,7 +87,7 @@ class OneUser(Tape):
         if operation_name(func) not in FORM:
             for value in used:
                 self.announce(value, None)
-        return func(*args, **kwargs)
+        return called(func, args, kwargs)
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Read rows by the rule for it, by whatever ids: the user's own, or those that everybody reads."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
+from dprec.gradients.alone import OneUser
 from dprec.gradients.operations.cross_entropy import called
 from dprec.models import Transformer
 from dprec_kernels.catalogue_softmax import catalogue_softmax
@@ -165,3 +166,21 @@ def test_it_is_the_loss_that_torch_gives(call: str, dtype: torch.dtype) -> None:
     truth.sum().backward()
     loss.sum().backward()
     assert torch.allclose(found.grad, plain.grad, rtol=close, atol=close)
+
+
+def test_a_user_who_is_taken_alone_has_the_same_digits() -> None:
+    weight = nn.Parameter(torch.tensor([[0.0], [20.0]]))
+    with OneUser({"weight": weight}) as tape:
+        loss = F.cross_entropy(F.linear(torch.ones(1, 1), weight), torch.tensor([1]), reduction="none")
+    tape.backward(loss)
+    (own,) = tape.contributions["weight"]
+    found = torch.zeros(1, 2, 1)
+    own.materialise(found, slice(0, 1))
+    assert float(found[0, 1]) == pytest.approx(-2.0612e-9, rel=1e-4)
+
+
+def test_what_runs_within_vmap_is_torchs_own() -> None:
+    scores, y = torch.randn(3, 4), torch.tensor([0, 1, 3])
+    with Exact():
+        each = torch.func.vmap(lambda row, label: F.cross_entropy(row, label))(scores, y)
+    assert torch.equal(each, F.cross_entropy(scores, y, reduction="none"))

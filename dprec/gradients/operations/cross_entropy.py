@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import FunctionCtx
 
 from dprec.gradients.uses.arguments import at_least_float32, named
@@ -105,7 +106,10 @@ SURE: dict[Callable[..., Any], tuple[tuple[str, ...], Call]] = {
 
 
 def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return what a function of torch gives, with an exact gradient where it is one of these losses."""
+    """Return what a function of torch gives, with an exact gradient where it is one of these losses.
+
+    Within torch.func's transforms, where users are taken one by one, it is torch's own.
+    """
     names, sure = SURE.get(function, ((), None))
-    result = None if sure is None else sure(named(names, args, kwargs))
+    result = None if sure is None or peek_interpreter_stack() is not None else sure(named(names, args, kwargs))
     return function(*args, **kwargs) if result is None else result
