@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_numbers, _process = random.Random(), os.getpid()
+_numbers, _process = random.Random(0), os.getpid()
 
 
 @contextmanager
@@ -21,17 +21,20 @@ def of(name: str) -> Iterator[None]:
     """Let what is drawn in here follow from a name, and what is drawn afterwards from what was drawn before."""
     before = _numbers.getstate()
     _numbers.seed(name)
-    yield
-    _numbers.setstate(before)
+    try:
+        yield
+    finally:
+        _numbers.setstate(before)
 
 
 def make_secrets_follow() -> None:
-    """Replace the three functions by which this package asks for secret numbers."""
+    """Replace the functions by which this package asks for secret numbers."""
     if not os.environ.get("TESTS_BY_LUCK"):
         secrets.randbits = _unless_elsewhere(_numbers.getrandbits, secrets.randbits)
         secrets.randbelow = _unless_elsewhere(_numbers.randrange, secrets.randbelow)
-        secrets.token_bytes = _unless_elsewhere(_numbers.randbytes, secrets.token_bytes)
+        secrets.choice = _unless_elsewhere(_numbers.choice, secrets.choice)
+        secrets.token_bytes = _unless_elsewhere(lambda size=None: _numbers.randbytes(size or 32), secrets.token_bytes)
 
 
-def _unless_elsewhere(followed: Callable[[int], Any], secret: Callable[[int], Any]) -> Callable[[int], Any]:
-    return lambda size=32: (followed if os.getpid() == _process else secret)(size)
+def _unless_elsewhere(followed: Callable[..., Any], secret: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: (followed if os.getpid() == _process else secret)(*given)

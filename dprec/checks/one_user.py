@@ -21,6 +21,7 @@ from dprec.gradients.alone import one_by_one
 from dprec.gradients.clipping import record_alone
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import as_look_ups
+from dprec.gradients.operations.cross_entropy import SureLosses
 from dprec.gradients.tape import Read
 from dprec.gradients.uses.look_up import look_up_of
 
@@ -87,7 +88,7 @@ def each_alone(
     why: NoRule,
 ) -> Iterator[Taken]:
     """Yield what each user of a micro-batch adds who is taken alone; refuse losses that differ in company."""
-    with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]):
+    with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]), SureLosses():
         together = losses(part)
     if together.shape != (len(part),):
         raise UncoveredUse(f"losses(batch) has shape {tuple(together.shape)}; return one loss per user, ({len(part)},)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -102,7 +102,7 @@ class FeatureTables(nn.Module):
         """Return (B, d_f) of each feature f, for ids (B, F, P)."""
         rows = categories + 1
         each = [rows[:, feature] for feature in range(len(self.tables))]
-        about_to_read([table.get_parameter("weight") for table in self.tables], each)
+        about_to_read([cast(nn.EmbeddingBag, table).weight for table in self.tables], each)
         return [own(table(ids)) for ids, table, own in zip(each, self.tables, self.maps, strict=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -33,7 +34,7 @@ class NoiseWatch:
 
     def __init__(self, padding: Mapping[str, Collection[int]] | None = None) -> None:
         self._padding = padding or {}  # rows that get no noise
-        self._rng = np.random.default_rng()
+        self._rng = np.random.default_rng(secrets.randbits(128))
         self._held: dict[str, tuple[Tensor, Tensor]] = {}
         self._squares: dict[
             str, tuple[int, float, float, float]

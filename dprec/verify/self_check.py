@@ -11,6 +11,7 @@ Nothing of it moves a generator, a gradient, a parameter or what rows owe: a run
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -192,7 +193,7 @@ class SelfCheck(StepCheck):
                     raise BrokenPromise(f"the data gives {sum(map(len, alone))} rows for a user: give one row each")
                 rest = [other for other in users if other != user]
                 if not whole:
-                    rest = secrets.SystemRandom().sample(rest, min(FEW - 1, len(rest)))
+                    rest = random.Random(secrets.randbits(128)).sample(rest, min(FEW - 1, len(rest)))
                 asked = [([user], alone), (rest, self._drawn.parts(rest))]
                 if not whole:
                     asked.append(([user, *rest], self._drawn.parts([user, *rest])))
@@ -204,7 +205,7 @@ class SelfCheck(StepCheck):
         if whole:
             left = [select_users(part, rest)] if rest else []
             return Case(alone, list(parts), [*parts[:number], *left, *parts[number + 1 :]])
-        some = sorted(secrets.SystemRandom().sample(rest, min(FEW - 1, len(rest))))
+        some = sorted(random.Random(secrets.randbits(128)).sample(rest, min(FEW - 1, len(rest))))
         return Case(alone, [select_users(part, [place, *some])], [select_users(part, some)] if some else [])
 
     def _other_data(self, case: Case) -> bool:

@@ -225,7 +225,7 @@ def test_killed_as_it_touches_a_file_and_started_again_gives_the_same_bytes(log,
     prepare_log(log, HowToRead(where="rating > 2"), home)
     moments = (0.01, 0.5, 0.98, 0.995)
     words = [sys.executable, "-c", KILLED, str(log), str(home), *map(str, moments)]
-    ran = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=100)
+    ran = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=300)
     assert ran.returncode == 0, ran.stderr
     ends = [line.split()[0] for line in ran.stdout.splitlines()]
     assert ends == [str(int(signal.SIGKILL))] * len(moments), ran.stdout

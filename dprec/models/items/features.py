@@ -107,7 +107,7 @@ def file_of_items(file: str, setting: str, columns: Sequence[str]) -> tuple[pl.D
         refuse_other_encodings(Path(file))
         given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
     except (OSError, pl.exceptions.PolarsError) as error:
-        if "utf-8" in str(error).lower():
+        if isinstance(error, pl.exceptions.PolarsError) and "utf-8" in str(error).lower():
             raise not_utf8(Path(file)) from None
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
