@@ -125,7 +125,7 @@ class Experiment:
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
         watched = {}
-        with _all_or_none(self._how_to_continue(run)):
+        with _told_once(self._how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 watched = {"validation": judged}
@@ -157,7 +157,7 @@ class Experiment:
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         how_to_continue = self._how_to_continue(run)
         try:
-            with _all_or_none(how_to_continue):
+            with _told_once(how_to_continue):
                 trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
@@ -215,8 +215,8 @@ class Experiment:
 
 
 @contextmanager
-def _all_or_none(after_a_loss: str) -> Iterator[None]:
-    """What all processes do together: an error of one is an error of all, in one line."""
+def _told_once(after_a_loss: str) -> Iterator[None]:
+    """What all processes do together: an error of one ends all, and is told once; `after_a_loss` where one is gone."""
     try:
         yield
     except (UserError, RuntimeError) as error:

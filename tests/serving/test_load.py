@@ -20,7 +20,7 @@ from tests.commands.support import environment
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-AT_ONCE, SECONDS = 200, 30
+AT_ONCE, SECONDS, PATIENCE = 200, 30, 60
 HOSTILE = (
     b'{"history": ' + b"[" * 5000,
     b'{"history": [NaN]}',
@@ -67,7 +67,8 @@ async def load_of(port: int, items: list[str]) -> list[tuple[int, dict, float, b
             hostile = turn % 50 == 0
             question = {"history": [items[turn % 5]], "k": 10}
             start = time.monotonic()
-            status, told = await asked(port, HOSTILE[turn // 50 % 4] if hostile else json.dumps(question).encode())
+            body = HOSTILE[turn // 50 % 4] if hostile else json.dumps(question).encode()
+            status, told = await asyncio.wait_for(asked(port, body), PATIENCE)
             seen.append((status, told, time.monotonic() - start, hostile))
             turn += 1
 

@@ -29,8 +29,8 @@ class Events:
     @classmethod
     def room(cls, events: int, like: EventContext | None) -> Events:
         """Room for so many, with context if `like` is some."""
-        items, codes = np.empty((2, events), dtype=np.int32)
-        return cls(items, None if like is None else replace(like, codes=codes))
+        context = None if like is None else replace(like, codes=np.empty(events, dtype=np.int32))
+        return cls(np.empty(events, dtype=np.int32), context)
 
     def at(self, places: slice | np.ndarray) -> Events:
         """Those at these places."""

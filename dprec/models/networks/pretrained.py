@@ -15,8 +15,8 @@ def pretrained(kind: str, name: str, instead: str = "", **options: Any) -> Any:
     """
     if Path(name, "adapter_config.json").is_file():
         raise UserError(
-            f"model.encoder {name} holds adapters of peft: save the encoder with them merged (merge_and_unload); "
-            "model.low_rank of TextClassifier trains new ones"
+            f"model.encoder {name} holds adapters of peft: save the encoder with them merged, as merge_and_unload of "
+            "peft returns it"
         )
     refuse_missing(["transformers"], "model.encoder", "text")
     import transformers

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dprec_kernels import normals, paths
 from dprec_kernels.lazy_noise import pieces, reference
-from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.row_noise import STREAMS, RowNoise
 from dprec_kernels.tables import Tables
 
 __all__ = ["lazy_noise", "of_tables", "pieces", "reference"]
@@ -68,6 +68,8 @@ def of_tables(
     """
     if len({len(each) for each in (which, rows, std, where, *([] if mean is None else [mean]))}) > 1:
         raise ValueError("which, rows, std, mean and where must each hold one number for each row")
+    if not 0 <= source.stream <= STREAMS - len(tables.each):
+        raise ValueError(f"{len(tables.each)} tables from stream {source.stream} on need more than {STREAMS} streams")
     std, mean = std.float(), None if mean is None else mean.float()
     if len(rows):
         paths.fast(__name__, tables.each[0]).of_tables(tables, which, rows, std, source, mean, where)

@@ -16,12 +16,12 @@ from dprec_kernels.tables import Tables
 
 @triton.jit(do_not_specialize=["step", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def lazy_noise_fwd_kernel(
-    table, rows, std, mean, where, out, count, width, step, stream, key_low, key_high, row_shift, step_shift,
+    table, which, rows, std, mean, where, out, count, width, step, stream, key_low, key_high, row_shift, step_shift,
     DECAYS: tl.constexpr, CHOSEN: tl.constexpr, SEVERAL: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """One program: BP pairs of columns of BN rows.
 
-    Of SEVERAL tables, `table` has the place and the columns of each, `out` says which one a row is of.
+    Of SEVERAL tables, `table` has the place and the columns of each, `which` says which one a row is of.
     """
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
     pair = tl.program_id(1).to(tl.int64) * BP + tl.arange(0, BP)  # [BP]
@@ -31,7 +31,7 @@ def lazy_noise_fwd_kernel(
     if CHOSEN:  # others may repeat a row, which somebody else writes
         taken &= tl.load(where + n, mask=taken, other=0) != 0
     if SEVERAL:
-        own = tl.load(out + n, mask=n < count, other=0)
+        own = tl.load(which + n, mask=n < count, other=0)
         wide = tl.load(table + 2 * own + 1)[:, None]
         into = tl.load(table + 2 * own).to(tl.pointer_type(tl.float32))[:, None] + row[:, None] * wide
         here, drawn = taken[:, None] & (column[None, :] < wide), (stream + own)[:, None]
@@ -61,7 +61,7 @@ def lazy_noise(
     block, pairs = tile(width)
     with torch.cuda.device_of(table):
         lazy_noise_fwd_kernel[(triton.cdiv(count, block), triton.cdiv(width, 2 * pairs))](
-            table, rows.contiguous(), std.contiguous(), std if mean is None else mean.contiguous(),
+            table, rows, rows.contiguous(), std.contiguous(), std if mean is None else mean.contiguous(),
             rows if where is None else where.contiguous(), out, count, width, source.step, source.stream,
             *reference.keys(source.seed), DECAYS=mean is not None, CHOSEN=where is not None, SEVERAL=False, BN=block,
             BP=pairs,
@@ -75,7 +75,7 @@ def of_tables(
     block, pairs = tile(tables.widest)
     with torch.cuda.device_of(rows):
         lazy_noise_fwd_kernel[(triton.cdiv(len(rows), block), triton.cdiv(tables.widest, 2 * pairs))](
-            tables.places, rows.contiguous(), std, std if mean is None else mean, where, which.contiguous(), len(rows),
-            0, source.step, source.stream, *reference.keys(source.seed),
+            tables.places, which.contiguous(), rows.contiguous(), std.contiguous(),
+            std if mean is None else mean.contiguous(), where.contiguous(), rows, len(rows), 0, source.step, source.stream, *reference.keys(source.seed),
             DECAYS=mean is not None, CHOSEN=True, SEVERAL=True, BN=block, BP=pairs,
         )  # fmt: skip

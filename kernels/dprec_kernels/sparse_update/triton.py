@@ -23,19 +23,19 @@ from dprec_kernels.tables import Tables
     "reads", "lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift",
 ])  # fmt: skip
 def sparse_update_fwd_kernel(
-    table, rows, begins, which, weights, values, count, reads, width, stride, lr, decay,
+    table, table_of, rows, begins, which, weights, values, count, reads, width, stride, lr, decay,
     std, step, stream, key_low, key_high, row_shift, step_shift,
     WEIGHTED: tl.constexpr, NOISY: tl.constexpr, SEVERAL: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """One program: all columns of one row.
 
-    Of SEVERAL tables, `table` has the place and the columns of each, `weights` says which one a row is of.
+    Of SEVERAL tables, `table` has the place and the columns of each, `table_of` says which one a row is of.
     """
     n = tl.program_id(0).to(tl.int64)
     pair, column = tl.arange(0, BP).to(tl.int64), tl.arange(0, 2 * BP)  # [BP], [2 BP]
     row = tl.load(rows + n)  # int64, and so is every offset below
     if SEVERAL:
-        own = tl.load(weights + n)
+        own = tl.load(table_of + n)
         wide = tl.load(table + 2 * own + 1)
         into = tl.load(table + 2 * own).to(tl.pointer_type(tl.float32)) + row * wide + column
         here = column < wide
@@ -65,7 +65,7 @@ def sparse_update(table: Tensor, reads: Reads, values: Tensor, rule: SGD, std: f
     width, noise = table.shape[1], source if source is not None and std > 0 else None
     with torch.cuda.device_of(table):
         sparse_update_fwd_kernel[(len(reads.rows),)](
-            table, reads.rows.contiguous(), reads.begins, which,
+            table, reads.rows, reads.rows.contiguous(), reads.begins, which,
             each if reads.weights is None else reads.weights.to(table.dtype),
             each, len(reads.rows), len(which), width, each.stride(0),
             float(rule.lr), float(rule.decay), float(std),
@@ -79,8 +79,9 @@ def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, sta
     """Step rows (n,) of the tables that `which` (n,) numbers; their gradients lie in `values` from `starts`."""
     with torch.cuda.device_of(rows):
         sparse_update_fwd_kernel[(len(rows),)](
-            tables.places, rows, torch.arange(len(rows), device=rows.device), starts, which, values, len(rows),
-            len(rows), 0, 1, float(rule.lr), float(rule.decay), 0.0, *(0,) * 6,
+            tables.places, which.contiguous(), rows.contiguous(), torch.arange(len(rows), device=rows.device),
+            starts.contiguous(), values, values.contiguous(), len(rows), len(rows), 0, 1,
+            float(rule.lr), float(rule.decay), 0.0, *(0,) * 6,
             WEIGHTED=False, NOISY=False, SEVERAL=True, BP=max(1, triton.next_power_of_2(tables.widest) // 2),
         )  # fmt: skip
 
