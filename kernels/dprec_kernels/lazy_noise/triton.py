@@ -76,6 +76,7 @@ def of_tables(
     with torch.cuda.device_of(rows):
         lazy_noise_fwd_kernel[(triton.cdiv(len(rows), block), triton.cdiv(tables.widest, 2 * pairs))](
             tables.places, which.contiguous(), rows.contiguous(), std.contiguous(),
-            std if mean is None else mean.contiguous(), where.contiguous(), rows, len(rows), 0, source.step, source.stream, *reference.keys(source.seed),
+            std if mean is None else mean.contiguous(), where.contiguous(), rows, len(rows), 0,
+            source.step, source.stream, *reference.keys(source.seed),
             DECAYS=mean is not None, CHOSEN=True, SEVERAL=True, BN=block, BP=pairs,
         )  # fmt: skip
