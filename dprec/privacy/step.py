@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -89,16 +89,23 @@ class PrivateGradient:
             alone=self.gate.alone,
             unpadded=look,
         )
-        pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
+
+        def all_recorded() -> Iterator[tuple[Any, Recorded]]:
+            for part in parts:
+                yield from take(part)
 
         def again(one: Any) -> ClippedUsers:
             return together([self._add(sums, own) for _, own in take(one)])
 
         with self.rules.step():
+            pieces: Iterable[tuple[Any, Recorded]] = all_recorded()
             if look:
                 pieces = self.rules.broken_alone(list(pieces), lambda one: next(take(one))[1], self.gate.alone)
             self.rules.choose([own for _, own in pieces] if isinstance(pieces, list) else ())
-            seen = [add_rest_alone(self._add(sums, own), part, again, self.gate.alone) for part, own in pieces]
+            seen = []
+            for part, own in pieces:
+                seen.append(add_rest_alone(self._add(sums, own), part, again, self.gate.alone))
+                del own  # the next one needs the memory that its softmax keeps
             self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch

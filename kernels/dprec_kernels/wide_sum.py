@@ -47,6 +47,37 @@ class WidePart:
             self.sum.zero_()
 
 
+class WideProduct:
+    """Adds Σ_n left_n rightᵀ_n, part by part, to a total (o, i) that may be wider; `flush` brings the last parts."""
+
+    def __init__(self, total: Tensor, like: Tensor) -> None:
+        self._total = total
+        self._held = 0
+        self._at_once = total.dtype == like.dtype or not answers_at_once(total)
+        if not self._at_once:
+            self._part, self._parts = (
+                workspace.take(f"{name} of a product", total.shape, like) for name in ("part", "parts")
+            )
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        if self._at_once:
+            add_product(self._total, left, right)
+            return
+        for start in range(0, len(left), TOGETHER):
+            rows = slice(start, start + TOGETHER)
+            torch.mm(left[rows].T, right[rows], out=self._part if self._held else self._parts)
+            if self._held:
+                self._parts.add_(self._part)
+            self._held += 1
+            if self._held == PARTS:
+                self.flush()
+
+    def flush(self) -> None:
+        if self._held:
+            self._total.add_(self._parts)
+        self._held = 0
+
+
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) that may be wider.
 
@@ -96,12 +127,6 @@ def _add_small(total: Tensor, left: Tensor, right: Tensor, held: int = HELD) -> 
 
 
 def _add_large(total: Tensor, left: Tensor, right: Tensor) -> None:
-    part, some = (workspace.take(f"{name} of a product", total.shape, left) for name in ("part", "parts"))
-    for first in range(0, len(left), PARTS * TOGETHER):
-        last = min(first + PARTS * TOGETHER, len(left))
-        for start in range(first, last, TOGETHER):
-            rows = slice(start, min(start + TOGETHER, last))
-            torch.mm(left[rows].T, right[rows], out=some if start == first else part)
-            if start > first:
-                some.add_(part)
-        total.add_(some)
+    product = WideProduct(total, left)
+    product.add(left, right)
+    product.flush()

@@ -88,8 +88,7 @@ def test_memory_of_items_times_positions_is_bounded(monkeypatch: pytest.MonkeyPa
         hidden, table, target, weight, *_ = problem(4, 50, items, 4, torch.float32)
         _, log_total, _, groups = pieces.forward_users(hidden, table, target, 0, longest=50)
         out = torch.zeros_like(table)
-        for group in groups:
-            pieces.add_group_gradient(out, group, hidden, table, target, log_total, weight, 0)
+        pieces.add_groups_gradient(out, groups, hidden, table, target, log_total, weight, 0)
         sizes.append(sum(held.numel() for held in workspace._held.values()))
         assert torch.allclose(out, reference.user_gradients(hidden, table, target, weight).sum(0), atol=1e-5)
     assert sizes[1] <= pieces.PIECE + (1 << 20) // 4

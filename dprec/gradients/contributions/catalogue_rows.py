@@ -89,11 +89,8 @@ class CatalogueRows(Contribution):
             hidden, target, log_total = (x.flatten(0, 1) for x in (self.hidden, self.target, self.log_total))
             add_table_gradient(out, hidden, self.table, target, log_total, each.flatten(), self.padding)
             return
-        for group in self.groups:
-            if bool(weight[group.users].any()):
-                pieces.add_group_gradient(
-                    out, group, self.hidden, self.table, self.target, self.log_total, each, self.padding
-                )
+        some = [group for group in self.groups if bool(weight[group.users].any())]
+        pieces.add_groups_gradient(out, some, self.hidden, self.table, self.target, self.log_total, each, self.padding)
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         self.add_weighted(total, weight)  # the kernels add to wider totals by parts

@@ -41,6 +41,12 @@ class Kept:
         for items, shift in self.shifts:
             yield items, self.tile(items)[rows], (shift[rows] - log_total.unsqueeze(1)).exp_()
 
+    def part(self, items: slice, log_total: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same two of all positions and of items that lie within one tile."""
+        tile, shift = self.shifts[items.start // self.shifts[0][0].stop]
+        exponentials = self.tile(tile)[:, items.start - tile.start : items.stop - tile.start]
+        return exponentials, (shift - log_total.unsqueeze(1)).exp_()
+
 
 class Room:
     """Memory for what one call keeps; there is none while another call's is in use."""

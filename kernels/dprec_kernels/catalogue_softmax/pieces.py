@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
-from dprec_kernels.wide_sum import add_product
+from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 18  # scores held at once: 1 MB of float32 stays in the second-level cache
 ITEMS = 1024  # of which items at a time
+MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
 POSITIONS = 512  # of users who go through one pass together
 
 
@@ -110,7 +111,7 @@ def _one_pass(
     wanted, place = table[target], target.unsqueeze(1)
     top = hidden.new_full((len(hidden), 1), float("-inf"))
     hit, rest, mean = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(hidden)
-    for items in _tiles(table.shape[0]):
+    for items in _tiles(table.shape[0], len(hidden)):
         width = items.stop - items.start
         scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), width), hidden)
         torch.mm(hidden, table[items].T, out=scores)
@@ -168,18 +169,28 @@ def add_table_gradient(
             add_product(out[items], chances, weighted[rows])
 
 
-def add_group_gradient(
-    out: Tensor, group: Group, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
-    padding: int,
+def add_groups_gradient(
+    out: Tensor, groups: Sequence[Group], hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor,
+    weight: Tensor, padding: int,
 ) -> None:  # fmt: skip
-    """Add what a group's users give to the gradient of Σ weight · loss, for hidden (B, T, d), to `out`."""
-    h, wanted, total, each = (
-        tensor[group.users, : group.length].flatten(0, 1) for tensor in (hidden, target, log_total, weight)
-    )
-    if group.kept is None:
-        add_table_gradient(out, h, table, wanted, total, each, padding)
-    else:
-        _add_kept(out, group.kept, h * (each * (wanted != padding)).unsqueeze(1), wanted, total)
+    """Add what the users of these groups give to the gradient of Σ weight · loss, for hidden (B, T, d), to `out`."""
+    held = []
+    for group in groups:
+        h, wanted, total, each = (
+            tensor[group.users, : group.length].flatten(0, 1) for tensor in (hidden, target, log_total, weight)
+        )
+        if group.kept is None:
+            add_table_gradient(out, h, table, wanted, total, each, padding)
+        else:
+            weighted = h * (each * (wanted != padding)).unsqueeze(1)
+            out.index_add_(0, wanted, weighted.to(out.dtype), alpha=-1.0)
+            held.append((group.kept, weighted, total))
+    for items in _tiles(len(out)) if held else ():
+        product = WideProduct(out[items], hidden)
+        for kept, weighted, total in held:
+            exponentials, factor = kept.part(items, total)
+            product.add(exponentials, weighted * factor)
+        product.flush()
 
 
 def add_user_gradient(
@@ -230,5 +241,7 @@ def _parts(count: int, items: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _tiles(items: int) -> Iterator[slice]:
-    return (slice(start, min(start + ITEMS, items)) for start in range(0, items, ITEMS))
+def _tiles(items: int, positions: int = PIECE // ITEMS) -> Iterator[slice]:
+    """Slices of the items: of so many positions their scores fit a cache."""
+    step = min(max(ITEMS, PIECE // max(positions, 1) // ITEMS * ITEMS), MOST)
+    return (slice(start, min(start + step, items)) for start in range(0, items, step))
