@@ -31,11 +31,11 @@ import builtins, importlib, pkgutil, sys
 
 found = builtins.__import__
 
-def hidden(name, globals=None, *others):
+def hidden(name, globals=None, *others, **named):
     importer = (globals or {{}}).get("__name__", "")
     if name.partition(".")[0] in {POSIX!r} and importer.partition(".")[0] in ("dprec", "dprec_kernels"):
         raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-    return found(name, globals, *others)
+    return found(name, globals, *others, **named)
 
 builtins.__import__ = hidden
 import dprec, dprec_kernels

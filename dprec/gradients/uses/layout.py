@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 _ATTRIBUTE = "_dprec_layout"
 _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
+_PLAIN = frozenset((*_SCALARS, bool, slice, type(Ellipsis)))
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,25 @@ def tensors_in(value: Any) -> list[Tensor]:
     >>> tensors_in(([torch.ones(1)], {"a": (torch.ones(2), 3)}))
     [tensor([1.]), tensor([1., 1.])]
     """
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for inner in value if not isinstance(inner, _SCALARS) for tensor in tensors_in(inner)]
-    if isinstance(value, dict):
-        return tensors_in(list(value.values()))
-    return [] if isinstance(value, _SCALARS) else [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if kind is Tensor or isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            _collect(inner, found)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            _collect(inner, found)
+    elif not isinstance(value, _SCALARS):
+        found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def writes_first_argument(name: str) -> bool:
