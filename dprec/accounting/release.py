@@ -6,12 +6,13 @@ Whatever a user adds is scaled to norm 1 here, not by who asks, so that one Gaus
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from dprec.accounting import selection
 from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.ledger import Event
 from dprec.errors import UserError
@@ -32,6 +33,7 @@ class Release:
     what: str
     share: float
     period: int | None = None
+    drawn: int = 0  # above 0: no sum is shown, but so many places are drawn by how many users name them (`select`)
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -62,6 +64,16 @@ class ExactSums:
         """Return the standard deviation of the noise in each entry of the answer."""
         return 0.0
 
+    def select(
+        self, release: Release, parts: Sequence[np.ndarray], size: int, users: int, portions: Iterable[Portion]
+    ) -> np.ndarray:
+        """Return the places that most users name, equally many of each part, ascending (`accounting/selection`).
+
+        A user counts 1 at every place that the user names, whatever the values.
+        """
+        draws = selection.draws_of(parts, release.drawn)
+        return selection.drawn(users_at(size, users, portions), parts, draws, math.inf, np.zeros)
+
 
 class NoisySums(ExactSums):
     """Answers each release once, with Gaussian noise, after its event went on record."""
@@ -73,21 +85,36 @@ class NoisySums(ExactSums):
         self._asked: set[Release] = set()
 
     def __call__(self, release: Release, size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
-        if release not in self._events:
-            raise UserError(f"the release of {release.what} was not planned: return it from `releases`")
-        if release in self._asked:
-            raise UserError(f"the release of {release.what} is paid for once: ask once, keep the answer")
-        self._asked.add(release)
-        self._record(self._events[release])  # first: a crash may over-count, never under-count
-        ranks = self._noise.ranks
+        noise, ranks = self._paid(release, drawn=False), self._noise.ranks
         total = unit_sum(size, users, portions) if ranks.first else np.zeros(size)
-        # By its place in the plan: a resumed run goes on with the noise of the next ones.
-        self._noise.at(AHEAD + 1 + list(self._events).index(release)).add_(torch.from_numpy(total), self.std(release))
+        noise.add_(torch.from_numpy(total), self.std(release))
         ranks.from_first_(torch.from_numpy(total))  # nobody else needs to add it up, and all get the same bits
         return total
 
     def std(self, release: Release) -> float:
         return self._events[release].noise_multiplier * (1 + ROUNDING)
+
+    def select(
+        self, release: Release, parts: Sequence[np.ndarray], size: int, users: int, portions: Iterable[Portion]
+    ) -> np.ndarray:
+        noise, ranks = self._paid(release, drawn=True), self._noise.ranks
+        draws = selection.draws_of(parts, release.drawn)
+        epsilon = selection.epsilon_of(self._events[release].noise_multiplier, sum(draws))
+        counts = users_at(size, users, portions) if ranks.first else np.zeros(size)
+        chosen = selection.drawn(counts, parts, draws, epsilon, lambda many: noise.uniforms(many).numpy())
+        ranks.from_first_(torch.from_numpy(chosen))
+        return chosen
+
+    def _paid(self, release: Release, drawn: bool) -> GaussianNoise:
+        """Put a release on record, once, and return the noise that is its own."""
+        if release not in self._events or (release.drawn > 0) is not drawn:
+            raise UserError(f"the release of {release.what} was not planned: return it from `releases`")
+        if release in self._asked:
+            raise UserError(f"the release of {release.what} is paid for once: ask once, keep the answer")
+        self._asked.add(release)
+        self._record(self._events[release])  # first: a crash may over-count, never under-count
+        # By its place in the plan: a resumed run goes on with the noise of the next ones.
+        return self._noise.at(AHEAD + 1 + list(self._events).index(release))
 
 
 def release_events(budget: PrivacyBudget, releases: Iterable[Release]) -> dict[Release, Event]:
@@ -113,7 +140,35 @@ def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
     >>> unit_sum(3, 2, [Portion(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([3.0, 4.0, -2.0]))]).round(9)
     array([ 0.6, -0.2,  0. ])
     """
-    total, seen = np.zeros(size), np.zeros(users, dtype=bool)
+    total = np.zeros(size)
+    for portion in _checked(size, users, portions):
+        places, back = np.unique(portion.users * size + portion.keys, return_inverse=True)
+        owners, keys = np.divmod(places, size)
+        values = np.bincount(back, weights=portion.values, minlength=len(places))
+        first = int(owners[0]) if len(owners) else 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.sqrt(np.bincount(owners - first, weights=np.square(values)))
+            factors = np.where(np.isfinite(norms) & (norms > SMALLEST), 1 / np.maximum(norms, SMALLEST), 0.0)
+        values = np.where(factors[owners - first] > 0, values, 0.0) * factors[owners - first]
+        total += np.bincount(keys, weights=values, minlength=size)
+    return total
+
+
+def users_at(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
+    """Return how many users name each place.
+
+    >>> users_at(3, 2, [Portion(np.array([0, 0, 1]), np.array([1, 1, 1]), np.array([3.0, 4.0, 0.0]))])
+    array([0., 2., 0.])
+    """
+    total = np.zeros(size)
+    for portion in _checked(size, users, portions):
+        total += np.bincount(np.unique(portion.users * size + portion.keys) % size, minlength=size)
+    return total
+
+
+def _checked(size: int, users: int, portions: Iterable[Portion]) -> Iterator[Portion]:
+    """Refuse portions in which one person would count as two, or at another's place."""
+    seen = np.zeros(users, dtype=bool)
     for portion in portions:
         here = np.unique(portion.users)
         if len(here) and not 0 <= here[0] <= here[-1] < users:
@@ -123,13 +178,4 @@ def unit_sum(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
         seen[here] = True
         if not ((portion.keys >= 0) & (portion.keys < size)).all():  # else they would count as another user's
             raise ValueError(f"a portion names places outside 0..{size - 1}")
-        places, back = np.unique(portion.users * size + portion.keys, return_inverse=True)
-        owners, keys = np.divmod(places, size)
-        values = np.bincount(back, weights=portion.values, minlength=len(places))
-        first = int(here[0]) if len(here) else 0
-        with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.sqrt(np.bincount(owners - first, weights=np.square(values)))
-            factors = np.where(np.isfinite(norms) & (norms > SMALLEST), 1 / np.maximum(norms, SMALLEST), 0.0)
-        values = np.where(factors[owners - first] > 0, values, 0.0) * factors[owners - first]
-        total += np.bincount(keys, weights=values, minlength=size)
-    return total
+        yield portion

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
+from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.sweep import Named, Point, Sweep
+from dprec.benchmarks.sparsity_studies import best, features, grid
 from dprec.cli.arguments import CommandLine
+from dprec.cli.parser import parse
+from dprec.errors import UserError
 
+RECIPE = "recipes/criteo_dpsgd.yaml"
+BATCH = ("--data.batch_size", "2048")  # of the study of features, as in the paper
 RANKS = (1, 4)  # numbers of an id; its vector has up to 63
 # Large tables and a small network: a run takes minutes.
 SETTINGS: tuple[str, ...] = (
@@ -50,6 +57,30 @@ def points(epsilons: Sequence[float]) -> list[Point]:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train missing runs, print the table, and write the requested files."""
-    title = "accuracy against size of the tables' gradients, generated clicks"
-    Sweep(title, "runs/sparsity", SETTINGS, TINY, points, (1.0, 3.0, 8.0), COLOURS).show(line, console)
+    """Train missing runs, print the table of a study, and write the requested files."""
+    study = line.take("study") or "strategies"
+    if study == "features":
+        _features(line, console)
+    elif study == "grid":
+        title = "AdaFEST over its hyper-parameters, generated clicks"
+        Sweep(title, "runs/sparsity-grid", SETTINGS, TINY, grid.points, (1.0,), COLOURS, grid.draw).show(line, console)
+    elif study == "strategies":
+        title = "accuracy against size of the tables' gradients, generated clicks"
+        whole = Sweep(title, "runs/sparsity", SETTINGS, TINY, points, (1.0, 3.0, 8.0), COLOURS, best.draw, best.table)
+        whole.show(line, console)
+    else:
+        raise UserError(f"--study {study}: give strategies, grid or features")
+
+
+def _features(line: CommandLine, console: Console) -> None:
+    quick, json_file, picture = "quick" in line.switches, line.take("json"), line.take("picture")
+    if picture:
+        figure.pyplot()
+    settings = parse(CommandLine.read([RECIPE, *SETTINGS, *BATCH, *(TINY if quick else ()), *line.words]))
+    with console.status("reading") as status:
+        rows = features.measure(settings.make("data"), 2 if quick else features.STEPS, status.update)
+    if json_file:
+        report.write_json(rows, Path(json_file))
+    console.print(features.table(rows))
+    if picture:
+        features.picture(rows, Path(picture))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
-from dprec.benchmarks.common.sweep import Named, Point, Sweep
+from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.sweep import Named, Point, Sweep, numbers
+from dprec.benchmarks.sparsity_studies import periods
 from dprec.cli.arguments import CommandLine
+from dprec.errors import UserError
 
 SETTINGS: tuple[str, ...] = (
     *("--data.dataset", "synthetic", "--data.synthetic_records", "200000", "--data.synthetic_drift", "0.3"),
@@ -50,6 +54,33 @@ def points(epsilons: Sequence[float]) -> list[Point]:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Train missing runs, print the table, and write the requested files."""
-    title = "training day by day on clicks that drift, tested on the last day"
-    Sweep(title, "runs/stream", SETTINGS, TINY, points, (8.0,), COLOURS).show(line, console)
+    """Train missing runs, print the table of a study, and write the requested files."""
+    study = line.take("study") or "strategies"
+    if study == "periods":
+        _periods(line, console)
+    elif study == "strategies":
+        title = "training day by day on clicks that drift, tested on the last day"
+        Sweep(title, "runs/stream", SETTINGS, TINY, points, (8.0,), COLOURS).show(line, console)
+    else:
+        raise UserError(f"--study {study}: give strategies or periods")
+
+
+def _periods(line: CommandLine, console: Console) -> None:
+    quick, json_file, picture, only = (
+        "quick" in line.switches,
+        line.take("json"),
+        line.take("picture"),
+        line.take("epsilons"),
+    )
+    runs = Path(line.take("runs") or f"runs/stream-periods{'-quick' if quick else ''}")
+    if picture:
+        figure.pyplot()
+    if runs.suffix == ".json":
+        rows = report.read_json(runs)
+    else:
+        rows = periods.trained(runs, numbers(only) if only else (8.0,) if quick else (1.0, 3.0, 8.0), quick, line.words)
+    if json_file:
+        report.write_json(rows, Path(json_file))
+    console.print(periods.table(rows))
+    if picture:
+        periods.draw(rows, Path(picture))

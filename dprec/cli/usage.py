@@ -225,7 +225,7 @@ BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
-       dprec bench sparsity|stream [--epsilons LIST] [--runs FOLDER]
+       dprec bench sparsity|stream [--study NAME] [--epsilons LIST] [--runs FOLDER]
        dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
        dprec bench gpu [--compile]
 
@@ -254,7 +254,9 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
 
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
-  --runs FOLDER    where the runs are; default runs/ and the benchmark's name
+  --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
+                   sparse gradients are; of stream: strategies, or periods: streaming periods and ε
+  --runs FOLDER    where the runs are; default runs/ and the benchmark's name; or a file of --json, read again
   --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, or all;
                    any --key value of dprec fit goes along; stopped runs are continued

@@ -82,9 +82,10 @@ def guarantee(
             f"which the time in the {sampling.unit} decides"
         )
     released = dict.fromkeys(
-        f"a Gaussian release of {event.what} with multiplier {event.noise_multiplier:.6g}"
+        ("draws by Gumbel noise, which tell no more than " if release.drawn else "")
+        + f"a Gaussian release of {event.what} with multiplier {event.noise_multiplier:.6g}"
         + (", " if event.period is None else " over the records of a period, ")
-        for event in plan.releases.values()
+        for release, event in plan.releases.items()
         if event in ledger.events
     )
     before = "".join([*chosen(plan.before), *released])

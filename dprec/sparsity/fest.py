@@ -27,9 +27,15 @@ class FEST(RowChoice):
     Where training goes period by period, rows can be chosen anew at the start of each: from the sum of the noisy counts
     of all periods so far. A user is in the counts of one period.
 
+    `selection: gumbel` is Algorithm 2 of the paper (Ghazi et al. 2023): of each table the same number of rows, those
+    with the largest counts under Gumbel noise. There a user's rows count 1 each. As printed it is said to cost its ε;
+    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.selection` says. Here the
+    share of the budget decides that Gaussian, which the ledger has, and so the ε of each draw.
+
     Args:
         keep: how many rows are trained, over all tables.
         share: part of the privacy budget for the counts.
+        selection: gaussian, or gumbel for the paper's own.
         counts: of all users before training; of the first period; or running, from period to period.
         per_table: keep equally many rows of each table, as far as it has them, and not the largest counts of all.
         public_counts: where the counts come from, if not from the data.
@@ -43,6 +49,7 @@ class FEST(RowChoice):
         counts: Literal["all", "first", "running"] = "all",
         per_table: bool = False,
         public_counts: str | None = None,
+        selection: Literal["gaussian", "gumbel"] = "gaussian",
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -52,7 +59,11 @@ class FEST(RowChoice):
             self.refuse("counts", counts, "give all, first or running")
         if public_counts and counts != "all":
             self.refuse("counts", counts, "leave it out, or leave public_counts out, which are of no period")
-        self.keep, self.share, self.counts = keep, share, counts
+        if selection not in ("gaussian", "gumbel"):
+            self.refuse("selection", selection, "give gaussian or gumbel")
+        if selection == "gumbel" and (public_counts or counts == "running"):
+            self.refuse("selection", selection, "it draws rows from private counts, all or first, and shows no sums")
+        self.keep, self.share, self.counts, self.selection = keep, share, counts, selection
         self.per_table, self.public_counts = per_table, public_counts
         self._rows = torch.zeros(0, dtype=torch.int64)
         self._sum = torch.zeros(0, dtype=torch.float64)  # of the noisy counts of the periods so far
@@ -71,7 +82,8 @@ class FEST(RowChoice):
         return tuple(map(self._release, range(1 if self.counts == "first" else periods)))
 
     def _release(self, period: int | None) -> Release:
-        return Release(f"row counts of {', '.join(self.tables)}", self.share, period)
+        drawn = self.keep if self.selection == "gumbel" else 0
+        return Release(f"row counts of {', '.join(self.tables)}", self.share, period, drawn)
 
     def begin(self, *given: Any) -> None:
         """Start from what a checkpoint left, and from no other run: its counts are in another ledger."""
@@ -88,8 +100,12 @@ class FEST(RowChoice):
             return
         found = counts(self._release(period))
         if period is not None:
-            found = self._sum = found + self._sum if self._periods else found
             self._periods = period + 1
+        if self.selection == "gumbel":
+            self._rows = found
+            return
+        if period is not None:
+            found = self._sum = found + self._sum if len(self._sum) else found
         self._rows = self._largest(found)
 
     def choose(self, batch: object, among: Tensor | None) -> Tensor:
@@ -97,6 +113,8 @@ class FEST(RowChoice):
 
     def phrase(self, sigma: float) -> str:
         source = "public counts" if self.public_counts else "the release"
+        if self.selection == "gumbel":
+            source = "Gumbel noise on the release's counts, which shows nothing else of them"
         if self.counts == "running":
             source = "the sum of the releases so far, anew at the start of each period"
         return f"FEST: {len(self._rows):,} rows chosen by {source}"

@@ -319,6 +319,8 @@ def test_mistakes() -> None:
         r"AdaFEST\.noise_ratio is 0: give a finite number above 0": lambda: AdaFEST(noise_ratio=0),
         r"FEST\.keep is 0: give a whole number above 0": lambda: FEST(keep=0),
         r"FEST\.counts is some: give all, first or running": lambda: FEST(counts="some"),  # type: ignore[arg-type]
+        r"FEST\.selection is laplace: give gaussian or gumbel": lambda: FEST(selection="laplace"),  # type: ignore[arg-type]
+        r"FEST\.selection is gumbel: it draws": lambda: FEST(selection="gumbel", counts="running"),
         r"FEST\.counts is first: leave it out, .*public_counts": lambda: FEST(counts="first", public_counts="a.csv"),
         r"Selection\.max_norm is -1\.0: give a finite number above 0": lambda: ExponentialSelection(max_norm=-1.0),
         r"EANA\.least_rows is -1: give a whole number from 0 up": lambda: EANA(least_rows=-1),

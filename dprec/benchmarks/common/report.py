@@ -61,3 +61,14 @@ def write_json(rows: Sequence[Row], file: Path) -> None:
         file.write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise UserError(f"--json {file} cannot be written: {error.strerror}") from error
+
+
+def read_json(file: Path) -> list[Row]:
+    """Return the rows that `--json` wrote."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--runs {file} cannot be read: {error}: give a file that --json wrote, or a folder") from None
+    if not (isinstance(found, list) and found and all(isinstance(row, dict) for row in found)):
+        raise UserError(f"--runs {file} has no rows: give a file that --json wrote, or a folder")
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.finish import finish
@@ -66,16 +66,30 @@ class Sweep:
     points: Callable[[Sequence[float]], list[Point]]
     epsilons: Sequence[float]
     colours: Mapping[str, str]
+    drawn: Callable[[Sequence[Row], Path, Mapping[str, str]], None] | None = None  # in place of `draw`
+    below: Callable[[Sequence[Row]], RenderableType] | None = None  # what follows from the rows, printed under them
 
     def show(self, line: CommandLine, console: Console) -> None:
-        """Train missing runs, print the table, and write the requested files."""
+        """Train missing runs, or read the rows of a file, print the table, and write the requested files."""
         quick = "quick" in line.switches
         runs = Path(line.take("runs") or (f"{self.runs}-quick" if quick else self.runs))
         json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
         if picture:
             figure.pyplot()
+        wanted = numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons
+        rows = report.read_json(runs) if runs.suffix == ".json" else self._trained(line, runs, wanted, quick)
+        if json_file:
+            report.write_json(rows, Path(json_file))
+        shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
+        console.print(report.table(shown, COLUMNS, self.title))
+        if self.below:
+            console.print(self.below(rows))
+        if picture:
+            (self.drawn or draw)(rows, Path(picture), self.colours)
+
+    def _trained(self, line: CommandLine, runs: Path, epsilons: Sequence[float], quick: bool) -> list[Row]:
         rows = []
-        for point in self.points(numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons):
+        for point in self.points(epsilons):
             folder, tiny = point.folder(runs), self.tiny if quick else ()
             finish(folder, ["recipes/criteo_dpsgd.yaml", *self.settings, *tiny, *point.overrides, *line.words])
             rows.append(_row(point, folder))
@@ -84,12 +98,7 @@ class Sweep:
             row["auc_loss"] = dense[row["epsilon"]]["auc"] - row["auc"]
             if row["gradient_size_reduction"] is None:
                 row["gradient_size_reduction"] = dense[row["epsilon"]]["numbers"] / row["numbers"]
-        if json_file:
-            report.write_json(rows, Path(json_file))
-        shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
-        console.print(report.table(shown, COLUMNS, self.title))
-        if picture:
-            draw(rows, Path(picture), self.colours)
+        return rows
 
 
 def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
@@ -99,7 +108,15 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
     drawn, panels = plt.subplots(
         1, len(epsilons), figsize=(4 * len(epsilons), 3.6), sharey=True, squeeze=False, layout="constrained"
     )
-    for panel, epsilon in zip(panels[0], epsilons, strict=True):
+    panels_of(rows, panels[0], epsilons, colours)
+    figure.save(plt, drawn, file)
+
+
+def panels_of(
+    rows: Sequence[Row], panels: Sequence[Any], epsilons: Sequence[float], colours: Mapping[str, str]
+) -> None:
+    """Draw a panel for each ε, and the legend in the last."""
+    for panel, epsilon in zip(panels, epsilons, strict=True):
         for system, colour in colours.items():
             found = sorted(
                 (row["gradient_size_reduction"], row["auc"])
@@ -114,9 +131,8 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
         panel.set_xscale("log")
         figure.dress(panel, f"ε = {epsilon:g}")
         panel.set_xlabel("times fewer numbers with noise")
-    panels[0][0].set_ylabel("AUC on held-out records")
-    panels[0][-1].legend(frameon=False, fontsize=8)
-    figure.save(plt, drawn, file)
+    panels[0].set_ylabel("AUC on held-out records")
+    panels[-1].legend(frameon=False, fontsize=8)
 
 
 def _row(point: Point, folder: Path) -> Row:

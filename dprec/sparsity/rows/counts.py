@@ -26,13 +26,24 @@ AT_ONCE = 8192  # users whose look-ups are counted together
 def counts_of(
     space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
 ) -> Counts:
-    """Return what counts, for a release, how often these users look up each row of the space."""
+    """Return what counts, for a release, how often these users look up each row of the space, or draws rows by it."""
 
     def counts(release: Release) -> Tensor:
-        found = sums(release, space.size, len(users), look_ups(space, losses, parameters, users))
-        return torch.from_numpy(found).to(space.device)
+        found = look_ups(space, losses, parameters, users)
+        if release.drawn:
+            answer = sums.select(release, places_of(space), space.size, len(users), found)
+        else:
+            answer = sums(release, space.size, len(users), found)
+        return torch.from_numpy(answer).to(space.device)
 
     return counts
+
+
+def places_of(space: RowSpace) -> list[np.ndarray]:
+    """Return the rows of each table, numbered over the space, without padding."""
+    padding = space.padding.cpu().numpy()
+    rows = [space.start(table.name) + np.arange(table.rows) for table in space]
+    return [own[~np.isin(own, padding)] for own in rows]
 
 
 def look_ups(

@@ -41,7 +41,8 @@ class Touched(Enum):
 
 
 TOUCHED: Final = Touched.ROWS
-Counts: TypeAlias = Callable[[Release], Tensor]  # with noise, how often users look up each row of the space (rows,)
+# With noise, how often users look up each row of the space (rows,); of a release that draws, the rows that are drawn.
+Counts: TypeAlias = Callable[[Release], Tensor]
 
 
 class RowChoice(Strategy, ABC):
