@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dprec.benchmarks import BENCHMARKS, find
-from dprec.benchmarks.dpformer_study.cells import Cell
+from dprec.benchmarks.dpformer_tables import cells_of
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 from dprec.cli.usage import AUDIT, BENCH, PLAN
@@ -69,8 +69,8 @@ def command(words: list[str]) -> None:
     for key, value in line.overrides:
         assert f"--{key} " in usage or "." in key, key
         if key == "cells":
-            for cell in value.split(","):
-                assert Path(Cell.read(cell).recipe[0]).is_file()
+            for cell in cells_of(value):
+                assert Path(cell.recipe[0]).is_file()
     if positionals:
         assert line.only("benchmark") in BENCHMARKS
         find(line.only("benchmark"))

@@ -12,6 +12,7 @@ from types import ModuleType
 from dprec.errors import UserError
 
 BENCHMARKS = {
+    "activations": "dprec.benchmarks.activations",
     "adafest": "dprec.benchmarks.adafest",
     "convex": "dprec.benchmarks.convex",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",

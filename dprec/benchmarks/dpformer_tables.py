@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.dpformer_study import document, pictures, runs, tables
-from dprec.benchmarks.dpformer_study.cells import Cell, all_cells, grid_cells
+from dprec.benchmarks.dpformer_study.cells import FIGURES, Cell, all_cells, figure_cells, grid_cells
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
 
@@ -24,9 +24,9 @@ PICTURES = {
 def bench(line: CommandLine, console: Console) -> None:
     """Train cells, print the tables, and write the requested files."""
     places = [Path(place.strip()) for place in (line.take("runs") or RUNS).split(",")]
-    seeds, cells, kept = line.take_number("seeds") or 1, _cells(line.take("cells")), line.take("keep")
-    page, json_file = line.take("document"), line.take("json")
-    if page:
+    seeds, cells, kept = line.take_number("seeds") or 1, cells_of(line.take("cells")), line.take("keep")
+    page, json_file, picture = line.take("document"), line.take("json"), line.take("picture")
+    if page or picture:
         figure.pyplot()
     if cells:
         _train([(cell, seed) for cell in cells for seed in range(seeds)], places, line.words)
@@ -41,6 +41,8 @@ def bench(line: CommandLine, console: Console) -> None:
     if json_file:
         report.write_json(rows, Path(json_file))
     console.print(tables.on_screen(rows))
+    if picture:
+        _tuning(rows, cells, Path(picture))
     if page:
         _publish(rows, Path(page), places)
 
@@ -58,10 +60,22 @@ def _train(wanted: Sequence[tuple[Cell, int]], places: Sequence[Path], overrides
             runs.train(cell, seed, folders[0], overrides)
 
 
-def _cells(names: str | None) -> list[Cell]:
+def cells_of(names: str | None) -> list[Cell]:
+    """Return the cells that --cells names."""
+    if names in FIGURES:
+        return figure_cells(names)
     if names in ("all", "grid"):
         return all_cells() if names == "all" else grid_cells()
     return [Cell.read(name.strip()) for name in names.split(",")] if names else []
+
+
+def _tuning(rows: Sequence[report.Row], cells: Sequence[Cell], picture: Path) -> None:
+    """Draw rates and batches, of the cells that are asked for or else of all."""
+    asked = {(cell.data, cell.model, cell.epsilon) for cell in cells}
+    chosen = [row for row in rows if not asked or (row["data"], row["model"], row["target"]) in asked]
+    if not any(row["tuned"] for row in chosen):
+        raise UserError(f"--picture {picture}: no run has another rate and batch; --cells figure2 trains some")
+    pictures.tuning(chosen, picture)
 
 
 def _publish(rows: Sequence[report.Row], page: Path, places: Sequence[Path]) -> None:

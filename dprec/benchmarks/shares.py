@@ -16,9 +16,11 @@ from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.dpformer_study import popularity
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 from dprec.data.logs.histories import Histories
+from dprec.errors import UserError
 from dprec.models.items import shares as item_shares
 from dprec.models.items.cooccurrence import item_counts
 from dprec.noise.gaussian import GaussianNoise
@@ -43,11 +45,22 @@ COLUMNS = {
 def bench(line: CommandLine, console: Console) -> None:
     """Estimate the shares of a recipe's data, print how far off they are, and write what is asked for."""
     json_file, picture, quick = line.take("json"), line.take("picture"), "quick" in line.switches
+    study = line.take("study") or "estimates"
+    if study not in ("estimates", "histogram"):
+        raise UserError(f"--study {study}: give estimates or histogram")
     if picture:
         figure.pyplot()
     settings = parse(CommandLine.read([RECIPE, *(TINY if quick else ()), *line.words]))
     data: Any = settings.make("data")
     data.setup("fit")
+    if study == "histogram":
+        rows = popularity.histogram(data.training, data.items)
+        if json_file:
+            report.write_json(rows, Path(json_file))
+        console.print(popularity.table(rows, data.name))
+        if picture:
+            popularity.draw(rows, data.name, Path(picture))
+        return
     share = settings.tree["model"]["init_args"]["frequency_share"]
     rows = measured(data.training, data.items, share, 1 if quick else DRAWS)
     if json_file:

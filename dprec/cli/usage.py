@@ -225,12 +225,14 @@ BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
+       dprec bench shares [--study estimates|histogram]
        dprec bench sparsity|stream [--study NAME] [--epsilons LIST] [--runs FOLDER]
        dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
        dprec bench gpu [--compile]
 
 Measures dprec's claims on this machine, beside its peers, and prints one table.
 
+  activations      the variance of a Gaussian after ReLU and GELU, as DPFormer computes it, against samples
   phantom          private training against non-private, Opacus and fastDP: time and memory of a step
   recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
   adafest          one table of up to ten million rows: AdaFEST and dense noise
@@ -255,10 +257,12 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
-                   sparse gradients are; of stream: strategies, or periods: streaming periods and ε
+                   sparse gradients are; of stream: strategies, or periods: streaming periods and ε; of shares:
+                   estimates (default), or histogram: how many items so many users met
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name; or a file of --json, read again
   --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
-  --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, or all;
+  --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, figure2,
+                   figure7 (the paper's, over rates and batches), or all;
                    any --key value of dprec fit goes along; stopped runs are continued
   --seeds N        runs of each cell; default 1, of text-accuracy 3
   --keep FILE      add the finished runs to this .jsonl file; --runs reads such files and folders:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, sparsity, stream
 from dprec.benchmarks.common.sweep import Point
+from dprec.data import Sequences
 
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
@@ -63,6 +66,34 @@ def test_shares_are_judged_against_the_truth(tmp_path: Path, capsys: pytest.Capt
     assert error["corrected"] < 0.05 < error["every user of norm 1"]  # type: ignore[operator]
     assert {row["epsilon"] for row in rows} == {None, 5.0, 8.0, 10.0}
     assert "no noise" in capsys.readouterr().out
+
+
+def test_the_histogram_has_every_item_once(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "histogram.png"
+    rows = rows_of(tmp_path, "shares", "--study", "histogram", "--picture", str(picture))
+    data = Sequences(dataset="synthetic", synthetic_users=300, max_length=50, validation=False)
+    data.setup("fit")
+    spans = zip(data.training.starts, data.training.ends, strict=True)
+    met = [set(data.training.items[start:end].tolist()) for start, end in spans]
+    counts = np.array([sum(item in own for own in met) for item in range(1, data.items)])
+    for row in rows:
+        inside = (counts >= row["users_from"]) & (counts <= row["users_to"])
+        assert row["items"] == inside.sum()
+        assert row["events"] == pytest.approx(counts[inside].sum() / counts.sum())
+    assert sum(row["items"] for row in rows) == data.items - 1  # type: ignore[misc]
+    assert picture.stat().st_size > 5_000
+
+
+def test_samples_have_the_variance_of_the_formula(tmp_path: Path) -> None:
+    """Of the paper's table: a few samples are far off, and the formula is their limit."""
+    for row in rows_of(tmp_path, "activations"):
+        std, many = row["std"], 400_000
+        drawn = std * np.random.default_rng(1).standard_normal(many)  # type: ignore[operator]
+        active = np.maximum(drawn, 0) if row["activation"] == "ReLU" else drawn * ndtr(drawn)
+        assert active.var() == pytest.approx(row["analytic"], rel=0.03)
+        if row["activation"] == "ReLU":
+            assert row["analytic"] == pytest.approx(float(row["paper"]), rel=0.02)  # type: ignore[arg-type]
 
 
 def test_the_peak_of_a_run_is_measured(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from dprec.bench import main
-from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, VARIANTS, Cell
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, FIGURES, MODELS, VARIANTS, Cell, figure_cells
 from dprec.benchmarks.dpformer_study.runs import finished, rows
+from dprec.cli.arguments import CommandLine
+from dprec.cli.parser import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +52,37 @@ def test_the_page_says_what_the_runs_say(tmp_path: Path, capsys: pytest.CaptureF
         file = page.parent / "measured" / f"dpformer_{picture}.png"
         assert file.stat().st_size > 5000
         assert f"measured/{file.name}" in text
+
+
+def test_rates_and_batches_of_the_papers_figures_are_drawn_from_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "figure7.png"
+    leave_a_run(tmp_path / "runs", "games_dpformer_paper@8", 0, 0.02)
+    assert main(["dpformer-tables", "--runs", str(tmp_path / "runs"), "--picture", str(picture)]) == 2
+    assert "no run has another rate and batch" in capsys.readouterr().err
+    for cell in figure_cells("figure7"):
+        leave_a_run(tmp_path / "runs", cell.name, 0, 0.02 + 0.001 * (cell.model == "dpformer_paper"))
+    assert main(["dpformer-tables", "--runs", str(tmp_path / "runs"), "--picture", str(picture)]) == 0
+    assert picture.stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_cells_of_the_papers_figures_train_its_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tied or not, at the paper's width or half of it, with Re-Attention or without."""
+    monkeypatch.chdir(ROOT)
+    data, models, _ = FIGURES[name]
+    for model in models:
+        cell = next(cell for cell in figure_cells(name) if cell.model == model and cell.tuned == (0.003, 512))
+        settings = parse(CommandLine.read(cell.recipe)).tree
+        given = settings["model"]["init_args"]
+        assert given["tied"] is ("untied" not in model)
+        assert given["dim"] == (32 if "halved" in model else 64)
+        assert (given["error_scale"] == 0) is model.startswith("transformer")
+        assert (given["learning_rate"], settings["data"]["init_args"]["batch_size"]) == (0.003, 512)
+        assert (given["blocks"], given["warmup"], settings["trainer"]["max_epochs"]) == (2, 0.2, 100)
+        assert given["dropout"] == {"movielens": 0.2, "games": 0.5}[data]
 
 
 def test_figures_on_generated_data_are_in_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,15 +21,32 @@ MODELS = {
     "transformer_untied_halved": "Transformer, untied, half the width",
     "gru": "GRU",
     "lstm": "LSTM",
+    "dpformer_paper": "DPFormer, the paper's settings",
+    "transformer_paper": "Transformer, the paper's settings",
+    "transformer_paper_untied": "Transformer, untied, the paper's settings",
+    "transformer_paper_untied_halved": "Transformer, untied, half the width, the paper's settings",
 }
+# DPFormer without Re-Attention is the Transformer, bit for bit.
+PLAIN = ("--model.error_scale", "0", "--model.frequencies", "uniform")
 VARIANTS = {
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
     "transformer_untied_halved": ("transformer_untied", ("--model.dim", "32")),
-}
+    "transformer_paper": ("dpformer_paper", PLAIN),
+    "transformer_paper_untied": ("dpformer_paper", (*PLAIN, "--model.tied", "false")),
+    "transformer_paper_untied_halved": (
+        "dpformer_paper", (*PLAIN, "--model.tied", "false", "--model.dim", "32"),
+    ),
+}  # fmt: skip
 EPSILONS = (5.0, 8.0, 10.0)
 SHOWN = (1.0, *EPSILONS)
 GRID = ((0.005, 0.01, 0.02, 0.04), (256, 1024))  # learning rates and batch sizes, of one model at one ε
+# The paper's grid (E.3), and what its figures show of it: data, models, ε.
+PAPER_GRID = ((0.001, 0.003, 0.005, 0.007, 0.009), (256, 512, 1024, 2048, 4096))
+FIGURES = {
+    "figure2": ("movielens", ("transformer_paper", "transformer_paper_untied", "transformer_paper_untied_halved"), 5.0),
+    "figure7": ("games", ("dpformer_paper", "transformer_paper"), 8.0),
+}
 NUMBER = r"\d+(?:\.\d+)?"
 # (model, data) -> NDCG@10 and HIT@10 in % at each ε, from tables 1 and 2 of the DPFormer paper.
 PAPER = {
@@ -107,3 +124,14 @@ def all_cells() -> list[Cell]:
 def grid_cells() -> list[Cell]:
     """One model over learning rates and batch sizes."""
     return [Cell("movielens", "spectral_former", 8.0, (rate, batch)) for rate in GRID[0] for batch in GRID[1]]
+
+
+def figure_cells(name: str) -> list[Cell]:
+    """Every model of one of the paper's figures, over its rates and batches.
+
+    >>> [len(figure_cells(name)) for name in FIGURES], figure_cells("figure7")[-1].name
+    ([75, 50], 'games_transformer_paper@8:0.009:4096')
+    """
+    data, models, epsilon = FIGURES[name]
+    rates, batches = PAPER_GRID
+    return [Cell(data, model, epsilon, (rate, batch)) for model in models for rate in rates for batch in batches]
