@@ -16,6 +16,7 @@ BENCHMARKS = {
     "adafest": "dprec.benchmarks.adafest",
     "convex": "dprec.benchmarks.convex",
     "dpformer-tables": "dprec.benchmarks.dpformer_tables",
+    "eana": "dprec.benchmarks.eana",
     "gpu": "dprec.benchmarks.gpu",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",

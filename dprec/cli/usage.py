@@ -226,6 +226,7 @@ usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
        dprec bench shares [--study estimates|histogram]
+       dprec bench eana [--study theorem|precision|context] [--runs FOLDER]
        dprec bench sparsity|stream [--study NAME] [--epsilons LIST] [--runs FOLDER]
        dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
        dprec bench gpu [--compile]
@@ -241,6 +242,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   processes        the same private steps in one process and in two: users a second
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
+  eana             ε of EANA's theorem, and what models learn under its noise and under DP-SGD's
   gpu              a card's kernels: right or not, a private step beside a plain one, memory, largest batch
   shares           the share of users who met each item, as DPFormer estimates it, against the truth
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
@@ -258,7 +260,8 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access; default all
   --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
                    sparse gradients are; of stream: strategies, or periods: streaming periods and ε; of shares:
-                   estimates (default), or histogram: how many items so many users met
+                   estimates (default), or histogram: how many items so many users met; of eana: theorem
+                   (default), precision of the dual encoder, or context: of three features an activity
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name; or a file of --json, read again
   --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, figure2,

@@ -25,6 +25,7 @@ from dprec.data.logs.reading import HowToRead, open_log
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.held_out_events import Cut
+from dprec.data.selection.one_target import OneTarget
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
 from dprec.data.selection.protocol import Loaded, Protocol
 from dprec.errors import UserError
@@ -69,6 +70,7 @@ class Sequences(SampledData):
         test_items: hold out this share of the catalogue, which must come from a file: training has no event of these
             items, and those of each user are the test, after all others. As many other items are for validation.
         max_length: a model sees this many of the most recent events.
+        one_target: in each step learn to predict one random event of a user from those before it, not every event.
         batch_size: users in a step: expected with Poisson sampling, exact with shuffling; below 1 a
             share of the users, of at most 8,192; by default 1,024, or a quarter of fewer than 4,096 users.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
@@ -108,6 +110,7 @@ class Sequences(SampledData):
         test_events: float | None = None,
         test_items: float | None = None,
         max_length: int = 200,
+        one_target: bool = False,
         batch_size: int | float | None = None,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
@@ -130,6 +133,8 @@ class Sequences(SampledData):
         if test_items is not None and self.catalogue_from in (FROM_DATA, PRIVATE):
             raise UserError("data.test_items are in no event of training: set data.catalogue to a file that lists them")
         self.max_length = max_length
+        self.one_target = one_target
+        self._draw_target = OneTarget(sampling_seed, lambda: self.batches.step) if one_target else None
         self.tokens = tokens
         self.metrics_users = metrics_users
         self.synthetic_users = synthetic_users
@@ -302,7 +307,7 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens))
+        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens, self._draw_target))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""

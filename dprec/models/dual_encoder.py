@@ -19,7 +19,8 @@ class DualEncoder(SequenceRecommender):
 
     Args:
         dim: width of item vectors and of both towers' outputs.
-        tower: bag (the mean of the context's vectors, then a two-layer network) or transformer.
+        tower: bag (the mean of the context's vectors, plus a two-layer network of it), mean (without the network, as
+            in the paper) or transformer.
         context: a bag holds this many of the most recent items; None means all of them.
         feedforward: hidden width of the towers' two-layer networks; None means 4 * dim.
         blocks: Transformer blocks of the transformer tower.
@@ -32,7 +33,7 @@ class DualEncoder(SequenceRecommender):
         self,
         items: int,
         dim: int = 64,
-        tower: Literal["bag", "transformer"] = "bag",
+        tower: Literal["bag", "mean", "transformer"] = "bag",
         context: int | None = None,
         feedforward: int | None = None,
         blocks: int = 2,
@@ -42,7 +43,7 @@ class DualEncoder(SequenceRecommender):
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
-        refuse_unless(tower in ("bag", "transformer"), "tower", tower)
+        refuse_unless(tower in ("bag", "mean", "transformer"), "tower", tower)
         refuse_unless(context is None or context >= 1, "context", context)
         refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
         refuse_unless(blocks >= 0, "blocks", blocks)
@@ -53,8 +54,8 @@ class DualEncoder(SequenceRecommender):
         self.own_context = None if tied else copied_table(self.embedding, self.memory_map)
         width = feedforward or 4 * dim
         self.tower: nn.Module = (
-            BagTower(dim, context, width, dropout)
-            if tower == "bag"
+            BagTower(dim, context, width if tower == "bag" else None, dropout)
+            if tower != "transformer"
             else CausalNetwork(dim, self.max_length, heads, blocks, width, dropout)
         )
 
@@ -64,16 +65,18 @@ class DualEncoder(SequenceRecommender):
 
 
 class BagTower(nn.Module):
-    """The mean of the vectors up to each position, plus a two-layer network of it.
+    """The mean of the vectors up to each position, plus a two-layer network of it unless `feedforward` is None.
 
     Running sums give a bag for every position, so one pass trains on all of a user's transitions.
     """
 
-    def __init__(self, dim: int, context: int | None, feedforward: int, dropout: float) -> None:
+    def __init__(self, dim: int, context: int | None, feedforward: int | None, dropout: float) -> None:
         super().__init__()
         self.context = context
-        self.network = nn.Sequential(
-            nn.Linear(dim, feedforward), nn.ReLU(), nn.Dropout(dropout), nn.Linear(feedforward, dim)
+        self.network = (
+            None
+            if feedforward is None
+            else nn.Sequential(nn.Linear(dim, feedforward), nn.ReLU(), nn.Dropout(dropout), nn.Linear(feedforward, dim))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,4 +89,4 @@ class BagTower(nn.Module):
             gone = nn.functional.pad(bags[:, : -self.context], (0, 0, self.context, 0))
             bags = bags - gone
         bags = bags / held.unsqueeze(-1)
-        return bags + self.network(bags)
+        return bags if self.network is None else bags + self.network(bags)

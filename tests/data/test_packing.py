@@ -5,8 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from dprec.data.logs.histories import Histories, LeaveOneOut
+from dprec.data.selection.one_target import OneTarget
 from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded
 from dprec.errors import UserError
 
@@ -143,3 +145,42 @@ def test_impossible_sizes_are_refused():
         RankingUsers(LeaveOneOut(histories([1, 2, 3]), validation=False), "test", 0, 10, 4)
     with pytest.raises(UserError, match=r"data\.tokens is 0"):
         TrainingUsers(histories([1, 2]), 5, 0).__getitems__([0])
+
+
+def drawn_targets(users, step, max_length=3, seed=4):
+    """What each user of a step is to predict, and from what."""
+    one = OneTarget(seed, lambda: step)
+    found = {}
+    for micro in TrainingUsers(histories(*users), max_length, 50, one).__getitems__(range(len(users))):
+        for history, targets in zip(micro.history.tolist(), micro.targets.tolist(), strict=True):
+            (place,) = np.flatnonzero(targets)
+            assert history[place + 1 :] == [0] * (len(history) - place - 1)
+            found[users_of(users, history[0])] = (tuple(history[: place + 1]), targets[place])
+    return found
+
+
+def users_of(users, item):
+    return next(u for u, own in enumerate(users) if item in own)
+
+
+def test_one_target_is_any_event_with_the_events_before_it():
+    users = [list(range(1, 8)), list(range(10, 13)), [20, 21]]
+    seen = [set(), set(), set()]
+    counts = np.zeros(6)
+    for step in range(600):
+        for user, (history, target) in drawn_targets(users, step).items():
+            place = users[user].index(target)
+            assert history == tuple(users[user][max(0, place - 3) : place])
+            seen[user].add(target)
+            counts[place - 1] += user == 0
+    assert [sorted(own) for own in seen] == [own[1:] for own in users]
+    assert chisquare(counts).pvalue > 1e-4
+    alone = drawn_targets([users[0]], 17)[0]
+    assert alone == drawn_targets(users, 17)[0], "of a step it is the same, whoever else is there"
+
+
+def test_one_target_of_a_user_without_a_transition_is_still_a_row():
+    one = OneTarget(None, lambda: 0)
+    (batch,) = TrainingUsers(histories([4], [5, 6]), 5, 10, one).__getitems__([0, 1])
+    assert batch.history.tolist() == [[5], [0]]
+    assert batch.targets.tolist() == [[6], [0]]

@@ -12,7 +12,13 @@ from dprec.errors import UserError
 from dprec.models import DualEncoder
 from tests.models.zoo import ITEMS, LENGTH, batch_of, dual_encoder
 
-TOWERS: list[dict[str, Any]] = [{}, {"context": 3}, {"context": 50}, {"tower": "transformer"}]
+TOWERS: list[dict[str, Any]] = [
+    {},
+    {"tower": "mean", "context": 3},
+    {"context": 3},
+    {"context": 50},
+    {"tower": "transformer"},
+]
 
 
 @pytest.mark.parametrize("context", [None, 1, 3, LENGTH, 50])

@@ -14,6 +14,7 @@ from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.histories import Histories, LeaveOneOut, Split
 from dprec.data.selection.held_out_events import HeldOutEvents
 from dprec.data.selection.held_out_users import HeldOutUsers
+from dprec.data.selection.one_target import OneTarget
 from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
@@ -62,14 +63,18 @@ def _values(context: EventContext, starts: np.ndarray, lengths: np.ndarray) -> T
 
 
 class TrainingUsers(Dataset):
-    """Each user's most recent `max_length` training transitions, served a logical batch at a time."""
+    """Each user's most recent `max_length` training transitions, served a logical batch at a time.
 
-    def __init__(self, training: Histories, max_length: int, tokens: int) -> None:
+    With `one_target` a step has one transition of each user, any of them, and the `max_length` events before it.
+    """
+
+    def __init__(self, training: Histories, max_length: int, tokens: int, one_target: OneTarget | None = None) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.training = training
         self.tokens = tokens
         self.max_length = max_length
+        self.one_target = one_target
 
     def __len__(self) -> int:
         return self.training.users
@@ -84,6 +89,9 @@ class TrainingUsers(Dataset):
         """
         index = np.asarray(users, dtype=np.int64)
         ends = self.training.ends[index]
+        if self.one_target is not None:
+            first = self.training.starts[index]
+            ends = np.minimum(first + 2 + self.one_target(index, ends - first - 1), ends)
         lengths = np.clip(ends - self.training.starts[index] - 1, 0, self.max_length)  # transitions
         starts = np.maximum(ends - 1 - lengths, 0)
         batches = [self._batch(starts[group], lengths[group]) for group in pack(lengths, self.tokens)]
@@ -93,6 +101,8 @@ class TrainingUsers(Dataset):
     def _batch(self, starts: np.ndarray, lengths: np.ndarray) -> SequenceBatch:
         items = self.training.items
         history, targets = padded(items, starts, lengths), padded(items, starts + 1, lengths)
+        if self.one_target is not None:
+            targets[torch.arange(targets.shape[1]) < torch.from_numpy(lengths)[:, None] - 1] = 0  # all but the last
         if self.training.context is None:
             return SequenceBatch(history, targets)
         return ContextBatch(history, targets, _values(self.training.context, starts, lengths))

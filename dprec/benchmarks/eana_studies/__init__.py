@@ -1,0 +1,1 @@
+"""The parts of `bench eana`: bounds, trained systems, and a log with three features of context."""
