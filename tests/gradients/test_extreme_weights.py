@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, record
 from dprec.models import GRU
-from dprec_kernels.catalogue_softmax import for_users, overlaps, pieces, reference
+from dprec_kernels.catalogue_softmax import catalogue_softmax, for_users, kept, overlaps, pieces, reference
 from tests import truth
 from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
@@ -186,3 +186,38 @@ def test_gradients_whose_squares_float32_cannot_hold_count_alike_alone_and_besid
     together, alone = added(batch), [added(batch.select([user])) for user in range(len(batch))]
     assert (together.scales > 0).all()
     assert torch.allclose(together.scales, torch.cat([one.scales for one in alone]), rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("mode", ["flat", "auto-v", "auto-s"])
+@pytest.mark.parametrize("length", [1, 2, 9])
+@pytest.mark.parametrize("size", [1e6, 1e7, 3e7, 1e8, 2e8, 1e10])
+def test_scores_that_are_computed_again_make_no_share_larger(
+    size: float, length: int, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large scores rounding leaves no digit, and in other shapes others: no chance may pass 1 by that."""
+    monkeypatch.setattr(kept, "LIMIT", 0)
+    luck, shape = torch.Generator().manual_seed(0), (6, 33)
+    table = torch.nn.Parameter(torch.randn(shape, generator=luck) * size / 1000)
+    hidden = 1000 + 0.01 * torch.randn(12, length, shape[1], generator=luck)
+    target = torch.randint(1, shape[0], (12, length), generator=luck)
+    target[torch.rand(12, length, generator=luck) < 0.5] = 0  # positions that are not computed again
+
+    def summed(users: int) -> Tensor:
+        total = {"table": torch.zeros(shape, dtype=torch.float64)}
+        batch = Users({"hidden": hidden[:users], "target": target[:users]})
+        parts = record({"table": table}, lambda part: _softmax(part, table), batch)
+        add_recorded(total, parts, Clipping(mode, 1.0))
+        return total["table"]
+
+    sums = [torch.zeros(shape, dtype=torch.float64), *(summed(users) for users in range(1, 13))]
+    assert all(float((more - less).norm()) <= 1 + 1e-4 for more, less in zip(sums[1:], sums, strict=False))
+
+
+class Users(dict[str, Tensor]):
+    def __len__(self) -> int:
+        return len(self["hidden"])
+
+
+def _softmax(batch: Users, table: Tensor) -> Tensor:
+    loss: Tensor = catalogue_softmax(batch["hidden"], table, batch["target"])
+    return loss.sum(1)

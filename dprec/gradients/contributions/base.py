@@ -22,6 +22,7 @@ from dprec_kernels.wide_sum import TOGETHER, WidePart
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
+ROUNDED = 4  # roundings that a term is taken to have
 SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
 SLICE_ON_CARD = 1 << 26  # the same on a card, where each slice costs its launches
 
@@ -142,7 +143,7 @@ def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
 
 
 def rounding_of(terms: Tensor) -> Tensor:
-    return 4 * torch.finfo(terms.dtype).eps * terms.double()
+    return ROUNDED * torch.finfo(terms.dtype).eps * terms.double()
 
 
 def zeroed(values: Tensor, where: Tensor) -> Tensor:

@@ -9,7 +9,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of, lengths, listed, zeroed
+from dprec.gradients.contributions.base import (
+    ROUNDED,
+    Contribution,
+    Places,
+    SquaredNorms,
+    all_of,
+    lengths,
+    listed,
+    zeroed,
+)
 from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlaps, pieces, squared_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
@@ -98,13 +107,15 @@ class CatalogueRows(Contribution):
     def terms(self) -> Tensor:
         """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
 
-        A chance is exp(score - log total): its relative error is that of a number as large as the two. All of a
-        position's have norm √(the largest) at most.
+        A chance is exp(score - log total): its relative error is that of a number as large as the two, and of large
+        ones it grows as the exponential does, until each may be 1. All of a position's have norm √(the largest) at
+        most.
         """
-        doubt = torch.zeros_like(self.log_total)
+        doubt, eps = torch.zeros_like(self.log_total), torch.finfo(self.log_total.dtype).eps
         for group in self.groups:
             own = (group.users, slice(group.length))
-            doubt[own] = self.log_total[own].abs() * group.likeliest.sqrt()
+            off = torch.expm1(ROUNDED * eps * self.log_total[own].abs()) * group.likeliest.sqrt()
+            doubt[own] = off.clamp_(max=len(self.table) ** 0.5) / (ROUNDED * eps)
         each = self.weight.abs() * lengths(self.hidden) * (2**0.5 + doubt)
         return each.masked_fill(self.target == self.padding, 0.0).sum(1)
 

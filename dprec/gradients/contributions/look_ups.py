@@ -10,7 +10,16 @@ from typing import TypeAlias
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, OfProducts, Places, SquaredNorms, all_of, lengths, zeroed
+from dprec.gradients.contributions.base import (
+    ROUNDED,
+    Contribution,
+    OfProducts,
+    Places,
+    SquaredNorms,
+    all_of,
+    lengths,
+    zeroed,
+)
 from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.ordering import distinct, is_among
@@ -99,7 +108,7 @@ class Rows(LookUp):
     def rounding(self, squared: Tensor | None) -> Tensor | float:
         """The term of a single read is the norm itself."""
         if squared is not None and self.ids.shape[1] == 1:
-            return 4 * torch.finfo(self.values.dtype).eps * squared.sqrt()
+            return ROUNDED * torch.finfo(self.values.dtype).eps * squared.sqrt()
         return super().rounding(squared)
 
     def only(self, rows: Tensor) -> Rows:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax.pieces import Group
+from dprec_kernels.catalogue_softmax.pieces import Group, as_chances
 
 
 def squared_norms(
@@ -38,9 +38,9 @@ def squared_norms(
     read, v = ids[users], values[users]
 
     def chances(items: Tensor) -> Tensor:  # (b, N) -> (b, t, N): p_t[item]
-        scores = torch.baddbmm(-shift, h, table[items].mT)
+        scores = h @ table[items].mT
         # Padding has no chance, and its score is bounded by nothing: it must not reach the exponential.
-        return scores.masked_fill_((items == padding).unsqueeze(1), float("-inf")).exp_().double()
+        return as_chances(scores.masked_fill_((items == padding).unsqueeze(1), float("-inf")), shift).double()
 
     both = w.unsqueeze(2) * w.unsqueeze(1) * (h.double() @ h.double().mT)  # (b, t, t)
     wanted = chances(y)
@@ -51,9 +51,11 @@ def squared_norms(
     inputs = (_equal(read, read) * (v.double() @ v.double().mT)).sum((1, 2))
     exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
     hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))
-    # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size.
+    # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size. But no
+    # chance is above 1.
     size = shift.squeeze(2).abs().where(y != padding, 0.0).amax(1).double()
-    return (exact + 4 * torch.expm1(torch.finfo(hidden.dtype).eps * (1 + size)) * hidden_by_rounding).clamp_(min=0.0)
+    off = torch.expm1(torch.finfo(hidden.dtype).eps * (1 + size)).clamp_(max=len(table))
+    return (exact + 4 * off * hidden_by_rounding).clamp_(min=0.0)
 
 
 def _equal(left: Tensor, right: Tensor) -> Tensor:

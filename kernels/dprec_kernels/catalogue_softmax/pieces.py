@@ -164,7 +164,7 @@ def add_table_gradient(
         shift = log_total[real[rows]].unsqueeze(1)
         for items in _tiles(table.shape[0]):
             chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
-            torch.mm(h[rows], table[items].T, out=chances).sub_(shift).exp_()
+            as_chances(torch.mm(h[rows], table[items].T, out=chances), shift)
             _leave_out(chances, items, padding, 0.0)
             add_product(out[items], chances, weighted[rows])
 
@@ -225,10 +225,19 @@ def add_users_gradients(
     for items in _tiles(table.shape[0]):
         chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
         torch.mm(h.flatten(0, 1), table[items].T, out=chances.flatten(0, 1))
-        chances.sub_(shift).exp_()
+        as_chances(chances, shift)
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
         out[:, items].baddbmm_(chances.mT, weighted)
+
+
+def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
+    """Turn scores that were computed again, in other shapes, into chances: none is above 1, however they are rounded.
+
+    >>> as_chances(torch.tensor([1e9 + 64]), torch.tensor([1e9]))
+    tensor([1.])
+    """
+    return scores.sub_(log_total).clamp_(max=0.0).exp_()
 
 
 def _leave_out(scores: Tensor, items: slice, padding: int, value: float) -> None:

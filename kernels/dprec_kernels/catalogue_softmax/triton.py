@@ -128,7 +128,8 @@ def _table_gradient(
         if tl.max(real.to(tl.int32), 0) > 0:
             shift = tl.load(log_total + origin + n, mask=real, other=float("inf")).to(tl.float32)
             h = _vectors(hidden, origin + n, real, k, dim)  # [BN, BD]
-            p = tl.exp(tl.dot(h, tl.trans(e), input_precision=PRECISION) - shift[:, None])  # [BN, BV]
+            s = tl.dot(h, tl.trans(e), input_precision=PRECISION) - shift[:, None]  # [BN, BV]
+            p = tl.exp(tl.where(s > 0, 0.0, s))  # at most 1, however the score is rounded this time
             p = tl.where(item[None, :], p, 0.0) - (v[None, :] == t[:, None]).to(tl.float32)
             p = tl.where(real[:, None], p * w[:, None], 0.0)
             gradient = tl.dot(tl.trans(p), h, gradient, input_precision="ieee")
