@@ -4,13 +4,16 @@ A model may compute a user's gradient such that float32 leaves no digit of it: a
 difference of terms that are nearly equal. Who else is in the batch then decides what is left, before any engine sees
 it. docs/privacy.md says of such models that they can pass the bound. Others' shapes reach a user in two ways: by the
 micro-batch that the user is in, and by whether the engine takes the user alone. Which shapes show it is a matter of
-luck; that float32 holds no digit does not, so what is between float32 and float64 counts, too.
+luck; that float32 holds no digit does not, so what is between float32 and float64 counts, too. But that is a weaker
+excuse, behind which an engine could hide that breaks what is hard to compute. So such cases are kept apart, and a
+search may have few of them (`most_by_digits`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -25,6 +28,15 @@ from tests.privacy.search.plan import Plan
 from tests.privacy.search.users import Users
 
 MOST = 100  # of the others whose shares are computed; the rest are taken to be like them
+BY_DIGITS = 1e-4  # of all cases, by digits alone: none of 16,425 from --seed 2000001 on, and 4 by shapes
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far plain autograd's shares of all others move, in C."""
+
+    shapes: float = 0.0  # between the micro-batches that they are in with the user and without
+    digits: float = 0.0  # between float32 and float64
 
 
 class WideLoss(TorchFunctionMode):
@@ -37,23 +49,36 @@ class WideLoss(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: bool = False) -> float:
-    """Return how far the user's presence moves the sum of all others' shares, in C, without anything of the engine.
+def most_by_digits(cases: int) -> int:
+    """Return how many of so many cases may be excused by nothing but that float32 holds no digit of their gradients.
+
+    That is more than was measured, and four standard deviations of luck.
+
+    >>> most_by_digits(300), most_by_digits(20_000)
+    (1, 8)
+    """
+    expected = BY_DIGITS * cases
+    return math.ceil(expected + 4 * math.sqrt(expected))
+
+
+def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: bool = False) -> Moved:
+    """Return how far the user's presence moves the sum of all others' shares, without anything of the engine.
 
     `alone` says that the engine took some users alone, so that others may be, with the user or without.
     """
     others = [other for other in range(len(batch)) if other != user]
     some = plan.rng("blame").sample(others, min(MOST, len(others)))
     if not some:
-        return 0.0
+        return Moved()
     ways = [batch.groups(range(len(batch)), plan.cut), batch.groups(others, plan.other_cut)]
     if alone:
         ways.append([[other] for other in some])
     shares = [_shares(plan, model, batch, groups, some) for groups in ways]
+    scale, digits = len(others) / len(some) / plan.max_norm, 0.0
     if plan.precision == "float32":
-        shares.append(_shares(plan, oracle.exact(model), batch.to(torch.float64), ways[0], some))
-    moved = max(_apart(one, other) for one, other in combinations(shares, 2))
-    return moved / plan.max_norm * len(others) / len(some)
+        exact = _shares(plan, oracle.exact(model), batch.to(torch.float64), ways[0], some)
+        digits = scale * max(_apart(each, exact) for each in shares)
+    return Moved(scale * max(_apart(one, other) for one, other in combinations(shares, 2)), digits)
 
 
 def _apart(shares: dict[int, Sums], others: dict[int, Sums]) -> float:

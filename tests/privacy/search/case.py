@@ -35,7 +35,8 @@ class Finding:
     allowed: float = 1.0  # what the noise is made for, / C
     user: int = -1  # whose
     own: float = 0.0  # where that is more than allowed: the user's share alone, / C
-    model: float = 0.0  # and how far plain autograd's shares of all others move, / C
+    model: float = 0.0  # and how far plain autograd's shares of all others move by their shapes, / C
+    digits: float = 0.0  # and how far they are from those in float64, / C
     off: float = 0.0  # how far that is from the user's exact share, / C
     refused: str = ""  # why the engine would not
     wrong: str = ""  # what else is a breach
@@ -58,7 +59,12 @@ class Finding:
     @property
     def explained(self) -> bool:
         """Whether the model's own operations move the others as far: then no engine could have kept the bound."""
-        return self.above and self.ratio - self.allowed <= EXPLAINED * self.model
+        return self.above and self.ratio - self.allowed <= EXPLAINED * max(self.model, self.digits)
+
+    @property
+    def by_digits(self) -> bool:
+        """Whether nothing else explains it than that float32 holds no digit: no shapes were met that show it."""
+        return self.explained and not self.breach and self.ratio - self.allowed > EXPLAINED * self.model
 
     def __str__(self) -> str:
         told = (
@@ -66,6 +72,8 @@ class Finding:
         )
         if self.model:
             told += f"; plain autograd's shares of all others move by {self.model:.3g} C"
+        if self.digits:
+            told += f"; they are {self.digits:.3g} C from those in float64"
         return f"{told}{'; ' if self.wrong else ''}{self.wrong}\n  {self.plan}"
 
 
@@ -130,7 +138,8 @@ def _run(plan: Plan, finding: Finding) -> None:
         alone = engine([batch.select([finding.user])])
         finding.own = oracle.norm(alone.sums) / plan.max_norm
         with engine.precision():
-            finding.model = models_own(plan, model, batch, finding.user, some_alone)
+            moved = models_own(plan, model, batch, finding.user, some_alone)
+        finding.model, finding.digits = moved.shapes, moved.digits
 
 
 def _whom(plan: Plan, batch: Users) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 from dprec.gradients import clipping, norms
 from dprec.privacy import step as gradient
 from tests.privacy.search.__main__ import main
-from tests.privacy.search.blame import models_own
+from tests.privacy.search.blame import models_own, most_by_digits
 from tests.privacy.search.case import Finding, run
 from tests.privacy.search.plan import Plan, plan_of
 from tests.privacy.search.shrink import shrunk
@@ -45,6 +45,7 @@ FOUND = [
     25232,
     25498,
     27644,
+    2_003_709,
 ]
 CASES, AT_ONCE = 300, 60
 SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
@@ -62,6 +63,7 @@ def test_a_bounded_search_finds_nothing(first: int) -> None:
     findings = list(map(run, plans))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
+    assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
 
 
 class OtherwiseAlone(torch.nn.Module):
@@ -78,8 +80,8 @@ class OtherwiseAlone(torch.nn.Module):
 def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_takes_users_alone() -> None:
     plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
     model: Any = OtherwiseAlone()
-    assert models_own(plan, model, users_of(plan), 0) == 0
-    assert models_own(plan, model, users_of(plan), 0, alone=True) == pytest.approx(5 * 2**0.5)
+    assert models_own(plan, model, users_of(plan), 0).shapes == 0
+    assert models_own(plan, model, users_of(plan), 0, alone=True).shapes == pytest.approx(5 * 2**0.5)
 
 
 def test_such_a_model_is_no_breach_of_the_engine() -> None:
@@ -105,6 +107,25 @@ def test_a_case_of_thousands_taken_alone_finds_nothing(seed: int) -> None:
 def test_a_longer_search_finds_nothing(first: int) -> None:
     findings = list(map(run, map(plan_of, range(first, first + 500))))
     assert not [str(finding) for finding in findings if finding.breach]
+    assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
+
+
+def test_a_search_that_excuses_many_cases_by_their_digits_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each such case may be the model's own, as its gradient is hard to compute; so many are the engine's."""
+
+    def moved(plan: Plan) -> Finding:
+        return Finding(plan, ratio=1.5, digits=0.3 if plan.seed % 2 else 0.0, model=0.0 if plan.seed % 2 else 0.3)
+
+    monkeypatch.setattr("tests.privacy.search.__main__.run", moved)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    many = 2 * most_by_digits(100) + 2
+    out = tmp_path / "largest.jsonl"
+    assert main(["--cases", "2", "--seed", "1", "--out", str(out)]) == 0
+    assert main(["--cases", str(many), "--seed", "1", "--out", str(out)]) == 1
+    assert "TOO MANY" in capsys.readouterr().out
+    assert sum(json.loads(line)["by_digits"] for line in out.read_text().splitlines()) == many // 2
 
 
 def _lost_cross_terms(monkeypatch: pytest.MonkeyPatch) -> None:
