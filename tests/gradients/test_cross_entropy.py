@@ -30,7 +30,24 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary_cross_entropy_with_logits": lambda scores, y: F.binary_cross_entropy_with_logits(
         scores[:, 1] - scores[:, 0], y.float(), reduction="none"
     ),
+    "one-hot": lambda scores, y: F.cross_entropy(scores, F.one_hot(y, 2).to(scores.dtype), reduction="none"),
+    "binary_cross_entropy": lambda scores, y: F.binary_cross_entropy(_chance(scores), y.float(), reduction="none"),
+    "binary_cross_entropy of a view": lambda scores, y: nn.BCELoss(reduction="none")(
+        (scores[:, 1:] - scores[:, :1]).sigmoid().squeeze(1), y.float()
+    ),
+    "the logarithm of sigmoid": lambda scores, y: (
+        -torch.log(torch.sigmoid((2 * y - 1) * (scores[:, 1] - scores[:, 0])))
+    ),
+    "by hand": lambda scores, y: -(y * _chance(scores).log() + (1 - y) * (1 - _chance(scores)).log()),
+    "torch.sub": lambda scores, y: -(y * _chance(scores).log() + (1 - y) * torch.sub(1, _chance(scores)).log()),
+    "the logarithm of softmax": lambda scores, y: F.nll_loss(scores.softmax(1).log(), y, reduction="none"),
+    "of F.softmax": lambda scores, y: -F.softmax(scores, dim=-1).gather(1, y[:, None]).squeeze(1).log(),
+    "of torch.softmax": lambda scores, y: -torch.softmax(scores, 1).log().gather(1, y[:, None]).squeeze(1),
 }
+
+
+def _chance(scores: Tensor) -> Tensor:
+    return (scores[:, 1] - scores[:, 0]).sigmoid()
 
 
 @dataclass
@@ -105,7 +122,7 @@ def _moves_nobody(model: Any, batches: list[Any]) -> None:
 def test_a_gradient_has_all_its_digits_however_sure_a_model_is(loss: str, sure: float, label: int) -> None:
     scores, y = torch.tensor([[0.3, 0.3 + sure]]), torch.tensor([label])
     exact, found = scores.double().requires_grad_(), scores.clone().requires_grad_()
-    LOSSES[loss](exact, y).sum().backward()
+    F.cross_entropy(exact, y, reduction="none").sum().backward()
     with SureLosses():
         LOSSES[loss](found, y).sum().backward()
     assert torch.allclose(found.grad.double(), exact.grad, rtol=3e-6, atol=0.0)
@@ -135,6 +152,10 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "one user's scores": lambda x: F.cross_entropy(x[0], torch.tensor(2)),
     "positions": lambda x: F.cross_entropy(x.view(2, 3, 2), torch.tensor([[0, 1], [2, 1]]), reduction="none"),
     "chances for targets": lambda x: F.cross_entropy(x, x.detach().softmax(1).flip(1)),
+    "chances at positions": lambda x: F.cross_entropy(x.view(2, 3, 2), x.detach().view(2, 3, 2).softmax(1)),
+    "chances, added up": lambda x: F.cross_entropy(x, x.detach().softmax(1), reduction="sum"),
+    "chances of one user's": lambda x: F.cross_entropy(x[0], x[0].detach().softmax(0)),
+    "chances, weighted": lambda x: F.cross_entropy(x, x.detach().softmax(1), torch.tensor([0.5, 2.0, 1.0]).to(x)),
     "smoothed": lambda x: F.cross_entropy(x, torch.tensor([1, 0, 0, 2]), label_smoothing=0.1),
     "nobody": lambda x: F.cross_entropy(x[:0], torch.zeros(0, dtype=torch.long), reduction="sum"),
     "the module": lambda x: nn.CrossEntropyLoss(reduction="none")(x, torch.tensor([1, 0, 0, 2])),

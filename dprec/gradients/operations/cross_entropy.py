@@ -16,6 +16,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
+from dprec.gradients.uses import saturation
 from dprec.gradients.uses.arguments import at_least_float32, named
 
 Call: TypeAlias = Callable[[Mapping[str, Any]], "Tensor | None"]  # None: torch's own is as good
@@ -68,12 +69,25 @@ def _log_softmax(given: Mapping[str, Any]) -> Tensor | None:
 def _cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
     scores, target = given["input"], given["target"]
     old = given.get("size_average") is not None or given.get("reduce") is not None
-    if old or target.is_floating_point() or given.get("label_smoothing"):
+    if old or given.get("label_smoothing"):
         return None
+    if target.is_floating_point():
+        return _of_shares(given)
     logs = log_softmax(scores, min(1, scores.dim() - 1))
     rest = {name: given[name] for name in ("ignore_index", "reduction") if name in given}
     weight = given.get("weight")
     loss = F.nll_loss(logs, target, None if weight is None else weight.to(logs.dtype), **rest)
+    return loss if torch.is_autocast_enabled(scores.device.type) else loss.to(scores.dtype)
+
+
+def _of_shares(given: Mapping[str, Any]) -> Tensor | None:
+    """Return the cross-entropy of targets that are a share of each class, such as 1 of one."""
+    scores, reduction = given["input"], given.get("reduction", "mean")
+    if given.get("weight") is not None or reduction not in ("none", "mean", "sum") or not scores.numel():
+        return None
+    dim = min(1, scores.dim() - 1)
+    each = -(log_softmax(scores, dim) * given["target"]).sum(dim)
+    loss: Tensor = each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
     return loss if torch.is_autocast_enabled(scores.device.type) else loss.to(scores.dtype)
 
 
@@ -91,6 +105,12 @@ def _binary_cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
     return loss if autocast else loss.to(torch.promote_types(scores.dtype, target.dtype))
 
 
+def _of_chances(given: Mapping[str, Any]) -> Tensor | None:
+    """Return the cross-entropy of σ(x) as that of x."""
+    scores = saturation.scores_of(given["input"])
+    return None if scores is None else _binary_cross_entropy({**given, "input": scores})
+
+
 _OF_LOGS = ("input", "dim", "_stacklevel", "dtype")
 _OF_METHOD = ("input", "dim", "dtype")
 _OF_CLASSES = (
@@ -104,6 +124,13 @@ SURE: dict[Callable[..., Any], tuple[tuple[str, ...], Call]] = {
     torch.log_softmax: (_OF_METHOD, _log_softmax),
     torch.special.log_softmax: (_OF_METHOD, _log_softmax),
     Tensor.log_softmax: (_OF_METHOD, _log_softmax),
+    F.binary_cross_entropy: (_OF_CLICKS[:-1], _of_chances),
+    F.softmax: (_OF_LOGS, saturation.softmax),
+    **dict.fromkeys((torch.softmax, torch.special.softmax, Tensor.softmax), (_OF_METHOD, saturation.softmax)),
+    **dict.fromkeys((torch.sigmoid, torch.special.expit, Tensor.sigmoid), (("input",), saturation.sigmoid)),
+    **dict.fromkeys((torch.tanh, Tensor.tanh), (("input",), saturation.tanh)),
+    **dict.fromkeys((torch.rsub, Tensor.__rsub__), (("input", "other"), saturation.less_than_one)),
+    torch.sub: (("input", "other"), saturation.one_less),
 }
 
 
