@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.learning.learner import refuse_unless
+from dprec.models.networks.causal_network import LEAST_SCALE
 
 
 class Recurrent(SequenceRecommender):
@@ -18,12 +22,34 @@ class Recurrent(SequenceRecommender):
         dim: width of items and hidden states.
         layers: number of recurrent layers; each reads the states of the one below.
         dropout: share of activations dropped in training: of input items, between layers, and at the end.
+        shortcut_mean: lets items pass the cell by: what is scored is the layer-normed sum of the last item, of this
+            times the mean of the history, and of `network_scale` times the cell's state. The cell and the mean read
+            layer-normed items. null: the state alone, as in torch.
+        network_scale: factor of the state beside a shortcut. With a small factor most of a user's clipped gradient
+            belongs to the items, as in `Transformer` (docs/dpformer.md).
     """
 
-    def __init__(self, items: int, dim: int = 64, layers: int = 1, dropout: float = 0.2, **options: Any) -> None:
+    def __init__(
+        self,
+        items: int,
+        dim: int = 64,
+        layers: int = 1,
+        dropout: float = 0.2,
+        shortcut_mean: float | None = None,
+        network_scale: float = 1.0,
+        **options: Any,
+    ) -> None:
         super().__init__(items, dim, **options)
         refuse_unless(layers >= 1, "layers", layers)
         refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        if shortcut_mean is not None and not 0 <= shortcut_mean < math.inf:
+            raise UserError(f"model.shortcut_mean is {shortcut_mean}: give a number from 0, or null for no shortcut")
+        if not LEAST_SCALE <= network_scale <= 1:
+            raise UserError(f"model.network_scale is {network_scale}: give a number from {LEAST_SCALE} to 1")
+        if shortcut_mean is None and network_scale != 1:
+            raise UserError("model.network_scale is for a state beside a shortcut: give model.shortcut_mean, too")
+        self.mean, self.scale = shortcut_mean, network_scale
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(0 if shortcut_mean is None else 2))
         self.dropout = nn.Dropout(dropout)
         # Only between layers: torch warns if there is one layer.
         self.cell = self.make_cell(dim, layers, dropout if layers > 1 else 0.0)
@@ -33,10 +59,19 @@ class Recurrent(SequenceRecommender):
         """Return the recurrent layers, batch first."""
 
     def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
-        read = self.in_context(self.embedding(history), context)
-        states, _ = self.cell(self.dropout(read))  # (B, T, d)
-        encoded: Tensor = self.dropout(states)
-        return encoded
+        read = self.dropout(self.in_context(self.embedding(history), context))
+        if self.mean is None:
+            return self._states(read)
+        first, last = self.norms
+        normed = first(read)
+        so_far = torch.arange(1, read.shape[1] + 1, device=read.device, dtype=read.dtype).unsqueeze(1)
+        mean = normed.cumsum(1) / so_far
+        passed: Tensor = last(read + self.mean * mean + self.scale * self._states(normed))
+        return passed
+
+    def _states(self, read: Tensor) -> Tensor:
+        states: Tensor = self.dropout(self.cell(read)[0])  # (B, T, d)
+        return states
 
 
 class GRU(Recurrent):

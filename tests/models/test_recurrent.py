@@ -26,8 +26,25 @@ def test_the_states_are_those_of_torchs_own_layers(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_position_sees_only_what_came_before(kind: Any) -> None:
-    model = recurrent(kind).eval()
+def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any) -> None:
+    model, history = recurrent(kind, shortcut_mean=0.3, network_scale=0.25).eval(), batch_of(3).history
+    first, last = model.norms
+    with torch.no_grad():
+        first.weight.uniform_(0.5, 2.0)
+        last.bias.normal_()
+        for user, row in enumerate(history):
+            items = model.embedding(row)
+            states, _ = model.cell(first(items).unsqueeze(0))
+            for place in range(len(row)):
+                mean = torch.stack([first(item) for item in items[: place + 1]]).mean(0)
+                own = last(items[place] + 0.3 * mean + 0.25 * states[0, place])
+                assert torch.allclose(model.encode(history)[user, place], own, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"shortcut_mean": 0.5}], ids=["cell", "shortcut"])
+def test_a_position_sees_only_what_came_before(kind: Any, options: dict[str, float]) -> None:
+    model = recurrent(kind, **options).eval()
     history = torch.randint(1, ITEMS, (3, 8))
     changed = history.clone()
     changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
@@ -80,7 +97,14 @@ def test_a_cell_that_is_stepped_in_mixed_precision_runs_under_the_tape(kind: Any
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"shortcut_mean": -0.1},
+        {"shortcut_mean": float("inf")}, {"network_scale": 0.5}, {"network_scale": 2.0, "shortcut_mean": 0.3},
+        {"network_scale": 0.0, "shortcut_mean": 0.3},
+    ],
+)  # fmt: skip
 def test_arguments_that_make_no_model_are_refused_in_one_line(kind: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"model\.{next(iter(wrong))}") as caught:
         kind(ITEMS, **wrong)
