@@ -1,0 +1,54 @@
+"""The lower bounds' data: what its rows are, and that the mechanisms keep their bounds on it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dprec.convex.release.mechanisms import Gaussian, Projection
+from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.rows import mean_of
+from dprec.convex.worst_case import block_records
+
+
+@pytest.mark.parametrize(("records", "dimension", "sparsity"), [(40, 24, 4), (7, 30, 3), (5, 5, 5), (1, 9, 1)])
+@pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
+def test_a_record_has_its_entries_in_one_block_and_norm_one(
+    records: int, dimension: int, sparsity: int, bias: float
+) -> None:
+    rows = block_records(records, dimension, sparsity, np.random.default_rng(1), bias).toarray()
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1)
+    for row in rows:
+        (places,) = row.nonzero()
+        assert len(places) == sparsity
+        assert len(set(places // sparsity)) == 1
+    if bias == 1:
+        assert np.abs(rows.mean(0)).sum() == pytest.approx(math.sqrt(sparsity))
+
+
+def test_the_bias_is_that_of_every_entry() -> None:
+    rows = block_records(40_000, 8, 4, np.random.default_rng(2), 0.3).toarray()
+    block = np.arange(40_000) % 2
+    for number in (0, 1):
+        mean = 2 * rows[block == number].mean(0)[4 * number : 4 * number + 4]  # entries are ±1/2
+        assert np.allclose(np.abs(mean), 0.3, atol=0.03)
+
+
+@pytest.mark.parametrize("records", [20, 400, 20_000])
+def test_projection_keeps_its_bound_on_hard_data_and_is_never_worse_than_the_noise(records: int) -> None:
+    """‖ẑ - z̄‖² ≤ 2√s ‖ξ‖∞ and ‖ẑ - z̄‖ ≤ ‖ξ‖, for the noise of the same seed."""
+    sparsity, dimension, rng = 4, 2_000, np.random.default_rng(3)
+    rows = block_records(records, dimension, sparsity, rng)
+    mean, multiplier = mean_of(rows), gaussian_multiplier(1.0, 1e-6)
+    noisy = Gaussian(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
+    found = Projection(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
+    assert np.linalg.norm(found) <= np.linalg.norm(noisy) * (1 + 1e-6)
+    assert np.square(found).sum() <= 2 * math.sqrt(sparsity) * np.abs(noisy).max() * (1 + 1e-6)
+
+
+def test_what_makes_no_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="make no blocks"):
+        block_records(3, 4, 5, np.random.default_rng(0))
