@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from dprec.checks.reachable import reachable
 from dprec.contract import MixesUsers, offers
+from dprec.distributed.sharded import ids_of, own_rows
 from dprec.errors import UserError
 
 
@@ -48,7 +49,7 @@ def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.P
             )
     if not owing:
         return
-    tables = {id(table) for table in owing.values()}
+    tables = set(ids_of(owing.values()))
     for held, value in reachable({"": model, "losses": losses}):
         if isinstance(value, Tensor) and id(value) not in tables and value.layout == torch.strided:
             for name, table in owing.items():
@@ -60,7 +61,8 @@ def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.P
 
 
 def _extent(value: Tensor) -> tuple[int, int]:
-    """Return where a tensor begins and ends in memory."""
+    """Return where a tensor, or what this process has of it, begins and ends in memory."""
+    value = own_rows(value)[0]
     if not value.numel():
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))

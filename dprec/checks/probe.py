@@ -29,6 +29,7 @@ from dprec.checks.perturbed import Shaken
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
 from dprec.contract import Losses
+from dprec.distributed.sharded import own_rows
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.operations.cross_entropy import SureLosses
@@ -155,7 +156,8 @@ def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[i
 def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Collection[str]) -> list[str]:
     """Return the tables whose memory the module reads under another name, too: nobody is told of which rows."""
     others = {leaf.untyped_storage().data_ptr() for leaf in _held(module).values()}
-    return [name for name in tables if parameters[name].untyped_storage().data_ptr() in others]
+    own = {name: own_rows(parameters[name])[0] for name in tables}
+    return [name for name, held in own.items() if held.numel() and held.untyped_storage().data_ptr() in others]
 
 
 def _compare_one(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.checks.reachable import GENERATORS, of_a_package, reachable
+from dprec.distributed.sharded import ShardedTable, ids_of, own_rows
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.registry import RULES
@@ -64,7 +65,7 @@ class Unchanged:
     ) -> None:
         self._module, self._share, self._losses = module, SHARE if share is None else share, losses
         self._trained = {name: p for name, p in trained_parameters(module).items() if name not in owing}
-        self._owing = [id(p) for name, p in module.named_parameters() if name in owing]
+        self._owing = ids_of(p for name, p in module.named_parameters() if name in owing)
         self._names = trained_parameters(module).keys()
         self._quick: State | None = None
         self._whole: tuple[int, State] | None = None
@@ -125,6 +126,7 @@ def quick_state(tensors: Mapping[str, Tensor], seen: State | None = None) -> Sta
     """
     found: dict[str, Any] = {}
     for name, tensor in tensors.items():
+        tensor = own_rows(tensor)[0]
         place, before = (tensor.data_ptr(), tensor._version), (seen or {}).get(name)
         if before is not None and before[:2] == place:
             found[name] = before
@@ -162,6 +164,8 @@ def _pieces(words: np.ndarray) -> list[np.ndarray]:
 
 
 def _fingerprint(value: Any, seed: int) -> Any:
+    if isinstance(value, ShardedTable):  # whose rows are looked at by themselves
+        return tuple(value.shape), value.dtype
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.device.type == "meta":
             value = value.detach().to_dense() if value.device.type != "meta" else torch.zeros(0)

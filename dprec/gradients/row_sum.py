@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
+from dprec.distributed.owners import Owners
 from dprec.distributed.ranks import Ranks
+from dprec.distributed.sharded import ShardedTable
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Scaled
 from dprec_kernels.sparse_update import summed
@@ -56,9 +60,12 @@ class RowSum:
     def gather_(self, ranks: Ranks) -> None:
         """Make this the sum over all processes."""
         if ranks.size > 1:
-            rows, values = map(ranks.gathered, self.merged())
-            self._held = None
-            self.parts = [(ids, own, own.new_ones(len(ids))) for ids, own in zip(rows, values, strict=True)]
+            self.take(list(zip(*map(ranks.gathered, self.merged()), strict=True)))
+
+    def take(self, given: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Make this the sum of rows that several processes have added up."""
+        self._held = None
+        self.parts = [(ids, own, own.new_ones(len(ids))) for ids, own in given if len(ids)]
 
     def merged(self) -> tuple[Tensor, Tensor]:
         """Return the rows that were added to, ascending, and their sums (n, d)."""
@@ -71,6 +78,15 @@ class RowSum:
         ids, values, scales = self.parts[0] if len(self.parts) == 1 else _joined(self.parts)
         rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
         return rows, sums.view(len(rows), *self.shape[1:])
+
+
+def give_to_owners(sums: Mapping[str, RowSum], tables: Mapping[str, ShardedTable], ranks: Ranks) -> None:
+    """Make each of these the sum over all processes, in the rows that this one owns, in one exchange for all."""
+    given = Owners.of({name: tables[name] for name in sums}, ranks).give(
+        {name: total.merged() for name, total in sums.items()}
+    )
+    for name, total in sums.items():
+        total.take([each[name] for each in given])
 
 
 def _joined(parts: list[Scaled]) -> Scaled:

@@ -16,6 +16,7 @@ from dprec.gradients.operations.embedding import about_to_read
 from dprec.metrics.clicks import ClickMetrics
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
+from dprec.models.learning.sharded_tables import FirstRows, new_sharded_table
 
 
 class ClickModel(Learner):
@@ -79,19 +80,27 @@ class FeatureTables(nn.Module):
         pooling: str = "sum",
         low_rank: int | None = None,
         memory_map: str | None = None,
+        shard: bool = False,
     ) -> None:
         super().__init__()
         refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank)
         widths = [dim if low_rank is None else min(dim, low_rank) for dim in dims]
         refuse_unless(pooling in ("sum", "mean"), "pooling", pooling)
         refuse_unless(0 <= std < float("inf"), "embedding_std", std)
-        tables = [
-            new_table(nn.EmbeddingBag, 1 + size, dim, memory_map, mode=pooling, padding_idx=0)
-            for size, dim in zip(vocabularies, widths, strict=True)
-        ]
-        with torch.no_grad():
-            for table in tables:
-                table.weight.normal_(0.0, std)[0] = 0.0
+        options: dict[str, Any] = {"mode": pooling, "padding_idx": 0}
+        sizes = [(1 + size, width) for size, width in zip(vocabularies, widths, strict=True)]
+        if shard:
+            key = int(torch.randint(1 << 62, ()))
+            begin = [FirstRows(key, place, std, padding=(0,)) for place in range(len(sizes))]
+            tables = [
+                new_sharded_table(nn.EmbeddingBag, *size, own, **options)
+                for size, own in zip(sizes, begin, strict=True)
+            ]
+        else:
+            tables = [new_table(nn.EmbeddingBag, *size, memory_map, **options) for size in sizes]
+            with torch.no_grad():
+                for table in tables:
+                    table.weight.normal_(0.0, std)[0] = 0.0
         self.tables = nn.ModuleList(tables)
         pairs = zip(widths, dims, strict=True)
         self.maps = nn.ModuleList(

@@ -44,7 +44,7 @@ class DLRM(ClickModel):
         refuse_unless(dim >= 1, "dim", dim)
         features = len(self.vocabularies)
         self.tables = FeatureTables(
-            self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map
+            self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map, self.shard_tables
         )
         self.bottom = network(numbers, [*bottom, dim], "bottom")
         self.top = network(dim + features * (features + 1) // 2, top, "top")

@@ -18,7 +18,11 @@ class Logistic(ClickModel):
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
         super().__init__(numbers, vocabularies, **options)
         self.tables = FeatureTables(
-            self.vocabularies, [1] * len(self.vocabularies), std=0.0, memory_map=self.memory_map
+            self.vocabularies,
+            [1] * len(self.vocabularies),
+            std=0.0,
+            memory_map=self.memory_map,
+            shard=self.shard_tables,
         )
         self.counts = nn.Linear(numbers, 1)
 

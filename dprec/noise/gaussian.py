@@ -12,6 +12,7 @@ from torch import Tensor
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec_kernels.dense_noise import dense_noise
+from dprec_kernels.normals import parts
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 
@@ -104,6 +105,13 @@ class GaussianNoise:
                 else:
                     for matrix in _matrices(piece):
                         dense_noise(matrix, std, self.placed())
+
+    def add_rows_(self, values: Tensor, rows: Tensor, std: float) -> None:
+        """Add N(0, std²) to values (n, ...) of rows (n,), a function of each row's number, whoever holds the row."""
+        source, flat = self.placed(), values.view(len(values), math.prod(values.shape[1:]))
+        for part in parts(*flat.shape) if std else ():
+            own = flat[part]
+            flat[part] += source(torch.empty(own.shape, dtype=torch.float64, device=own.device), rows[part]).mul_(std)
 
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from dprec.contract import Losses
+from dprec.distributed.sharded import sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
-from dprec.gradients.row_sum import RowSum
+from dprec.gradients.row_sum import RowSum, give_to_owners
 from dprec.gradients.uses.batches import select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
@@ -109,11 +110,14 @@ class PrivateGradient:
             self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
-        for total in sums.values():
-            if isinstance(total, RowSum):
-                total.gather_(ranks)
-            else:
+        shards = sharded(parameters)
+        for name, total in sums.items():
+            if not isinstance(total, RowSum):
                 ranks.sum_(total)
+            elif name not in shards:
+                total.gather_(ranks)
+        if shards:
+            give_to_owners({n: t for n, t in sums.items() if n in shards and isinstance(t, RowSum)}, shards, ranks)
         self.rules.merge(sums)
         rows: dict[str, Tensor] = {}
         for name, total in sums.items():

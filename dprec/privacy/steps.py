@@ -22,7 +22,9 @@ from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
+from dprec.distributed.owners import Reading
 from dprec.distributed.ranks import ALONE, Ranks, pieces
+from dprec.distributed.sharded import ids_of, sharded
 from dprec.gradients.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.low_precision import LOW
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -32,6 +34,7 @@ from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
 from dprec.verify.drawn import Drawn
+from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
 
 
@@ -97,8 +100,10 @@ class PrivateSteps(OfTheRun, Gate):
         gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
+        self._sharded = sharded(parameters)
+        self._reading = Reading(self._sharded, ranks, padding_rows(module))
         self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
-        self._owing = [id(table) for table in rules.owing.values()]
+        self._owing = ids_of(rules.owing.values())
         self._before = run.steps
 
     def draw(self, batch: Any, seen: State | None = None) -> None:
@@ -112,6 +117,7 @@ class PrivateSteps(OfTheRun, Gate):
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
+        self._fetch(batch)
         self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
@@ -119,6 +125,14 @@ class PrivateSteps(OfTheRun, Gate):
         self._unchanged.begin(seen)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
+
+    def _fetch(self, batch: Any) -> None:
+        """Bring the rows of sharded tables that this step's users look up, whoever was drawn in this process."""
+        if self._sharded:
+            with self.run.rules.listing(), kept(self._loading.streams):
+                self._reading.fetch(
+                    lambda: [self.trained.losses(part) for part in batch if len(part)], self.run.rules.give_away
+                )
 
     def admit(self, batch: Any) -> None:
         self._loading.refuse_other(batch)
@@ -135,6 +149,7 @@ class PrivateSteps(OfTheRun, Gate):
         self._refuse_changed_gradients()
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
+        self._reading.close()
         check = self.descent.gradient.check
         check.stepping(optimizer)
         self.run.rules.update(optimizer)
@@ -142,10 +157,10 @@ class PrivateSteps(OfTheRun, Gate):
         self._loading.release()
 
     def agree(self) -> None:
-        """Stop all processes unless their models are the same, but for tables that pay noise as they are read."""
+        """Stop all processes unless their models are the same, but for tables that pay as read or are sharded."""
         if self._ranks.size > 1:
             trained = trained_parameters(self.trained.module)
-            looked = [p for p in trained.values() if id(p) not in self._owing]
+            looked = [p for name, p in trained.items() if id(p) not in self._owing and name not in self._sharded]
             self._ranks.refuse_different(
                 f"have different models after step {self.run.steps}: train on one kind of machine, and let losses, "
                 "hooks and callbacks do the same in each",

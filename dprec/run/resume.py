@@ -29,6 +29,7 @@ FREE = (
     "data.cache",
     "data.on_missing",
     "model.memory_map",
+    "model.shard_tables",
 )
 
 

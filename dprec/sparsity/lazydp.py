@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from dprec.distributed.sharded import of_table
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed
@@ -39,6 +40,7 @@ class LazyDP(NoiseSchedule):
     def __init__(self, aggregate: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.aggregate = aggregate
+        self.shards = not aggregate
         self._tables: dict[str, LazyTable] = {}
         self._together: Together | None = None  # all of them, where they share the history of their steps
         self._owing = False
@@ -71,7 +73,7 @@ class LazyDP(NoiseSchedule):
             kind = Aggregated if self.aggregate else Replayed
             lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
             if lazy.momentum is not None and name in self._momentum:
-                lazy.momentum.copy_(self._momentum.pop(name))
+                of_table(table.parameter, lazy.momentum).copy_(self._momentum.pop(name))
             self._tables[name] = lazy
         every = list(self._tables.values())
         self._together = None
@@ -84,7 +86,8 @@ class LazyDP(NoiseSchedule):
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:
             self._refuse_fork()
-            self._tables[name].settle(ids)
+            lazy = self._tables[name]
+            lazy.settle(None if ids is None else ids - lazy.first if lazy.first else ids)
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
         ids = [each for name in self._tables if (each := reads.get(name)) is not None]
@@ -109,9 +112,11 @@ class LazyDP(NoiseSchedule):
             self._together = None
         self._owing = True
         self._refuse_fork()
+        lazy = self._tables[table.name]
+        rows = rows - lazy.first if lazy.first else rows
         if self.noise.ranks.size > 1:
-            self._tables[table.name].settle(rows)  # other processes read some of them
-        self._tables[table.name].step(rows, values, rates)
+            lazy.settle(rows)  # other processes read some of them
+        lazy.step(rows, values, rates)
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""
@@ -135,7 +140,11 @@ class LazyDP(NoiseSchedule):
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()  # so that nothing else has to be remembered
-        return {name: lazy.momentum for name, lazy in self._tables.items() if lazy.momentum is not None}
+        return {
+            name: of_table(lazy.parameter, lazy.momentum)
+            for name, lazy in self._tables.items()
+            if lazy.momentum is not None
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._momentum = dict(state)

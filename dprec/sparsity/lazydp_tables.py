@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.distributed.sharded import own_rows
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazydp_recursion import Decayed, WithMomentum
@@ -37,16 +38,21 @@ def refuse_unread(read: Tensor) -> None:
 
 
 class LazyTable(ABC):
-    """One table, the step up to which each of its rows has its noise, and the steps since."""
+    """One table, the step up to which each of its rows has its noise, and the steps since.
+
+    Of a sharded table these are the rows of this process, numbered from its `first` on.
+    """
 
     def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
         self.parameter = table.parameter
-        self.values = table.parameter.detach()
+        values, self.first = own_rows(table.parameter)
+        self.values = values.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
         # The first step whose noise a row owes.
         self.settled = torch.zeros(len(self.values), dtype=torch.int32, device=self.values.device)
         self.momentum = zeros_beside(self.values) if momentum else None
-        self.padding = torch.tensor(sorted(table.padding), dtype=torch.int64, device=self.values.device)
+        own = sorted(row - self.first for row in table.padding if row in table.own)
+        self.padding = torch.tensor(own, dtype=torch.int64, device=self.values.device)
 
     def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows that owe noise, ascending, without padding, and the first step of which each does."""
@@ -238,7 +244,7 @@ class Replayed(LazyTable):
 
     def _noise(self, rows: Tensor, step: int) -> Tensor:
         drawn = self.values.new_empty(len(rows), self.values.shape[1])
-        return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows).mul_(self.std)
+        return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows + self.first).mul_(self.std)
 
     def _apply(self, rows: Tensor, gradient: Tensor, rates: Rates) -> None:
         weight = self.values[rows]

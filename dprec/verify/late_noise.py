@@ -65,7 +65,7 @@ class LateNoise:
     def follow(self, name: str, read: Tensor, std: float) -> None:
         """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
         table = self._tables[name]
-        width, device = table.parameter[0].numel(), read.device
+        width, device = table.parameter.shape[1:].numel(), read.device
         rows = self._watch.some(len(read) if self._owe else table.rows, width, device)
         rows = read[rows] if self._owe else rows
         rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dprec.errors import UserError
-from dprec_kernels.file_tensor import file_tensor
+from dprec.models.learning.sharded_tables import in_folder
 
 Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
 
@@ -18,7 +16,7 @@ def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, *
     """Return kind(rows, dim, **options), its weight in a file in the folder `memory_map` if there is one."""
     if memory_map is None:
         return kind(rows, dim, **options)
-    made = kind(rows, dim, _weight=_in_folder(memory_map, rows, dim), **options)
+    made = kind(rows, dim, _weight=in_folder(memory_map, rows, dim), **options)
     made.reset_parameters()  # draws the same values as in memory
     return made
 
@@ -29,16 +27,5 @@ def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
         if memory_map is None:
             weight = table.weight.clone()
         else:
-            weight = _in_folder(memory_map, *table.weight.shape).copy_(table.weight)
+            weight = in_folder(memory_map, *table.weight.shape).copy_(table.weight)
     return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=table.padding_idx)
-
-
-def _in_folder(folder: str, rows: int, dim: int) -> Tensor:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return file_tensor(folder, (rows, dim))
-    except OSError as error:
-        raise UserError(
-            f"model.memory_map is {folder}, where no file of {4e-9 * rows * dim:.3g} GB can be made: "
-            f"{error.strerror or error}; give a folder on a disk with room"
-        ) from None

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
-from dprec.distributed.ranks import deal
+from dprec.distributed.owners import Reading
+from dprec.distributed.ranks import ALONE, deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
+from dprec.distributed.sharded import own_rows, sharded
+from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
+from dprec.models.learning.sharded_tables import make_tables, room_in
 from dprec_kernels.file_tensor import in_file
 
 
@@ -40,6 +45,7 @@ class Learner(pl.LightningModule):
         optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
         memory_map: a folder for a file of each table, which may then be larger than memory; the files are deleted.
+        shard_tables: of several processes, let each keep a part of every table's rows. One process keeps all of them.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
@@ -54,6 +60,7 @@ class Learner(pl.LightningModule):
         optimizer: Literal["adam", "adam_bc", "adamw", "sgd"] = "adam",
         momentum: float = 0.0,
         memory_map: str | None = None,
+        shard_tables: bool = False,
     ) -> None:
         super().__init__()
         for name, value, fits in (
@@ -72,6 +79,10 @@ class Learner(pl.LightningModule):
         self.optimizer = optimizer
         self.momentum = momentum
         self.memory_map = memory_map
+        self.shard_tables = shard_tables
+        self._made = False  # whether its sharded tables have their rows
+        if shard_tables:  # Lightning warns of some callbacks where a class has this hook
+            self.configure_model = self._make_tables  # type: ignore[method-assign]
         self.descent: Descent = PlainDescent()
 
     @abstractmethod
@@ -132,13 +143,34 @@ class Learner(pl.LightningModule):
         """Add up the gradients of several processes here, and deal users to them."""
         leave_to_the_step(self.trainer)
 
+    def _make_tables(self) -> None:
+        """Give sharded tables their rows, once the processes are connected and before anything is restored."""
+        if not self.shard_tables or self._made:
+            return
+        trainer = self._trainer
+        ranks = ALONE if trainer is None else ranks_of(trainer)
+        device = self.device if trainer is None else trainer.strategy.root_device
+        make_tables(self, ranks, self.memory_map, device)
+        self._made = True
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        self._make_tables()
+        return super().load_state_dict(state_dict, *args, **options)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let a checkpoint have whole tables, so that any number of processes can go on with it, or one can use it."""
+        if self._made:
+            folder = self.memory_map or self.trainer.default_root_dir
+            checkpoint |= make_whole(checkpoint, ranks_of(self.trainer), partial(room_in, folder))
+
     def on_train_start(self) -> None:
         """Make Lightning stop at the planned number of steps, also inside an epoch."""
         ranks = ranks_of(self.trainer)
         if ranks.size > 1 and isinstance(self.descent, PlainDescent):
+            refuse_sharded(self)
             self.descent = PlainDescent(MeanGradient(ranks))
             deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
-        if self.memory_map is not None and not any(in_file(p) for p in self.parameters()):
+        if self.memory_map is not None and not any(in_file(own_rows(p)[0]) for p in self.parameters()):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
                 "a file: train on the CPU, make tables with dprec.models.items.tables.new_table, or leave it out"
@@ -178,17 +210,30 @@ class Learner(pl.LightningModule):
         return self.final_rate + (1 - self.final_rate) * left
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if self._made:
+            Reading.of(self, ranks_of(self.trainer)).fetch_if_any(lambda: self(batch))
         self.measure(batch)
 
     def on_validation_epoch_end(self) -> None:
+        if self._made:
+            Reading.of(self, ranks_of(self.trainer)).rest()
         self.log_dict({name: value.float() for name, value in self.metrics.compute().items()})
         self.metrics.reset()
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.measure(batch)
+        self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
         self.on_validation_epoch_end()
+
+
+def refuse_sharded(module: nn.Module) -> None:
+    """Refuse to train sharded tables without privacy: each process would make a gradient for all of their rows."""
+    for name in sharded(dict(module.named_parameters())):
+        raise UserError(
+            f"table '{name}' is sharded, which only steps of privacy.sparsity can move: set a privacy block with "
+            "sparsity, or leave model.shard_tables out"
+        )
 
 
 def refuse_unless(fits: bool, name: str, value: object) -> None:

@@ -12,9 +12,11 @@ from pytorch_lightning.core.optimizer import _MockOptimizer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from dprec.distributed.sharded import ShardedTable, of_table, own_rows
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import zeros_beside
 
+AVERAGES = ("exp_avg", "exp_avg_sq")  # that Adam keeps of each number
 FLOOR = 0.5  # smallest divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 gave worse results
 
 
@@ -54,7 +56,8 @@ class SGD(_Rowwise, torch.optim.SGD):
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if group["momentum"]:
             raise UserError("model.momentum moves rows without a gradient: set it to 0, or use LazyDP")
-        parameter.index_add_(0, rows, gradient, alpha=-group["lr"])
+        own, first = own_rows(parameter)
+        own.index_add_(0, rows - first if first else rows, gradient, alpha=-group["lr"])
 
 
 class _RowwiseAdam(_Rowwise):
@@ -62,16 +65,19 @@ class _RowwiseAdam(_Rowwise):
 
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (slow, fast) = self.state[parameter], group["betas"]
+        own, first = own_rows(parameter)
         if not state:
             state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = zeros_beside(parameter), zeros_beside(parameter)
+            state |= {name: of_table(parameter, zeros_beside(own)) for name in AVERAGES}
+        averages, squares = (_own_state(parameter, state, name) for name in AVERAGES)
+        rows = rows - first if first else rows
         state["step"] += 1
-        mean = state["exp_avg"][rows].lerp_(gradient, 1 - slow)
-        square = state["exp_avg_sq"][rows].lerp_(gradient.square(), 1 - fast)
-        state["exp_avg"][rows], state["exp_avg_sq"][rows] = mean, square
+        mean = averages[rows].lerp_(gradient, 1 - slow)
+        square = squares[rows].lerp_(gradient.square(), 1 - fast)
+        averages[rows], squares[rows] = mean, square
         steps = float(state["step"])
         scale = self.scale(square.div_(1 - fast**steps), group["eps"])
-        parameter.index_add_(0, rows, mean / scale, alpha=-group["lr"] / (1 - slow**steps))
+        own.index_add_(0, rows, mean / scale, alpha=-group["lr"] / (1 - slow**steps))
 
     def scale(self, square: Tensor, eps: float) -> Tensor:
         """Turn the mean square of an entry's gradients into the divisor of its steps, in place."""
@@ -122,6 +128,14 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
                     self._room = torch.empty_like(square).view(-1)
                 scale = torch.div(square, 1 - fast**steps, out=self._room[: square.numel()].view(square.shape))
                 parameter.addcdiv_(mean, self.scale(scale, group["eps"]), value=-group["lr"] / (1 - slow**steps))
+
+
+def _own_state(parameter: nn.Parameter, state: dict[str, Any], name: str) -> Tensor:
+    """Return what the optimizer keeps of a table's own rows; what a checkpoint has left is of the whole table."""
+    if isinstance(parameter, ShardedTable) and not isinstance(state[name], ShardedTable):
+        own, first = own_rows(parameter)
+        state[name] = of_table(parameter, state[name][first : first + len(own)].clone())
+    return own_rows(state[name])[0]
 
 
 KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc": AdamBC, "adamw": AdamW, "sgd": SGD}

@@ -75,8 +75,9 @@ class Task(ABC):
                 f"--split validation: the run held out no validation {self.held_out}; set data.validation to true"
             )
         loader = data.val_dataloader() if split == "validation" else data.test_dataloader()
+        model = model.to(device).eval()
         with torch.inference_mode():
-            return self._measure(model.to(device).eval(), data, loader, metrics or self.metrics, device, ranks)
+            return self._measure(model, data, loader, metrics or self.metrics, device, ranks)
 
     @abstractmethod
     def _refuse_unknown(self, metric: str) -> None: ...

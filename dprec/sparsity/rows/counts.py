@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
+from dprec.distributed.sharded import all_listed, sharded
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.tape import Tape
@@ -96,7 +97,11 @@ def _looked_up(
                 pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
 
     try:
-        with torch.no_grad(), Tape(parameters, len(part), read=read) as tape:
+        with (
+            torch.no_grad(),
+            all_listed(sharded(parameters).values()),
+            Tape(parameters, len(part), read=read) as tape,
+        ):
             tape.watch(part)
             losses(part)
     except NoRule as why:
@@ -113,6 +118,6 @@ def _read_alone(space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Par
     def read(reads: Mapping[str, Tensor | None]) -> None:
         rows.extend(space.flat(n, ids.flatten()) for n, ids in reads.items() if n in space.tables and ids is not None)
 
-    with torch.no_grad(), OneUser(parameters, read):
+    with torch.no_grad(), all_listed(sharded(parameters).values()), OneUser(parameters, read):
         losses(user)
     return rows

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from dprec.accounting.release import ExactSums, Release
 from dprec.contract import Losses, Users
 from dprec.distributed.ranks import Ranks
+from dprec.distributed.sharded import own_rows, sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import Rows, as_look_ups
@@ -23,7 +24,14 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmoved
-from dprec.sparsity.rows.choosing import chosen_rows, looks, noise_ratio, refuse_repriced, refuse_unfit
+from dprec.sparsity.rows.choosing import (
+    chosen_rows,
+    looks,
+    noise_ratio,
+    refuse_repriced,
+    refuse_unfit,
+    refuse_unsharded,
+)
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
@@ -54,6 +62,7 @@ class RowRules:
         self._chosen: dict[str, Tensor | None] = {}
         self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
         self._whole: set[str] = set()  # tables whose sums have all of these already
+        self._sharded: Mapping[str, Tensor] = {}
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
 
     @property
@@ -130,6 +139,8 @@ class RowRules:
             choice = step_noise.multiplier * own * noise_ratio(strategy) if looks(strategy) else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
+        self._sharded = sharded({table.name: table.parameter for table in tables})
+        refuse_unsharded(self._sharded, self._over)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:
@@ -192,9 +203,25 @@ class RowRules:
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
+        self._pay({name: ids for name, ids in reads.items() if name not in self._sharded})
+
+    def give_away(self, reads: Mapping[str, Tensor]) -> None:
+        """Let strategies settle what they owe to own rows of sharded tables, which some process is about to read."""
+        self._pay(reads)
+
+    def _pay(self, reads: Mapping[str, Tensor | None]) -> None:
         due = [(s, name) for name in reads for s in self._over.get(name, ()) if isinstance(s, NoiseSchedule)]
         for schedule, own in groupby(due, key=lambda each: each[0]):
             schedule.read_all({name: reads[name] for _, name in own})
+
+    @contextmanager
+    def listing(self) -> Iterator[None]:
+        """While rows are listed nothing is read, so nothing has to be paid."""
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -238,7 +265,8 @@ class RowRules:
                 self._chosen |= space.split(chosen)
                 self._noised = {name: rows for name, rows in self._noised.items() if name not in space.tables}
                 if chosen.device != space.device:  # while Python may ask
-                    self._noised |= space.split(chosen[~is_among(chosen, space.on(chosen.device).padding)])
+                    known = space.split(chosen[~is_among(chosen, space.on(chosen.device).padding)])
+                    self._noised |= {name: rows for name, rows in known.items() if name not in self._sharded}
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
@@ -316,14 +344,17 @@ class RowRules:
             rows, values = picked((values != 0).flatten(1).any(1), rows, values)
         elif self.noised_now(name) and name not in self._whole:
             touched = rows
-            rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
+            rows = table.all_own(touched.device) if chosen is None else table.owned(chosen.to(touched.device))
             rows = rows[~is_among(rows, table.nothing)]
             values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
                 0, torch.searchsorted(rows, touched), values
             )
             untouched = len(rows) - len(touched)
         if self.noised_now(name):
-            ruling.noise.add_(values, std)
+            if table.sharded:  # a stream would give the rows of two owners the same noise
+                ruling.noise.add_rows_(values, rows, std)
+            else:
+                ruling.noise.add_(values, std)
             self.tally.add(len(rows), values.numel(), untouched)
         return torch.sparse_coo_tensor(
             rows.unsqueeze(0), values, total.shape, is_coalesced=True, check_invariants=False
@@ -351,7 +382,7 @@ def _taken(table: Table) -> Move:
 @contextmanager
 def _padding_kept(tables: Iterable[Table]) -> Iterator[None]:
     """Put the tables' padding rows back as they were, whatever the code within does to the tables."""
-    rows = [table.parameter.detach()[row] for table in tables for row in table.padding]
+    rows = [own_rows(t.parameter)[0].detach()[row - t.own.start] for t in tables for row in t.padding if row in t.own]
     kept = [torch.empty_like(row) for row in rows]
     if rows:
         torch._foreach_copy_(kept, rows)
