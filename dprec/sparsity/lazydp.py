@@ -37,13 +37,15 @@ class LazyDP(NoiseSchedule):
         options: those of `Strategy`.
     """
 
+    shards = True
+
     def __init__(self, aggregate: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.aggregate = aggregate
-        self.shards = not aggregate
         self._tables: dict[str, LazyTable] = {}
         self._together: Together | None = None  # all of them, where they share the history of their steps
         self._owing = False
+        self._own, self._taken = GaussianNoise(), 0  # of the rows that this process owns, and its steps
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
 
@@ -58,20 +60,25 @@ class LazyDP(NoiseSchedule):
                 f"LazyDP needs SGD, and the optimizer is {type(optimizer).__name__}, whose update depends on every "
                 "single noise: set model.optimizer sgd"
             )
-        if self.aggregate and self.noise.ranks.size > 1:
+        ranks = self.noise.ranks
+        if self.aggregate and ranks.size > 1 and not all(table.sharded for table in self.space):
             raise UserError(
                 "LazyDP draws the noise of many steps at once as a row is read, and each process reads other rows: set "
-                "its aggregate to false, which draws every step's by its place, or train on one device"
+                "its aggregate to false, which draws every step's by its place, let each row have one owner by "
+                "model.shard_tables, or train on one device"
             )
-        seed = self.noise.ranks.shared(secrets.randbits(128))
+        seed = ranks.shared(secrets.randbits(128))
         if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
             seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
+        # The owner of a sharded row draws the noise of many steps alone, from entropy that no other owner has.
+        self._own = GaussianNoise(seed * ranks.size + ranks.number if self.noise.seeded else None)
         for stream, (name, table) in enumerate(self.space.tables.items()):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
             if group["nesterov"] or group["dampening"] or group["maximize"]:
                 raise UserError("LazyDP takes SGD with decay and momentum: leave out nesterov, dampening and maximize")
             kind = Aggregated if self.aggregate else Replayed
-            lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
+            noise = self._own if table.sharded else self.noise
+            lazy = kind(table, group["momentum"] != 0, self.std, noise, seed, stream)
             if lazy.momentum is not None and name in self._momentum:
                 of_table(table.parameter, lazy.momentum).copy_(self._momentum.pop(name))
             self._tables[name] = lazy
@@ -80,7 +87,7 @@ class LazyDP(NoiseSchedule):
         one_group = any(
             {id(t.parameter) for t in self.space} <= set(map(id, g["params"])) for g in optimizer.param_groups
         )
-        if one_group and self.noise.ranks.size == 1 and Together.fits(every):
+        if one_group and ranks.size == 1 and Together.fits(every):
             self._together = Together([lazy for lazy in every if isinstance(lazy, Aggregated)])
 
     def read(self, name: str, ids: Tensor | None) -> None:
@@ -98,6 +105,8 @@ class LazyDP(NoiseSchedule):
         self._together.settle(ids, self.std, self.noise)
 
     def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
+        self._taken += 1
+        self._own.at(self._taken)
         own = {table.name: (rows, values) for table, rows, values in moves}
         if self._together is None or own.keys() != self._tables.keys():
             super().step_all(moves, rates)

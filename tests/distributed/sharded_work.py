@@ -155,12 +155,12 @@ class OneStep:
         return whole(table, self.ranks, lambda shape, dtype: torch.empty(shape, dtype=dtype))
 
 
-ALL = {"AdaFEST": AdaFEST, "LazyDP": partial(LazyDP, aggregate=False)}
+ALL = ("AdaFEST", "LazyDP", "LazyDP, at once")
 
 
 def strategy_of(name: str) -> Any:
     """Return a strategy that lets every row change."""
-    return LazyDP(aggregate=False) if name == "LazyDP" else AdaFEST(threshold=-1e6)
+    return AdaFEST(threshold=-1e6) if name == "AdaFEST" else LazyDP(aggregate=name != "LazyDP")
 
 
 def users() -> Tensor:
@@ -209,6 +209,9 @@ def everything(number: int, processes: int, folder: Path, names: list[str]) -> N
         half = folder / f"{name}, half alone.ckpt"
         answers[f"{name}, resumed"] = trained(name, processes, folder / f"{name}, resumed.ckpt", resume=half)
     answers["checked"] = trained("DLRM with LazyDP", processes, steps=4, validated=True, verify=1.0, noise_seed=None)
+    answers["at once, checked"] = trained(
+        "DLRM with LazyDP", processes, steps=4, verify=1.0, noise_seed=None, sparsity=LazyDP()
+    )
     answers["chosen, checked"] = trained("AdaFEST", processes, steps=4, verify=1.0, noise_seed=None)
     ranks = Group()
     for strategy in ALL:
@@ -216,7 +219,7 @@ def everything(number: int, processes: int, folder: Path, names: list[str]) -> N
             own = [users()[mine[number]]] if mine[number] else []
             answers[f"{strategy}, {who}"] = OneStep(strategy_of(strategy), ranks, sigma=0.0).made(own)
         steps = OneStep(strategy_of(strategy), ranks, sigma=2.0, rows=2_000, width=8)
-        answers[f"{strategy}, noise"] = steps.after([], 3) if strategy == "LazyDP" else steps.made([])
+        answers[f"{strategy}, noise"] = steps.made([]) if strategy == "AdaFEST" else steps.after([], 3)
     answers["judged"], answers["judged, one batch"] = judged(ranks), judged(ranks, **FEW)
     answers["memory"] = memory(ranks)
     answers["bytes"] = {rows: sent(ranks, rows) for rows in (1_000, 100_000)}

@@ -83,7 +83,8 @@ def test_a_run_goes_on_with_another_number_of_processes(
 
 def test_runs_check_themselves_and_are_judged_as_they_train(two: Answers) -> None:
     for answers in two:
-        assert answers["checked"]["steps"] == answers["chosen, checked"]["steps"] == 4
+        for run in ("checked", "at once, checked", "chosen, checked"):
+            assert answers[run]["steps"] == 4
     assert two[0]["checked"]["judged"]["log_loss"] == two[1]["checked"]["judged"]["log_loss"] > 0
 
 
@@ -103,7 +104,9 @@ def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two:
         assert 0.99 < float((two[0][f"{strategy}, {who}"] - fewer).norm()) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(("strategy", "std"), [("AdaFEST", 2 * 1.25**0.5), ("LazyDP", 2 * 3**0.5)])
+@pytest.mark.parametrize(
+    ("strategy", "std"), [("AdaFEST", 2 * 1.25**0.5), ("LazyDP", 2 * 3**0.5), ("LazyDP, at once", 2 * 3**0.5)]
+)
 def test_each_row_has_its_noise_once_whoever_owns_it(two: Answers, strategy: str, std: float) -> None:
     """AdaFEST pays for its choice by a larger multiplier; LazyDP's is that of three steps."""
     noise = two[0][f"{strategy}, noise"][1:]

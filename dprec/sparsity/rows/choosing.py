@@ -62,7 +62,7 @@ def refuse_unsharded(tables: Iterable[str], over: Mapping[str, Sequence[Strategy
             if not strategy.shards:
                 raise UserError(
                     f"privacy.sparsity: {type(strategy).__name__} rules table '{name}', which is sharded, and draws "
-                    "noise from a stream: use LazyDP with aggregate false, or leave model.shard_tables out"
+                    "noise from a stream: use LazyDP, or leave model.shard_tables out"
                 )
 
 
