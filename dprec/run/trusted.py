@@ -17,6 +17,7 @@ from dprec.training.callback import Privacy
 
 # What dprec and Lightning let a recipe name. Their settings are plain values, or texts that are looked at here.
 KNOWN = (*OWN, "dprec.sparsity", path_of(Privacy))
+PATTERNS = "tables"  # of a strategy: patterns of parameters' names, which nothing is looked up by
 LOCAL = {"CSVLogger", "TensorBoardLogger"}  # other loggers send a run to whom its settings name
 
 
@@ -41,12 +42,15 @@ def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:
     for key, value in flatten(tree):
         if key in TOP_LEVEL:
             continue
+        if key.startswith("privacy.") and key.endswith(f".{PATTERNS}"):
+            continue
         if key.endswith(".class_path"):
             names = _texts(value)
         elif key.startswith(("model.", "data.")):  # what ours take is plain, and cannot name code
             names = named(value)
         else:  # the parser imports a class or function where a text names one, also in a text of YAML
-            names = (text for text in _texts(value) if _may_name(text))
+            own = _texts(value, PATTERNS if key.startswith("privacy.") else None)
+            names = (text for text in own if _may_name(text))
         yield from (name for name in names if not _known(name))
 
 
@@ -60,20 +64,22 @@ def _known(name: str) -> bool:
     return home in ("pytorch_lightning.callbacks", "pytorch_lightning.profilers") and last[:1].isupper()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: Any, but: str | None = None) -> Iterator[str]:
+    """Yield the texts in a value, but those under one key."""
     if isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
+        for key, inner in value.items():
+            if key != but:
+                yield from _texts(inner, but)
     elif isinstance(value, list):
         for inner in value:
-            yield from _texts(inner)
+            yield from _texts(inner, but)
     elif isinstance(value, str):
         try:
             written = yaml.safe_load(value)
         except yaml.YAMLError:
             written = None
         if written != value:
-            yield from _texts(written)
+            yield from _texts(written, but)
         yield value
 
 

@@ -252,6 +252,19 @@ def test_a_stopped_run_that_is_resumed_names_no_code(
     assert "sent_module" not in sys.modules
 
 
+@pytest.mark.parametrize("tables", ["sent_module.*", ["embedding.*", "sent_module.Evil"]])
+@pytest.mark.parametrize("many", [False, True], ids=["alone", "in a list"])
+def test_patterns_of_tables_name_no_code(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, tables: str | list[str], many: bool
+) -> None:
+    monkeypatch.syspath_prepend(os.getcwd())
+    strategy = {"class_path": "dprec.sparsity.EANA", "init_args": {"tables": tables}}
+    names(stopped, "privacy/sparsity", [strategy] if many else strategy)
+    assert fit(["--resume", "sent", "--print_config"]) == 0
+    assert "sent_module" not in sys.modules
+    assert resume_command(stopped, yaml.safe_load((stopped / "config.yaml").read_text())).endswith("sent")
+
+
 def test_a_resumed_run_imports_what_is_trusted(
     stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ MODELS = {
     "transformer_untied_halved": "Transformer, untied, half the width",
     "gru": "GRU",
     "lstm": "LSTM",
+    "gru_plain": "GRU, without the shortcut",
+    "lstm_plain": "LSTM, without the shortcut",
     "dpformer_paper": "DPFormer, the paper's settings",
     "transformer_paper": "Transformer, the paper's settings",
     "transformer_paper_untied": "Transformer, untied, the paper's settings",
@@ -28,7 +30,10 @@ MODELS = {
 }
 # DPFormer without Re-Attention is the Transformer, bit for bit.
 PLAIN = ("--model.error_scale", "0", "--model.frequencies", "uniform")
+CELL_ALONE = ("--model.shortcut_mean", "null", "--model.network_scale", "1", "--model.learning_rate", "0.01")
 VARIANTS = {
+    "gru_plain": ("gru", CELL_ALONE),
+    "lstm_plain": ("lstm", CELL_ALONE),
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
     "transformer_untied_halved": ("transformer_untied", ("--model.dim", "32")),
