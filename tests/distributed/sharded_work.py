@@ -27,7 +27,7 @@ from dprec.run.tasks import task_of
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
-from tests.distributed.work import FLAT, SEEDS, STEPS, Halfway, told
+from tests.distributed.work import FLAT, SEEDS, STEPS, Halfway, dealt, told
 
 FAR: dict[str, Any] = {"warmup": 0.0, "final_rate": 1.0}  # rows move by more than rounding
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, **FAR}
@@ -168,19 +168,6 @@ def users() -> Tensor:
     luck = torch.Generator().manual_seed(1)
     slopes = torch.logspace(-1, 2, 12).unsqueeze(1)
     return torch.cat([slopes, torch.randint(0, 40, (12, 3), generator=luck)], 1)
-
-
-def dealt(processes: int) -> dict[str, list[list[int]]]:
-    """Whose users are whose."""
-    everybody = list(range(12))
-    nobody: list[list[int]] = [[] for _ in range(processes - 1)]
-    return {
-        "in turns": [everybody[number::processes] for number in range(processes)],
-        "all on the first": [everybody, *nobody],
-        "all on the last": [*nobody, everybody],
-        "one fewer": [*nobody, everybody[:-1]],
-        "nobody": [[], *nobody],
-    }
 
 
 def judged(ranks: Ranks, metrics: str = "auc,log_loss", **options: Any) -> dict[str, Any]:
