@@ -208,7 +208,6 @@ def everything(number: int, processes: int, folder: Path, names: list[str]) -> N
         steps = OneStep(strategy_of(strategy), ranks, sigma=2.0, rows=2_000, width=8)
         answers[f"{strategy}, noise"] = steps.made([]) if strategy == "AdaFEST" else steps.after([], 3)
     answers["judged"], answers["judged, one batch"] = judged(ranks), judged(ranks, **FEW)
-    answers["memory"] = memory(ranks)
     answers["bytes"] = {rows: sent(ranks, rows) for rows in (1_000, 100_000)}
     answers["elsewhere"] = told(partial(_read_unfetched, ranks))
     torch.save(answers, folder / f"{number}.pt")
@@ -231,6 +230,13 @@ def sent(ranks: Ranks, rows: int) -> int:
     finally:
         dist.all_to_all_single = own
     return count
+
+
+def weighed(number: int, processes: int, folder: Path) -> None:
+    """Write how much a table takes of this process's memory, of which nothing was used and let go before."""
+    dist.init_process_group("gloo", rank=number, world_size=processes)
+    (folder / f"{number} of {processes}").write_text(str(memory(Group())))
+    dist.destroy_process_group()
 
 
 def memory(ranks: Ranks) -> float:

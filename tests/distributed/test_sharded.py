@@ -135,11 +135,12 @@ def test_what_is_given_grows_with_the_rows_that_are_read_and_not_with_the_table(
     assert given == fetched + summed + counts
 
 
-def test_memory_falls_with_the_number_of_processes(two: Answers) -> None:
-    whole = sharded_work.memory(Ranks())
-    assert 55 < whole < 100
-    for answers in two:
-        assert answers["memory"] < 0.6 * whole
+def test_memory_falls_with_the_number_of_processes(tmp_path: Path) -> None:
+    for processes in (1, 2):
+        work.start(sharded_work.weighed, processes, tmp_path)
+    whole, first, last = (float((tmp_path / name).read_text()) for name in ("0 of 1", "0 of 2", "1 of 2"))
+    assert 55 < whole < 120
+    assert 25 < min(first, last) <= max(first, last) < 0.6 * whole
 
 
 def test_a_row_that_was_not_fetched_is_refused(two: Answers) -> None:
