@@ -165,8 +165,8 @@ def test_turns_alternate() -> None:
         (
             ["fantom"],
             "there is no benchmark 'fantom'; there is activations, adafest, convex, dpformer-tables, eana, gpu, "
-            "lazydp, phantom, processes, recurrent, shares, sparsity, stream, table-memory, text, text-accuracy, text-items, "
-            "ways-in",
+            "lazydp, phantom, processes, recurrent, shares, sparsity, stream, table-memory, text, text-accuracy, "
+            "text-items, ways-in",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
