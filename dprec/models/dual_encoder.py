@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from dprec.errors import UserError
@@ -12,6 +11,7 @@ from dprec.models.base import SequenceRecommender
 from dprec.models.items.tables import copied_table
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.networks.causal_network import CausalNetwork
+from dprec.models.networks.running_means import running_means
 
 
 class DualEncoder(SequenceRecommender):
@@ -67,7 +67,7 @@ class DualEncoder(SequenceRecommender):
 class BagTower(nn.Module):
     """The mean of the vectors up to each position, plus a two-layer network of it unless `feedforward` is None.
 
-    Running sums give a bag for every position, so one pass trains on all of a user's transitions.
+    Every position has its bag, so one pass trains on all of a user's transitions.
     """
 
     def __init__(self, dim: int, context: int | None, feedforward: int | None, dropout: float) -> None:
@@ -80,13 +80,5 @@ class BagTower(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        length = x.shape[1]
-        held = torch.arange(1, length + 1, device=x.device)  # (T,) items in each position's bag
-        bags = x.cumsum(1)  # (B, T, d)
-        if self.context is not None and self.context < length:
-            held = held.clamp(max=self.context)
-            # Padding is on the right, so a vector that leaves the bag was in it before.
-            gone = nn.functional.pad(bags[:, : -self.context], (0, 0, self.context, 0))
-            bags = bags - gone
-        bags = bags / held.unsqueeze(-1)
+        bags = running_means(x, self.context)
         return bags if self.network is None else bags + self.network(bags)

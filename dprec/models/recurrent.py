@@ -6,13 +6,13 @@ import math
 from abc import abstractmethod
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.learning.learner import refuse_unless
-from dprec.models.networks.causal_network import LEAST_SCALE
+from dprec.models.networks.causal_network import refuse_scale
+from dprec.models.networks.running_means import running_means
 
 
 class Recurrent(SequenceRecommender):
@@ -44,8 +44,7 @@ class Recurrent(SequenceRecommender):
         refuse_unless(0 <= dropout < 1, "dropout", dropout)
         if shortcut_mean is not None and not 0 <= shortcut_mean < math.inf:
             raise UserError(f"model.shortcut_mean is {shortcut_mean}: give a number from 0, or null for no shortcut")
-        if not LEAST_SCALE <= network_scale <= 1:
-            raise UserError(f"model.network_scale is {network_scale}: give a number from {LEAST_SCALE} to 1")
+        refuse_scale(network_scale)
         if shortcut_mean is None and network_scale != 1:
             raise UserError("model.network_scale is for a state beside a shortcut: give model.shortcut_mean, too")
         self.mean, self.scale = shortcut_mean, network_scale
@@ -64,9 +63,7 @@ class Recurrent(SequenceRecommender):
             return self._states(read)
         first, last = self.norms
         normed = first(read)
-        so_far = torch.arange(1, read.shape[1] + 1, device=read.device, dtype=read.dtype).unsqueeze(1)
-        mean = normed.cumsum(1) / so_far
-        passed: Tensor = last(read + self.mean * mean + self.scale * self._states(normed))
+        passed: Tensor = last(read + self.mean * running_means(normed) + self.scale * self._states(normed))
         return passed
 
     def _states(self, read: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from dprec.distributed.sharded import Shard, ShardedTable, bounds, own_rows, sha
 from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
 from dprec.models import GRU, PCTR
-from dprec.models.learning.sharded_tables import FirstRows, make_tables, room_in
+from dprec.models.learning.sharded_tables import FirstRows, make_tables
+from dprec.models.learning.table_files import room_in
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, Dense, LazyDP

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from dprec.models.learning.sharded_tables import in_folder
+from dprec.models.learning.table_files import in_folder
 
 Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
 

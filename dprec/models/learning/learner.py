@@ -28,7 +28,8 @@ from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
-from dprec.models.learning.sharded_tables import make_tables, room_in
+from dprec.models.learning.sharded_tables import make_tables
+from dprec.models.learning.table_files import room_in
 from dprec_kernels.file_tensor import in_file
 
 

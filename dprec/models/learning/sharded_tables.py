@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,11 +11,10 @@ from torch import Tensor, nn
 from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import Shard, ShardedTable, bounds
 from dprec.errors import UserError
-from dprec_kernels.file_tensor import file_tensor
+from dprec.models.learning.table_files import in_folder
 from dprec_kernels.normals import parts
 from dprec_kernels.row_noise import RowNoise
 
-IN_MEMORY = 1 << 28  # bytes of a whole table that one process takes for a checkpoint; larger ones take a file
 Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
 
 
@@ -80,21 +76,3 @@ def _made(table: ShardedTable, ranks: Ranks, memory_map: str | None, device: tor
     if ranks.size == 1:
         return values
     return ShardedTable(table.shape, Shard(values=values, first=first), values.dtype, values.device)
-
-
-def in_folder(folder: str, rows: int, dim: int) -> Tensor:
-    """Return room for a table in a new file in this folder."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return file_tensor(folder, (rows, dim))
-    except OSError as error:
-        raise UserError(
-            f"model.memory_map is {folder}, where no file of {4e-9 * rows * dim:.3g} GB can be made: "
-            f"{error.strerror or error}; give a folder on a disk with room"
-        ) from None
-
-
-def room_in(folder: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return a tensor to be written over: in memory if it is small, else in a file of this folder."""
-    small = math.prod(shape) * dtype.itemsize <= IN_MEMORY or not Path(folder).is_dir()
-    return torch.empty(tuple(shape), dtype=dtype) if small else file_tensor(folder, shape, dtype)

@@ -58,8 +58,7 @@ class CausalNetwork(nn.Module):
         refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
         refuse_unless(norm in ("pre", "post"), "norm", norm)
         refuse_unless(activation in ("relu", "gelu"), "activation", activation)
-        if not LEAST_SCALE <= network_scale <= 1:
-            raise UserError(f"model.network_scale is {network_scale}: give a number from {LEAST_SCALE} to 1")
+        refuse_scale(network_scale)
         if start_mean is not None and not 0 < start_mean < math.inf:
             raise UserError(f"model.start_mean is {start_mean}: give a number above 0, or null for a random start")
         self.scale = network_scale
@@ -85,6 +84,11 @@ class CausalNetwork(nn.Module):
         """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
         return self.dropout(x + self.scale * self.positions(places))
+
+
+def refuse_scale(network_scale: float) -> None:
+    if not LEAST_SCALE <= network_scale <= 1:
+        raise UserError(f"model.network_scale is {network_scale}: give a number from {LEAST_SCALE} to 1")
 
 
 class Block(nn.Module):
