@@ -272,6 +272,11 @@ def own_rows(table: Tensor) -> tuple[Tensor, int]:
     return (table.shard.values, table.shard.first) if isinstance(table, ShardedTable) else (table, 0)
 
 
+def counted_from(first: int, rows: Tensor) -> Tensor:
+    """Return the places of rows among those that this process keeps, of which `first` is the first."""
+    return rows - first if first else rows
+
+
 def ids_of(tables: Iterable[Tensor]) -> list[int]:
     """Return the ids of tables, and of what this process has of them."""
     return [id(held) for table in tables for held in (table, own_rows(table)[0])]

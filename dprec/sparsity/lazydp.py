@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from dprec.distributed.sharded import of_table
+from dprec.distributed.sharded import counted_from, of_table
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed
@@ -94,7 +94,7 @@ class LazyDP(NoiseSchedule):
         if name in self._tables:
             self._refuse_fork()
             lazy = self._tables[name]
-            lazy.settle(None if ids is None else ids - lazy.first if lazy.first else ids)
+            lazy.settle(None if ids is None else counted_from(lazy.first, ids))
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
         ids = [each for name in self._tables if (each := reads.get(name)) is not None]
@@ -122,7 +122,7 @@ class LazyDP(NoiseSchedule):
         self._owing = True
         self._refuse_fork()
         lazy = self._tables[table.name]
-        rows = rows - lazy.first if lazy.first else rows
+        rows = counted_from(lazy.first, rows)
         if self.noise.ranks.size > 1:
             lazy.settle(rows)  # other processes read some of them
         lazy.step(rows, values, rates)

@@ -6,6 +6,7 @@ shapes of the batch and so on others. The sum of all other chances is the same n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -62,8 +63,19 @@ def _log_softmax(given: Mapping[str, Any]) -> Tensor | None:
     if dim is None or (dtype is not None and dtype.itemsize < 4):
         return None
     scores: Tensor = given["input"]
-    wide = log_softmax(scores if dtype is None else scores.to(dtype), dim)
-    return wide if dtype is not None or torch.is_autocast_enabled(scores.device.type) else wide.to(scores.dtype)
+    if dtype is not None:
+        return log_softmax(scores.to(dtype), dim)
+    return _in_precision(log_softmax(scores, dim), scores)
+
+
+REDUCED: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda each: each, "mean": Tensor.mean, "sum": Tensor.sum}
+
+
+def _in_precision(result: Tensor, *given: Tensor) -> Tensor:
+    """Return a result as torch's own function returns it: as wide as what was given, but under autocast."""
+    if torch.is_autocast_enabled(result.device.type):
+        return result
+    return result.to(functools.reduce(torch.promote_types, (each.dtype for each in given)))
 
 
 def _cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
@@ -76,33 +88,28 @@ def _cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
     logs = log_softmax(scores, min(1, scores.dim() - 1))
     rest = {name: given[name] for name in ("ignore_index", "reduction") if name in given}
     weight = given.get("weight")
-    loss = F.nll_loss(logs, target, None if weight is None else weight.to(logs.dtype), **rest)
-    return loss if torch.is_autocast_enabled(scores.device.type) else loss.to(scores.dtype)
+    return _in_precision(F.nll_loss(logs, target, None if weight is None else weight.to(logs.dtype), **rest), scores)
 
 
 def _of_shares(given: Mapping[str, Any]) -> Tensor | None:
     """Return the cross-entropy of targets that are a share of each class, such as 1 of one."""
     scores, reduction = given["input"], given.get("reduction", "mean")
-    if given.get("weight") is not None or reduction not in ("none", "mean", "sum") or not scores.numel():
+    if given.get("weight") is not None or reduction not in REDUCED or not scores.numel():
         return None
     dim = min(1, scores.dim() - 1)
-    each = -(log_softmax(scores, dim) * given["target"]).sum(dim)
-    loss: Tensor = each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
-    return loss if torch.is_autocast_enabled(scores.device.type) else loss.to(scores.dtype)
+    return _in_precision(REDUCED[reduction](-(log_softmax(scores, dim) * given["target"]).sum(dim)), scores)
 
 
 def _binary_cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
     scores, target, reduction = given["input"], given["target"], given.get("reduction", "mean")
     old = given.get("size_average") is not None or given.get("reduce") is not None
-    if old or target.shape != scores.shape or reduction not in ("none", "mean", "sum"):
+    if old or target.shape != scores.shape or reduction not in REDUCED:
         return None
     wide, more, weight = at_least_float32(scores), given.get("pos_weight"), given.get("weight")
     clicked = -F.logsigmoid(wide) * target
     each = (clicked if more is None else clicked * more) - F.logsigmoid(-wide) * (1 - target)
     each = each if weight is None else each * weight
-    loss: Tensor = each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
-    autocast = torch.is_autocast_enabled(scores.device.type)
-    return loss if autocast else loss.to(torch.promote_types(scores.dtype, target.dtype))
+    return _in_precision(REDUCED[reduction](each), scores, target)
 
 
 def _of_chances(given: Mapping[str, Any]) -> Tensor | None:

@@ -12,7 +12,7 @@ from pytorch_lightning.core.optimizer import _MockOptimizer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from dprec.distributed.sharded import ShardedTable, of_table, own_rows
+from dprec.distributed.sharded import ShardedTable, counted_from, of_table, own_rows
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import zeros_beside
 
@@ -57,7 +57,7 @@ class SGD(_Rowwise, torch.optim.SGD):
         if group["momentum"]:
             raise UserError("model.momentum moves rows without a gradient: set it to 0, or use LazyDP")
         own, first = own_rows(parameter)
-        own.index_add_(0, rows - first if first else rows, gradient, alpha=-group["lr"])
+        own.index_add_(0, counted_from(first, rows), gradient, alpha=-group["lr"])
 
 
 class _RowwiseAdam(_Rowwise):
@@ -70,7 +70,7 @@ class _RowwiseAdam(_Rowwise):
             state["step"] = torch.zeros(())
             state |= {name: of_table(parameter, zeros_beside(own)) for name in AVERAGES}
         averages, squares = (_own_state(parameter, state, name) for name in AVERAGES)
-        rows = rows - first if first else rows
+        rows = counted_from(first, rows)
         state["step"] += 1
         mean = averages[rows].lerp_(gradient, 1 - slow)
         square = squares[rows].lerp_(gradient.square(), 1 - fast)
