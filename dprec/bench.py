@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -29,20 +28,15 @@ def bench(line: CommandLine, console: Console) -> None:
 
 def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
     """Measure systems side by side, and write the rows to the requested files."""
-    from dprec.benchmarks.common import report
+    from dprec.benchmarks.common.outputs import Outputs
 
-    json_file, picture = line.take("json"), line.take("picture")
+    outputs = Outputs(line)
     options = {name: line.take(name) for name in getattr(benchmark, "OPTIONS", ())}
     line.refuse_overrides()
-    if picture:
-        benchmark.ready_to_draw()
+    outputs.check(benchmark.ready_to_draw)
     with console.status("starting") as status:
         rows = benchmark.run("quick" in line.switches, status.update, **options)
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    console.print(benchmark.table(rows))
-    if picture:
-        benchmark.picture(rows, Path(picture))
+    outputs.give(rows, console, [benchmark.table(rows)], benchmark.picture)
 
 
 main = Command(bench, BENCH, switches=("quick", "compile"), positionals="benchmark", own_process=keep_memory)

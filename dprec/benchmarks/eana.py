@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dprec.auditing.picture import theorem
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.eana_studies import bounds, context_log, precision
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
@@ -17,25 +18,18 @@ from dprec.errors import UserError
 def bench(line: CommandLine, console: Console) -> None:
     """Compute or train what a study asks for, print its table, and write the requested files."""
     study, quick = line.take("study") or "theorem", "quick" in line.switches
-    json_file, picture, runs = line.take("json"), line.take("picture"), line.take("runs")
-    if picture:
-        figure.pyplot()
+    outputs, runs = Outputs(line), line.take("runs")
+    outputs.check()
     if study == "theorem":
         line.refuse_overrides()
         rows = bounds.rows()
-        console.print(bounds.table(rows))
-        if picture:
-            theorem(Path(picture))
+        outputs.give(rows, console, [bounds.table(rows)], lambda _, file: theorem(file))
     elif study in ("precision", "context"):
         where = Path(runs or f"runs/eana-{study}{'-quick' if quick else ''}")
-        rows = report.read_json(where) if where.suffix == ".json" else _trained(study, where, quick, line.words)
-        console.print(precision.table(rows))
-        if picture:
-            precision.draw(rows, Path(picture))
+        rows = report.rows_of(where, lambda folder: _trained(study, folder, quick, line.words))
+        outputs.give(rows, console, [precision.table(rows)], precision.draw)
     else:
         raise UserError(f"--study {study}: give theorem, precision or context")
-    if json_file:
-        report.write_json(rows, Path(json_file))
 
 
 def _trained(study: str, runs: Path, quick: bool, words: Sequence[str]) -> list[report.Row]:

@@ -5,7 +5,8 @@ Beside it stands the sum in which every user has norm 1: a user of n items count
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 from rich.console import Console
 
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events
+from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events, users_at
 from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study import popularity
 from dprec.cli.arguments import CommandLine
@@ -44,36 +46,27 @@ COLUMNS = {
 
 def bench(line: CommandLine, console: Console) -> None:
     """Estimate the shares of a recipe's data, print how far off they are, and write what is asked for."""
-    json_file, picture, quick = line.take("json"), line.take("picture"), "quick" in line.switches
+    outputs, quick = Outputs(line), "quick" in line.switches
     study = line.take("study") or "estimates"
     if study not in ("estimates", "histogram"):
         raise UserError(f"--study {study}: give estimates or histogram")
-    if picture:
-        figure.pyplot()
+    outputs.check()
     settings = parse(CommandLine.read([RECIPE, *(TINY if quick else ()), *line.words]))
     data: Any = settings.make("data")
     data.setup("fit")
     if study == "histogram":
         rows = popularity.histogram(data.training, data.items)
-        if json_file:
-            report.write_json(rows, Path(json_file))
-        console.print(popularity.table(rows, data.name))
-        if picture:
-            popularity.draw(rows, data.name, Path(picture))
+        outputs.give(rows, console, [popularity.table(rows, data.name)], partial(popularity.draw, name=data.name))
         return
     share = settings.tree["model"]["init_args"]["frequency_share"]
     rows = measured(data.training, data.items, share, 1 if quick else DRAWS)
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    console.print(report.table(summary(rows), COLUMNS, f"{data.name}: estimate over truth, {share:g} of the budget"))
-    if picture:
-        draw(rows, Path(picture))
+    title = f"{data.name}: estimate over truth, {share:g} of the budget"
+    outputs.give(rows, console, [report.table(summary(rows), COLUMNS, title)], draw)
 
 
 def measured(histories: Histories, items: int, share: float, draws: int) -> list[Row]:
     """Return a row for each ε, way and group of items: quartiles of estimate over truth; median error of all."""
-    truth = sum((np.bincount(part.keys, minlength=items) for part in item_counts(histories)), np.zeros(items))
-    truth = truth / histories.users
+    truth = users_at(items, histories.users, item_counts(histories)) / histories.users
     often = np.flatnonzero(truth >= OFTEN)
     groups = np.array_split(often[np.argsort(-truth[often])], GROUPS)
     rows: list[Row] = []
@@ -120,7 +113,7 @@ def summary(rows: list[Row]) -> list[Row]:
     return lines
 
 
-def draw(rows: list[Row], file: Path) -> None:
+def draw(rows: Sequence[Row], file: Path) -> None:
     """Estimate over truth against the true share, a panel without noise and one for each ε."""
     plt = figure.pyplot()
     drawn, panels = plt.subplots(1, len(EPSILONS), figsize=(12, 3.2), sharey=True, layout="constrained")

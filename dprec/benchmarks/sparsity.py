@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.sweep import Named, Point, Sweep
 from dprec.benchmarks.sparsity_studies import best, features, grid
 from dprec.cli.arguments import CommandLine
@@ -73,14 +72,9 @@ def bench(line: CommandLine, console: Console) -> None:
 
 
 def _features(line: CommandLine, console: Console) -> None:
-    quick, json_file, picture = "quick" in line.switches, line.take("json"), line.take("picture")
-    if picture:
-        figure.pyplot()
+    quick, outputs = "quick" in line.switches, Outputs(line)
+    outputs.check()
     settings = parse(CommandLine.read([RECIPE, *SETTINGS, *BATCH, *(TINY if quick else ()), *line.words]))
     with console.status("reading") as status:
         rows = features.measure(settings.make("data"), 2 if quick else features.STEPS, status.update)
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    console.print(features.table(rows))
-    if picture:
-        features.picture(rows, Path(picture))
+    outputs.give(rows, console, [features.table(rows)], features.picture)

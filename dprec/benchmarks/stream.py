@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.sweep import Named, Point, Sweep, numbers
 from dprec.benchmarks.sparsity_studies import periods
 from dprec.cli.arguments import CommandLine
@@ -66,21 +67,9 @@ def bench(line: CommandLine, console: Console) -> None:
 
 
 def _periods(line: CommandLine, console: Console) -> None:
-    quick, json_file, picture, only = (
-        "quick" in line.switches,
-        line.take("json"),
-        line.take("picture"),
-        line.take("epsilons"),
-    )
+    quick, outputs, only = "quick" in line.switches, Outputs(line), line.take("epsilons")
     runs = Path(line.take("runs") or f"runs/stream-periods{'-quick' if quick else ''}")
-    if picture:
-        figure.pyplot()
-    if runs.suffix == ".json":
-        rows = report.read_json(runs)
-    else:
-        rows = periods.trained(runs, numbers(only) if only else (8.0,) if quick else (1.0, 3.0, 8.0), quick, line.words)
-    if json_file:
-        report.write_json(rows, Path(json_file))
-    console.print(periods.table(rows))
-    if picture:
-        periods.draw(rows, Path(picture))
+    outputs.check()
+    wanted = numbers(only) if only else (8.0,) if quick else (1.0, 3.0, 8.0)
+    rows = report.rows_of(runs, lambda folder: periods.trained(folder, wanted, quick, line.words))
+    outputs.give(rows, console, [periods.table(rows)], periods.draw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ def write_json(rows: Sequence[Row], file: Path) -> None:
         file.write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise UserError(f"--json {file} cannot be written: {error.strerror}") from error
+
+
+def rows_of(place: Path, made: Callable[[Path], list[Row]]) -> list[Row]:
+    """Return the rows that `--json` wrote to a file, or what is made of the runs in a folder."""
+    return read_json(place) if place.suffix == ".json" else made(place)
 
 
 def read_json(file: Path) -> list[Row]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.finish import finish
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
@@ -73,21 +75,16 @@ class Sweep:
         """Train missing runs, or read the rows of a file, print the table, and write the requested files."""
         quick = "quick" in line.switches
         runs = Path(line.take("runs") or (f"{self.runs}-quick" if quick else self.runs))
-        json_file, picture, only = line.take("json"), line.take("picture"), line.take("epsilons")
-        if picture:
-            figure.pyplot()
+        outputs, only = Outputs(line), line.take("epsilons")
+        outputs.check()
         wanted = numbers(only) if only else self.epsilons[-1:] if quick else self.epsilons
-        rows = report.read_json(runs) if runs.suffix == ".json" else self._trained(line, runs, wanted, quick)
-        if json_file:
-            report.write_json(rows, Path(json_file))
+        rows = report.rows_of(runs, partial(self._trained, line, wanted, quick))
         shown = [row | {key: f"{row[key]:.4f}" for key in ("auc", "auc_loss")} for row in rows]
-        console.print(report.table(shown, COLUMNS, self.title))
-        if self.below:
-            console.print(self.below(rows))
-        if picture:
-            (self.drawn or draw)(rows, Path(picture), self.colours)
+        tables = [report.table(shown, COLUMNS, self.title), *([self.below(rows)] if self.below else ())]
+        drawn = self.drawn or draw
+        outputs.give(rows, console, tables, lambda found, file: drawn(found, file, self.colours))
 
-    def _trained(self, line: CommandLine, runs: Path, epsilons: Sequence[float], quick: bool) -> list[Row]:
+    def _trained(self, line: CommandLine, epsilons: Sequence[float], quick: bool, runs: Path) -> list[Row]:
         rows = []
         for point in self.points(epsilons):
             folder, tiny = point.folder(runs), self.tiny if quick else ()

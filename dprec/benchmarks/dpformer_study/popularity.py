@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dprec.accounting.release import users_at
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
 from dprec.data.logs.histories import Histories
@@ -19,8 +20,7 @@ COLUMNS = {"users_from": "users, from", "users_to": "to", "items": "items", "eve
 
 def histogram(histories: Histories, items: int, bins: int = BINS) -> list[Row]:
     """Return the bins, equally wide in users: how many items they hold, and what share of all users' items that is."""
-    counts = sum((np.bincount(part.keys, minlength=items) for part in item_counts(histories)), np.zeros(items, int))
-    counts = counts[1:]  # without the padding
+    counts = users_at(items, histories.users, item_counts(histories))[1:]  # without the padding
     edges = np.unique(np.linspace(0, counts.max() + 1, bins + 1).round().astype(int))
     place = np.searchsorted(edges, counts, side="right") - 1
     events = np.bincount(place, weights=counts, minlength=len(edges) - 1) / counts.sum()
@@ -36,7 +36,7 @@ def table(rows: Sequence[Row], name: str) -> Any:
     return report.table(shown, COLUMNS, f"{name}: items by the number of users who met them; exact, not private")
 
 
-def draw(rows: Sequence[Row], name: str, file: Path) -> None:
+def draw(rows: Sequence[Row], file: Path, name: str) -> None:
     """Draw the items of each bin as a bar, on a logarithmic scale: a long tail is a straight or hollow line."""
     plt = figure.pyplot()
     drawn, panel = plt.subplots(figsize=(5, 3.2), layout="constrained")

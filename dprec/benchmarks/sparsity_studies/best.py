@@ -57,10 +57,11 @@ def draw(rows: Sequence[Row], file: Path, colours: Mapping[str, str]) -> None:
 
 
 def _best(rows: Sequence[Row], panel: Any, colours: Mapping[str, str]) -> None:
+    best = best_reductions(rows)
     for system, colour in colours.items():
         found = [
             (row["loss"], row["gradient_size_reduction"])
-            for row in best_reductions(rows)
+            for row in best
             if row["system"] == system != "DP-SGD" and row["gradient_size_reduction"] is not None
         ]
         if found:
