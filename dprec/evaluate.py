@@ -18,8 +18,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
 
     from dprec.cli.classes import refuse_foreign
     from dprec.cli.keys import normal
-    from dprec.run.checkpoints import load_run
     from dprec.run.console import in_lines, notice_box
+    from dprec.run.saved.checkpoints import load_run
     from dprec.run.tasks import task_of
 
     split = line.take("split") or "test"

@@ -19,7 +19,7 @@ def fit(line: CommandLine, console: Console) -> None:
     from dprec.cli.parser import full_help, parse
     from dprec.reporting.single import write_report
     from dprec.run.experiment import Experiment, resume, start
-    from dprec.run.resume import folder_to_resume, stored_settings
+    from dprec.run.saved.resume import folder_to_resume, stored_settings
 
     if "help-all" in line.switches:
         print(full_help())

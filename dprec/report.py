@@ -20,7 +20,7 @@ def report(line: CommandLine, console: Console) -> None:
     from dprec.reporting.comparison import comparison_page
     from dprec.reporting.finished import Finished
     from dprec.reporting.single import run_page
-    from dprec.run.folder import RunFolder, write_private
+    from dprec.run.saved.folder import RunFolder, write_private
 
     out = line.take("out")
     line.refuse_overrides()

@@ -16,21 +16,21 @@ from rich.console import Console
 
 from dprec.accounting.ledger import Ledger
 from dprec.auditing import exposure, steps
-from dprec.auditing.canaries import Canaries, Planted
-from dprec.auditing.directions import PREFIX, PUSH, Marked, marked
 from dprec.auditing.group import group_epsilons, most_exposed
 from dprec.auditing.losses import losses_of, trained_model
 from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
+from dprec.auditing.planted.canaries import Canaries, Planted
+from dprec.auditing.planted.directions import PREFIX, PUSH, Marked, marked
 from dprec.auditing.systems import System, canaried, recorded
 from dprec.auditing.untouched import untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
-from dprec.run.checkpoints import read_checkpoint
 from dprec.run.experiment import Experiment, resume, start
-from dprec.run.folder import RunFolder, write_json
-from dprec.run.trusted import foreign_names
+from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.run.saved.folder import RunFolder, write_json
+from dprec.run.saved.trusted import foreign_names
 
 TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
 

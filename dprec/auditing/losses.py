@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dprec.auditing.directions import own_state
+from dprec.auditing.planted.directions import own_state
 from dprec.cli.classes import build
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError

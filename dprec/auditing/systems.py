@@ -12,15 +12,15 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 
-from dprec.auditing.canaries import WITH_CONTEXT, Canaries
-from dprec.auditing.data import CanariedSequences
+from dprec.auditing.planted.canaries import WITH_CONTEXT, Canaries
+from dprec.auditing.planted.data import CanariedSequences
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings, parse
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
-from dprec.run.folder import replace_file
+from dprec.run.saved.folder import replace_file
 from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.strategy import Strategy
 

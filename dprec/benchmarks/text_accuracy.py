@@ -20,7 +20,7 @@ from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import numbers
 from dprec.cli.arguments import CommandLine
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 
 RECIPE = "recipes/text_adafest.yaml"
 WORDS = "*tok_embeddings*"

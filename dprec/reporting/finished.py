@@ -14,7 +14,7 @@ from typing import Any
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
-from dprec.run.folder import RunFolder
+from dprec.run.saved.folder import RunFolder
 
 Curve = list[tuple[float, float]]
 POINTS = 10  # of the curve of ε

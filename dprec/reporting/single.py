@@ -14,7 +14,7 @@ from dprec.accounting.figures import round_up
 from dprec.reporting.chart import line_chart
 from dprec.reporting.finished import Finished
 from dprec.reporting.html import bullets, number, page, paragraph, preformatted, section, table
-from dprec.run.folder import RunFolder, write_private
+from dprec.run.saved.folder import RunFolder, write_private
 
 PROTOCOL = {"": "", "/all": ", all items ranked"}
 

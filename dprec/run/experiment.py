@@ -23,18 +23,18 @@ from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.checkpoints import SaveRun
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
-from dprec.run.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
-from dprec.run.lock import training_alone
 from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
-from dprec.run.resume import refuse_other_data, stored_settings
+from dprec.run.saved.checkpoints import SaveRun
+from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
+from dprec.run.saved.lock import training_alone
+from dprec.run.saved.resume import refuse_other_data, stored_settings
+from dprec.run.saved.trusted import resume_command
 from dprec.run.tasks import task_of
 from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
-from dprec.run.trusted import resume_command
 from dprec.training.callback import Privacy
 
 

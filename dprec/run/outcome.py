@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dprec.accounting.figures import round_up
 from dprec.run.console import in_lines, notice_box
-from dprec.run.folder import RunFolder
+from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy
 
 try:

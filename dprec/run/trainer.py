@@ -17,8 +17,8 @@ from dprec.data.draws.poisson import batch_of, usual_batch
 from dprec.data.module import SampledData
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
-from dprec.run.checkpoints import AtomicCheckpointIO
-from dprec.run.folder import RunFolder
+from dprec.run.saved.checkpoints import AtomicCheckpointIO
+from dprec.run.saved.folder import RunFolder
 
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from dprec.data.formats import AUTO
 from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.prepared import is_prepared, open_prepared
 from dprec.errors import UserError
-from dprec.run.folder import replace_file
+from dprec.run.saved.folder import replace_file
 from dprec.serving.served import POPULARITY, Served
 
 WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {

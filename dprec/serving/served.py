@@ -15,7 +15,7 @@ from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 from dprec.serving.ranker import Best, Ranker
 
 HISTORY, POPULARITY = "history", "popularity"

@@ -13,7 +13,7 @@ from dprec.cli.classes import build, refuse_foreign
 from dprec.data import Texts
 from dprec.errors import UserError
 from dprec.models import TextClassifier
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 
 _TOGETHER = 64
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dprec.auditing.canaries import Canaries
-from dprec.auditing.data import CanariedSequences
-from dprec.auditing.directions import PUSH, Marked, marked, own_state
+from dprec.auditing.planted.canaries import Canaries
+from dprec.auditing.planted.data import CanariedSequences
+from dprec.auditing.planted.directions import PUSH, Marked, marked, own_state
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from tests.models.zoo import LENGTH, Zoo

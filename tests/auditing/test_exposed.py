@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dprec.auditing import exposure
-from dprec.auditing.canaries import Canaries
-from dprec.auditing.data import CanariedSequences
 from dprec.auditing.losses import losses_of
+from dprec.auditing.planted.canaries import Canaries
+from dprec.auditing.planted.data import CanariedSequences
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy
 from tests.auditing.support import Broken, noise_times

@@ -21,7 +21,7 @@ from typing import Any
 
 from dprec.errors import UserError
 from dprec.fit import main as fit
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 
 STEPS = 12
 REPEATABLE = ["--data.sampling_seed", "1", "--privacy.noise_seed", "2", "--trainer.max_steps", str(STEPS)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dprec.audit import main as audit
-from dprec.auditing.directions import Marked
+from dprec.auditing.planted.directions import Marked
 from dprec.auditing.systems import asked_systems
 from dprec.cli.arguments import CommandLine
 from tests.auditing.support import noise_times

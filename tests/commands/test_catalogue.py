@@ -17,7 +17,7 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import strict
 from tests.commands.test_resume import fit_and_die
 

@@ -18,7 +18,7 @@ import pytest
 from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
 from dprec.fit import main as fit
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
 BOUND = 30  # seconds until all processes have ended after one was killed, on a busy machine

@@ -9,7 +9,7 @@ import torch
 from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 from dprec.run.tasks.ranking import Ranking, popularity_places
 from tests.commands.support import strict
 

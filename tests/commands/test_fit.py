@@ -14,8 +14,8 @@ import yaml
 from dprec.data import Sequences
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from dprec.run.checkpoints import read_checkpoint
 from dprec.run.progress import TrainingProgress
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, strict
 

@@ -13,7 +13,7 @@ import torch
 from dprec import private
 from dprec.data import Sequences
 from dprec.fit import main as fit
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import ROOT, strict
 
 STEPS = 3

@@ -25,7 +25,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.report import main as report
-from dprec.run.trusted import resume_command
+from dprec.run.saved.trusted import resume_command
 from dprec.serve import main as serve
 from tests.commands.support import environment
 
@@ -216,7 +216,10 @@ def names(stopped: Path, key: str, value: Any) -> None:
         ("data", {"class_path": "sent_module.Evil"}),
         (
             "data",
-            {"class_path": "dprec.auditing.data.CanariedSequences", "init_args": {"canaries": "sent_module.Evil"}},
+            {
+                "class_path": "dprec.auditing.planted.data.CanariedSequences",
+                "init_args": {"canaries": "sent_module.Evil"},
+            },
         ),
         ("privacy", {"class_path": "sent_module.Evil"}),
         ("privacy/sparsity", {"class_path": "sent_module.Evil"}),

@@ -10,7 +10,7 @@ import yaml
 
 from dprec.fit import main as fit
 from dprec.models import Transformer
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 
 
 @pytest.mark.parametrize(

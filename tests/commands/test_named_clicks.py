@@ -12,7 +12,7 @@ import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 
 from dprec.fit import main as fit
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import strict
 
 STEPS, BATCH, PEOPLE = 3, 12, 40

@@ -16,8 +16,8 @@ from dprec.cli.command import print_json
 from dprec.data import Catalogue
 from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
-from dprec.run.checkpoints import load_run
-from dprec.run.folder import checkpoint_of
+from dprec.run.saved.checkpoints import load_run
+from dprec.run.saved.folder import checkpoint_of
 from dprec.serving.everybody import recommend_to_all
 from dprec.serving.served import load
 from tests.commands.support import environment

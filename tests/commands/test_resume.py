@@ -18,7 +18,7 @@ import torch
 
 from dprec.fit import main as fit
 from dprec.models import Learner
-from dprec.run.checkpoints import read_checkpoint
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
 STEPS = 40

@@ -19,7 +19,7 @@ import dprec.models
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from dprec.run.checkpoints import load_run
+from dprec.run.saved.checkpoints import load_run
 from dprec.serving.served import load
 
 BOOBY_TRAP = "from pathlib import Path\nPath('ran').touch()\nfrom dprec.models import GRU as Model\n"
@@ -45,7 +45,7 @@ def inside_the_model(ours: dict) -> None:
 def in_a_class_that_takes_modules(ours: dict) -> None:
     """jsonargparse imports what a string names where an argument is a module."""
     ours["model"] = {
-        "class_path": "dprec.auditing.data.CanariedSequences",
+        "class_path": "dprec.auditing.planted.data.CanariedSequences",
         "init_args": {"canaries": "sent_module.Model"},
     }
 

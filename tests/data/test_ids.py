@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue, Sequences
-from dprec.data.logs.ids import MISSING, normal_texts
+from dprec.data.ids.spelling import MISSING, normal_texts
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dprec.data import Sequences
-from dprec.data.logs.mapped import Growing
+from dprec.data.arrays.mapped import Growing
 from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
 

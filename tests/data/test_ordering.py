@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.data.logs.ordering import dense, stable_order
+from dprec.data.arrays.ordering import dense, stable_order
 
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(-(2**63), 2**63 - 1), st.integers(-100, 2**40))
 

@@ -23,7 +23,7 @@ def raw(events):
 
 def one_by_one(rows):
     """The rule in plain Python: ids read, users in order, each one's rows by time, ties as they came."""
-    from dprec.data.logs.ids import normal_texts
+    from dprec.data.ids.spelling import normal_texts
 
     users, items = (normal_texts([row[place] for row in rows]) for place in (0, 1))
     kept = [(u, i, row[2]) for u, i, row in zip(users, items, rows, strict=True) if u is not None and i is not None]

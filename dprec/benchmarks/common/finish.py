@@ -8,8 +8,8 @@ from pathlib import Path
 from dprec import fit
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
-from dprec.run.folder import RunFolder
-from dprec.run.resume import stored_settings
+from dprec.run.saved.folder import RunFolder
+from dprec.run.saved.resume import stored_settings
 
 
 def finish(path: Path, recipe: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import Cell
 from dprec.errors import UserError
-from dprec.run.folder import replace_file
+from dprec.run.saved.folder import replace_file
 
 Run = dict[str, Any]
 FILE = ".jsonl"

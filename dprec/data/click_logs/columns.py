@@ -15,7 +15,7 @@ import numpy as np
 
 from dprec.data.formats import AUTO
 from dprec.data.formats.format import Wanted
-from dprec.data.logs.ids import normal_texts
+from dprec.data.ids.spelling import normal_texts
 from dprec.errors import UserError
 
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from dprec.data.click_logs.columns import Category, Number, Vocabulary
-from dprec.data.logs.hashed import codes
-from dprec.data.logs.ids import normal
+from dprec.data.ids.hashed import codes
+from dprec.data.ids.spelling import normal
 from dprec.errors import UserError
 
 _CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}

@@ -18,7 +18,7 @@ from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.formats import format_of, refuse_unknown
 from dprec.data.formats.compression import readable
 from dprec.data.formats.delimited import Unheaded
-from dprec.data.logs.id_keys import IdKeys, identity
+from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.times import ReadAgain, Times
 from dprec.errors import UserError

@@ -14,8 +14,8 @@ import polars as pl
 from dprec.data.click_logs.columns import WantedColumns
 from dprec.data.formats import AUTO, format_of, refuse_unknown
 from dprec.data.formats.compression import readable
+from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.labelled_texts.log import Texts
-from dprec.data.logs.id_keys import IdKeys, identity
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.errors import UserError
 

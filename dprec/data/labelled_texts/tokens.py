@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.data.logs.hashed import digest_of
+from dprec.data.ids.hashed import digest_of
 from dprec.errors import UserError, first_line, refuse_missing
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -1,1 +1,1 @@
-"""From a log to its events: parts, ids, times and their order, histories in memory or in mapped files."""
+"""From a log to its events: its parts, their times and order, and the histories of its users, in memory or mapped."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dprec.data.arrays.mapped import Growing
 from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.mapped import Growing
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from dprec.data.ids.keys import IdKeys
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.event_store import EventStore
 from dprec.data.logs.grouping import Grouping
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.id_keys import IdKeys
 from dprec.data.logs.times import Times
 from dprec.errors import UserError
 

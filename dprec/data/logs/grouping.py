@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dprec.data.arrays.ordering import dense, stable_order, starts
+from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.event_store import EventStore, Rows
 from dprec.data.logs.histories import Interactions, spans
-from dprec.data.logs.id_keys import IdKeys, identity
-from dprec.data.logs.ordering import dense, stable_order, starts
 
 
 @dataclass

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
+from dprec.data.arrays.mapped import forget, stored
 from dprec.data.logs.event_parts import EventContext, Events
-from dprec.data.logs.mapped import forget, stored
 from dprec.errors import UserError
 
 Split = Literal["validation", "test"]

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dprec.data.logs.ids import normal_texts
+from dprec.data.ids.spelling import normal_texts
 from dprec.errors import UserError
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dprec.data.arrays.mapped import forget, stored
 from dprec.data.logs.event_parts import Events, GrowingEvents
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
-from dprec.data.logs.mapped import forget, stored
 from dprec.data.selection.filtering import Filtered
 from dprec.errors import UserError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.ids import alike, in_order, normal, refuse_rounded
+from dprec.data.ids.spelling import alike, in_order, normal, refuse_rounded
 
 NOBODY = -1
 _LARGEST = 10**18  # keys of smaller numbers stay within 63 bits

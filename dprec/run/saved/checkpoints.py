@@ -23,7 +23,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from dprec.cli.classes import build, refuse_foreign
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.run.folder import RunFolder, checkpoint_of, replace_file, write_json
+from dprec.run.saved.folder import RunFolder, checkpoint_of, replace_file, write_json
 
 FORMAT = 1  # of the `dprec` part of a checkpoint
 

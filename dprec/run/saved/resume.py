@@ -11,9 +11,9 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.keys import normal
 from dprec.cli.parser import Settings, parse
 from dprec.errors import UserError
-from dprec.run.checkpoints import read_checkpoint
-from dprec.run.folder import RunFolder
-from dprec.run.trusted import refuse_foreign_config
+from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.run.saved.folder import RunFolder
+from dprec.run.saved.trusted import refuse_foreign_config
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
 # The place of the data, its micro-batches and the ranked users change neither the guarantee nor the model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dprec.auditing.canaries import Canaries, Planted, together
+from dprec.auditing.planted.canaries import Canaries, Planted, together
 from dprec.data.selection.protocol import Loaded
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError

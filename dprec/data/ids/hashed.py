@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 import polars as pl
 
-from dprec.data.logs.ids import normal
+from dprec.data.ids.spelling import normal
 from dprec.errors import UserError
 
 

@@ -95,7 +95,7 @@ class Planted:
     secrets: np.ndarray  # (S, L + 1)
     references: np.ndarray  # (R, L + 1)
     sequences: np.ndarray  # (m, L + 1)
-    directions: np.ndarray  # (m, L + 1), each names a direction of the gradient (`dprec.auditing.directions`)
+    directions: np.ndarray  # (m, L + 1), each names a direction of the gradient (`dprec.auditing.planted.directions`)
     sequence_coins: np.ndarray  # (m,) bool: planted
     direction_coins: np.ndarray  # (m,) bool
 
