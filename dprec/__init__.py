@@ -1,4 +1,10 @@
-"""Train recommenders on people's histories and clicks with a differential-privacy guarantee."""
+"""Train recommenders on people's histories and clicks with a differential-privacy guarantee.
+
+What one adds, and the package whose first lines say how: a strategy for tables `sparsity`, a model `models`, the rule
+of an operation `gradients`, a format of logs `data/formats`, a dataset `data/datasets`, a metric `metrics`, a
+measurement `benchmarks`, a kernel `dprec_kernels`. How a private run works: `privacy` (its steps, where noise is
+added), `accounting` (σ and ε), `checks` (what is refused), `run/saved` (what is left on disk, and how a run goes on).
+"""
 
 from typing import TYPE_CHECKING, Any
 

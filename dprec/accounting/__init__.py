@@ -8,5 +8,5 @@ composition        ε of a ledger
 figures            how ε and δ are written
 release            sums over all users before training: clipped, noised, recorded
 private_catalogue  which items a run may name at all
-settings           what a resumed run must not change
+unchanged          what a resumed run must not change
 """

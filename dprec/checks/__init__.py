@@ -15,13 +15,15 @@ What a model, its data or its training may not do, and which file refuses it:
     have no row of its own for a drawn user, or two           loading
     let a user's rows of a table depend on other users        sparsity/rows: declared, counts
     use a table as a whole that a strategy rules              sparsity/rows/row_rules
-    take more than one optimizer or gradient a step           models/learning/optimizers
+    take more than one optimizer or gradient a step           models/learning/optimizers for a Learner; training:
+                                                              lightning_checks, script_checks
     run a backward pass of its own, or change gradients       gradients/own_backward, bypass
     compute in less precision than the guarantee says         gradients/low_precision, gradients/arithmetic
-    change what Lightning's trainer does with a step          switches, training/other_callbacks, training/callback
+    change what Lightning's trainer does with a step          switches; training: other_callbacks, lightning_checks;
+                                                              run/trainer; with several devices distributed/replicas
     change it from a script                                   training: step_order, between, script_checks
-    keep in a checkpoint what is not private                  training/saved
 
-Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from. `one_user` and `perturbed`
-help the probe, `same_draws` gives two passes the same random numbers.
+Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, and `training/saved` keeps
+out of a checkpoint what is not private. `one_user` and `perturbed` help the probe, `same_draws` gives two passes the
+same random numbers.
 """

@@ -16,8 +16,8 @@ import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strat
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import instance, path_of, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
+from dprec.cli.loggers import completed, placed, words
 from dprec.cli.messages import one_line
-from dprec.cli.plugins import completed, placed, words
 from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError

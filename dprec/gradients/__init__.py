@@ -11,7 +11,8 @@
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
     parameters      what is trained, and the padding rows that never change
 
-Here are the names for a rule of one's own.
+A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
+the model's.
 """
 
 from dprec.gradients import operations  # enters the rules of the package before any other

@@ -1,4 +1,8 @@
-"""Metrics: of rankings over the whole catalogue, with and without seen items, and of predicted clicks."""
+"""Metrics: of rankings over the whole catalogue, with and without seen items, of predicted clicks, and of classes.
+
+To add one that judges each user's ranking, write a function of the target's rank in `ranking` and enter it in `GAINS`;
+of the recommended lists, a kind in `lists`; of clicks or classes, a name in `WRITTEN` there and its value in `compute`.
+"""
 
 from dprec.metrics.clicks import ClickMetrics
 from dprec.metrics.lists import ListMetrics

@@ -1,4 +1,8 @@
-"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `Learner` in a new file."""
+"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `TextClassifier` in a new file.
+
+A recipe names a class of your own by its module, `my_module.MyModel`. A `Learner` that is none of these trains from a
+script; `dprec fit` needs a `Task` for it in `run/tasks`, which says by what it is judged.
+"""
 
 from dprec.models.base import Recommender, SequenceRecommender
 from dprec.models.clicks import ClickModel

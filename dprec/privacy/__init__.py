@@ -8,5 +8,6 @@
     periods     training period by period
     guarantee   the sentence
 
-ε is decided in `accounting/plan`, from the law of the draws, and computed in `accounting/composition`.
+A run's ε is given; `accounting/plan` decides σ and δ for it, from the law of the draws. What ε has been spent is in
+`accounting/ledger`, computed by `accounting/composition`.
 """

@@ -14,7 +14,7 @@ from dprec.accounting.plan import Plan
 from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
-from dprec.accounting.settings import refuse_change, refuse_part, refuse_unrecorded, run_settings
+from dprec.accounting.unchanged import refuse_change, refuse_part, refuse_unrecorded, run_settings
 from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping

@@ -13,8 +13,8 @@ from torch.optim import SGD, Optimizer
 from dprec.distributed.sharded import counted_from, of_table
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity.lazydp_tables import Aggregated, LazyTable, Replayed
-from dprec.sparsity.lazydp_together import Together
+from dprec.sparsity.lazy.tables import Aggregated, LazyTable, Replayed
+from dprec.sparsity.lazy.together import Together
 from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.ledger import Ledger
-from dprec.accounting.settings import refuse_change
+from dprec.accounting.unchanged import refuse_change
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, changed, unchanged

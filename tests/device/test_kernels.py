@@ -17,7 +17,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import LazyDP
-from dprec.sparsity.lazydp_together import Together
+from dprec.sparsity.lazy.together import Together
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
 from tests.device.test_sums import moved

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
-from tests.adding import add_clipped
 from tests.device.pretend import DEVICE, OnPretend
 from tests.models.zoo import MODELS, batch_for
+from tests.one_micro_batch import add_clipped
 
 
 def clipped_sums(model: Any, batch: Any) -> tuple[dict[str, Tensor], Tensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity import LazyDP, lazydp_tables
-from dprec.sparsity.lazydp_together import Together
+from dprec.sparsity import LazyDP
+from dprec.sparsity.lazy import tables as lazy_tables
+from dprec.sparsity.lazy.together import Together
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
@@ -81,7 +82,7 @@ def test_weights_are_those_of_tables_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, rates: list[Rates], counted: int
 ) -> None:
     """Also where the count of steps begins anew, as it does after 2. Padding stays."""
-    monkeypatch.setattr(lazydp_tables, "COUNTED", counted)
+    monkeypatch.setattr(lazy_tables, "COUNTED", counted)
     tables = Tables()
     start = [table.parameter.detach().cpu().clone() for table in tables.space]
     for step, each in enumerate(rates):

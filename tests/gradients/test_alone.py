@@ -17,8 +17,8 @@ from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import AdaFEST, LazyDP
-from tests.adding import add_clipped
 from tests.gradients.forms import Product
+from tests.one_micro_batch import add_clipped
 
 USERS, LENGTH, ITEMS, DIM = 6, 5, 11, 4
 

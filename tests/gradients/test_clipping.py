@@ -20,8 +20,8 @@ from dprec.gradients.uses.batches import select_users
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax
 from tests import truth
-from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
+from tests.one_micro_batch import add_clipped
 
 MODES = ("flat", "auto-v", "auto-s")
 

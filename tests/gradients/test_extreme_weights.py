@@ -13,8 +13,8 @@ from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, recor
 from dprec.models import GRU
 from dprec_kernels.catalogue_softmax import catalogue_softmax, for_users, kept, overlaps, pieces, reference
 from tests import truth
-from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
+from tests.one_micro_batch import add_clipped
 
 LONG = 6
 

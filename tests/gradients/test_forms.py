@@ -16,8 +16,8 @@ from dprec import private
 from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
 from tests.gradients.forms import FORMS, Form, Model, Verdict, histories
+from tests.one_micro_batch import add_clipped
 
 GUIDE = Path(__file__).parents[2] / "docs/forms.md"
 WORDS: dict[str, Verdict] = {"by rule": "exact", "each user alone": "alone", "refused": "refused"}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 
 pytest.importorskip("opacus")
 from opacus.grad_sample import GradSampleModule

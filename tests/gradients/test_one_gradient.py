@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 
 MODES = ("flat", "auto-v", "auto-s")
 

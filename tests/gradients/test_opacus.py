@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from tests import truth
-from tests.adding import add_clipped
 from tests.models.zoo import FunctionalTying, batch_of
+from tests.one_micro_batch import add_clipped
 
 opacus = pytest.importorskip("opacus")
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping  # noqa: E402

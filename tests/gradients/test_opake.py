@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 
 clipping = pytest.importorskip("opake.dpsgd.clipping")
 

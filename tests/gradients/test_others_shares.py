@@ -26,8 +26,8 @@ from dprec.sparsity import FEST, Dense, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.catalogue_softmax import for_users
-from tests.adding import add_clipped
 from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
+from tests.one_micro_batch import add_clipped
 
 
 def summed(

@@ -12,8 +12,8 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.models import SequenceRecommender
-from tests.adding import add_clipped
 from tests.models.zoo import batch_of, dual_encoder, rows_of, transformer
+from tests.one_micro_batch import add_clipped
 from tests.privacy.support import probe_batch
 
 

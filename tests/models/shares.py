@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dprec.gradients.clipping import Clipping
 from tests import truth
-from tests.adding import add_clipped
 from tests.models.zoo import rows_of
+from tests.one_micro_batch import add_clipped
 
 
 def checked_shares(model: Any, batch: Any) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from dprec import private
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 
 transformers = pytest.importorskip("transformers")
 

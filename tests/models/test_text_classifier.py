@@ -20,7 +20,7 @@ from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
 from dprec.models.networks.low_rank import add_low_rank
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 
 transformers = pytest.importorskip("transformers")
 

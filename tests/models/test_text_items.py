@@ -18,11 +18,11 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.models import TextClassifier, TextItems
 from dprec.models.items.texts import bags, narrowed
 from dprec.serving.served import load
-from tests.adding import add_clipped
 from tests.commands.support import strict
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, batch_of
+from tests.one_micro_batch import add_clipped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*items have no text there")
 IDS = [f"film{number}" for number in range(1, ITEMS)]

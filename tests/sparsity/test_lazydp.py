@@ -20,8 +20,9 @@ from dprec.errors import UserError
 from dprec.gradients.uses.batches import select_users
 from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice, lazydp_tables
-from dprec.sparsity.lazydp_recursion import Decayed, Rates
+from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
+from dprec.sparsity.lazy import tables as lazy_tables
+from dprec.sparsity.lazy.recursion import Decayed, Rates
 from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
@@ -354,7 +355,7 @@ def test_steps_far_beyond_31_bits() -> None:
     table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
     rows = torch.tensor([1, 2])
     assert not torch.equal(table._noise(rows, 2**31 - 2), table._noise(rows, 2**31 - 2 + 2**32))
-    assert torch.iinfo(table.settled.dtype).max // 2 > lazydp_tables.COUNTED
+    assert torch.iinfo(table.settled.dtype).max // 2 > lazy_tables.COUNTED
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.1}])
@@ -364,7 +365,7 @@ def test_steps_are_counted_anew_before_the_history_ends(
     """The same noise of every step in the same order, whether or not the count ever began anew."""
     weights = []
     for counted in (3, 1000):
-        monkeypatch.setattr(lazydp_tables, "COUNTED", counted)
+        monkeypatch.setattr(lazy_tables, "COUNTED", counted)
         run = Run([LazyDP(tables="big.*", aggregate=False)], noise=Placed(7), **options)
         table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
         table.seed = 7
@@ -378,7 +379,7 @@ def test_steps_are_counted_anew_before_the_history_ends(
 
 
 def test_momentum_survives_a_count_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazydp_tables, "COUNTED", 3)
+    monkeypatch.setattr(lazy_tables, "COUNTED", 3)
     lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0, momentum=0.9), Run([], sigma=0.0, momentum=0.9)
     for step in range(10):
         for run in (lazy, dense):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from dprec.accounting.composition import epsilon
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
-from tests.adding import add_clipped
+from tests.one_micro_batch import add_clipped
 from tests.training.scripts import Sorter, people, take, training
 
 pytest.importorskip("opacus")

@@ -23,7 +23,8 @@ from dprec.gradients.clipping import Clipping
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy import step
-from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense, lazydp_tables
+from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense
+from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify import recount
@@ -121,12 +122,12 @@ def table_without_noise() -> Iterator[None]:
 @contextmanager
 def debts_forgotten() -> Iterator[None]:
     """Rows under `LazyDP` are settled without the noise that they owe."""
-    right = lazydp_tables.lazy_noise
+    right = lazy_tables.lazy_noise
 
     def wrong(values: Tensor, rows: Tensor, std: Any, *rest: Any, **options: Any) -> None:
         right(values, rows, 0 * std, *rest, **options)
 
-    with mock.patch.object(lazydp_tables, "lazy_noise", wrong):
+    with mock.patch.object(lazy_tables, "lazy_noise", wrong):
         yield
 
 

@@ -1,4 +1,7 @@
-"""Continues a run with the settings of its start, and refuses any change that would change the guarantee."""
+"""Continues a run with the settings of its start, and refuses other settings and other data.
+
+What the guarantee rests on is compared by `accounting/unchanged`, also where a script resumes.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels import normals, paths
+from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import pieces, reference
 from dprec_kernels.sparse_update.pieces import WIDEST
 from dprec_kernels.sparse_update.sgd import SGD
@@ -110,10 +111,5 @@ def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> N
 def _run(
     table: Tensor, reads: pieces.Reads, values: Tensor, rule: SGD, std: float, source: normals.Source | None
 ) -> None:
-    if paths.on_card(table):
-        from dprec_kernels.sparse_update import triton
-
-        if triton.fits(table, source):
-            triton.sparse_update(table, reads, values, rule, std, source)  # type: ignore[arg-type]
-            return
-    pieces.sparse_update(table, reads, values, rule, std, source)
+    fits = isinstance(source, RowNoise | None) and table.shape[1] <= WIDEST and paths.lies_plainly(table)
+    paths.fast(__name__, table, fits).sparse_update(table, reads, values, rule, std, source)

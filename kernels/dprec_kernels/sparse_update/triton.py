@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dprec_kernels.row_noise import RowNoise, reference
 from dprec_kernels.row_noise.triton import normals
-from dprec_kernels.sparse_update.pieces import WIDEST, Reads, without_repeats
+from dprec_kernels.sparse_update.pieces import Reads, without_repeats
 from dprec_kernels.sparse_update.sgd import SGD
 from dprec_kernels.tables import Tables
 
@@ -84,13 +84,3 @@ def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, sta
             float(rule.lr), float(rule.decay), 0.0, *(0,) * 6,
             WEIGHTED=False, NOISY=False, SEVERAL=True, BP=max(1, triton.next_power_of_2(tables.widest) // 2),
         )  # fmt: skip
-
-
-def fits(table: Tensor, source: object) -> bool:
-    """Whether this table and source of noise have a kernel."""
-    return (
-        (source is None or isinstance(source, RowNoise))
-        and table.shape[1] <= WIDEST
-        and table.dtype == torch.float32
-        and table.is_contiguous()
-    )

@@ -13,7 +13,7 @@ from torch import Tensor
 from dprec.distributed.sharded import own_rows
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity.lazydp_recursion import Decayed, WithMomentum
+from dprec.sparsity.lazy.recursion import Decayed, WithMomentum
 from dprec.sparsity.rows.noise_schedule import Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
