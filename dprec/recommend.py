@@ -37,8 +37,7 @@ def recommend(line: CommandLine, console: Console) -> None:
         from dprec.serving.histories import read_histories
 
         for asked in read_histories(file, served.knows):
-            found = served.recommend([asked.history], count, exclude_seen)[0]
-            warn(found, f"{file}, line {asked.line}", served.items[0])
+            found = _after(served, asked.history, f"{file}, line {asked.line}", count, exclude_seen)
             who = {} if asked.user is None else {"user": asked.user}
             print_json(who | {"history": asked.history, **as_dict(found)})
     else:
@@ -47,15 +46,26 @@ def recommend(line: CommandLine, console: Console) -> None:
 
 def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as_json: bool, console: Console) -> None:
     from dprec.run.console import recommendation_table
+    from dprec.serving.events import example
     from dprec.serving.histories import split_ids
 
     history = split_ids(text)
-    found = served.recommend([history], count, exclude_seen)[0]
-    warn(found, "--history", served.items[0])
+    if history and served.context_columns is not None:
+        raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.context_columns)}")
+    found = _after(served, history, "--history", count, exclude_seen)
     if as_json:
         print_json({"history": history, **as_dict(found)})
     else:
         recommendation_table(console, found.items, found.scores)
+
+
+def _after(served: Served, events: list[Any], where: str, count: int, exclude_seen: bool) -> Recommended:
+    from dprec.serving.events import History
+
+    history = History.read(events, where, served.context_columns)
+    (found,) = served.recommend_after([history], count, exclude_seen)
+    warn(found, where, served.items[0])
+    return found
 
 
 def warn(found: Recommended, where: str, example: str) -> None:

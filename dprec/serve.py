@@ -19,6 +19,7 @@ HOME = ("127.0.0.1", "localhost", "::1")
 
 def serve(line: CommandLine, console: Console) -> None:
     # Imported here, so that help does not wait for torch.
+    from dprec.serving.events import History
     from dprec.serving.question import Limits
     from dprec.serving.served import load
     from dprec.serving.service import refuse_without_packages, server
@@ -30,12 +31,7 @@ def serve(line: CommandLine, console: Console) -> None:
     run = line.only("RUN")
     refuse_without_packages()
     served = load(run, trusted)
-    if served.context_columns is not None:
-        raise UserError(
-            f"the run reads the context of events ({', '.join(served.context_columns.rows)}), which a request has no "
-            "place for: recommend to all users of a log with dprec recommend RUN --users"
-        )
-    served.recommend([[], served.items[:1]])  # what the first request would wait for
+    served.recommend_after([History([]), History(served.items[:1])], 10)  # what the first request would wait for
     with _listening(host, port or "8000") as bound:
         limits = Limits(**{name: number for name, number in given.items() if number is not None})
         if host not in HOME:

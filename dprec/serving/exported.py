@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import dprec
+from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.serving.program import Program
 from dprec.serving.served import Served
@@ -24,11 +25,6 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     """Write a folder with the model, its items and its interface, whole or not at all; return the model's file."""
     if kind not in WRITERS:
         raise UserError(f"--format is {kind!r}: give one of {', '.join(WRITERS)}")
-    if served.context_columns is not None:
-        raise UserError(
-            f"the run reads the context of events ({', '.join(served.context_columns.rows)}), which an exported model "
-            "has no input for: export a run that was trained without data.context"
-        )
     if out.exists():
         raise UserError(f"--out {out} exists: give a folder that does not exist yet")
     name, packages, write = WRITERS[kind]
@@ -53,7 +49,7 @@ def _onnx(served: Served, path: Path) -> tuple[int, int]:
     torch.onnx.export(
         program.exported,
         f=path,
-        input_names=["history"],
+        input_names=program.inputs,
         output_names=["scores"],
         external_data=weights > ONE_FILE,
         dynamo=True,
@@ -97,7 +93,8 @@ def _interface(served: Served, shortest: int, longest: int) -> dict[str, Any]:
                 "shape": ["users", "length"],
                 "length": {"least": shortest, "most": longest},
                 "is": "item numbers, the most recent ones, oldest first, then zeros",
-            }
+            },
+            *([] if served.context_columns is None else [_context(served.context_columns)]),
         ],
         "outputs": [
             {
@@ -110,6 +107,24 @@ def _interface(served: Served, shortest: int, longest: int) -> dict[str, Any]:
         ],
         "items": {"file": IDS, "is": f"the raw id of each number, 1 to {items - 1}; number 0 has none"},
         "guarantee": {key: guarantee.get(key) for key in ("guarantee", "epsilon", "delta")},
+    }
+
+
+def _context(columns: ContextColumns) -> dict[str, Any]:
+    """The second input of a model that reads context, and how a value becomes a number."""
+    told: list[dict[str, Any]] = []
+    for name, kind in columns.columns.items():
+        told.append({"name": name, "bounds": kind} if isinstance(kind, tuple) else {"name": name, "rows": kind})
+    return {
+        "name": "context",
+        "type": "int64",
+        "shape": ["users", "length", len(told)],
+        "is": "a number for each event and column, 0 where a value is missing and behind the history's end",
+        "columns": told,
+        "with bounds": "1, and 1 more for each bound that is not above the value",
+        "with rows": "1 + h mod rows, where h is the BLAKE2b digest of 4 bytes of the value's text in UTF-8, the first "
+        "byte the lowest, and 1 in place of 0; the text is in Unicode's form NFC, without white space at its ends, and "
+        "a whole number has no point",
     }
 
 

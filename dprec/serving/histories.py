@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dprec.data.formats.columns import looks_like
 from dprec.errors import UserError
@@ -17,10 +18,10 @@ _TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer u
 
 @dataclass(frozen=True)
 class Asked:
-    """One line: raw item ids, oldest first, and whose they are if the line says so."""
+    """One line: raw item ids or events, oldest first, and whose they are if the line says so."""
 
     line: int
-    history: list[str]
+    history: list[Any]
     user: str | None = None
 
 
@@ -34,7 +35,7 @@ def split_ids(text: str) -> list[str]:
 
 
 def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[Asked]:
-    """One history a line: ids as in ``--history``, or in a .jsonl file a list of ids.
+    """One history a line: ids as in ``--history``, or in a .jsonl file a list of ids, or of events with their context.
 
     A JSON line may also be an object with a ``history`` and perhaps a ``user``, so the command can read its own output.
     `-` is standard input, whose first line shows whether it is JSON. A log, which has an event a line, is refused: its
@@ -78,8 +79,10 @@ def _from_json(line: str, number: int, file: str) -> Asked:
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not JSON ({error.msg}); give a list of ids a line") from None
     ids, user = (value.get("history"), value.get("user")) if isinstance(value, dict) else (value, None)
-    if not isinstance(ids, list) or not all(isinstance(raw, (str, int)) for raw in ids):
+    if not isinstance(ids, list) or not all(isinstance(raw, (str, int, dict)) for raw in ids):
         raise UserError(f'{where}: give a list of ids, such as ["12", "7"]')
     if user is not None and not isinstance(user, (str, int)):
         raise UserError(f"{where}: the user is {user!r}: give an id")
-    return Asked(number, [str(raw) for raw in ids], None if user is None else str(user))
+    return Asked(
+        number, [raw if isinstance(raw, dict) else str(raw) for raw in ids], None if user is None else str(user)
+    )

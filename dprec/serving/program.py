@@ -1,16 +1,17 @@
-"""The scores of all items as one function of one tensor, which other programs can run."""
+"""The scores of all items as one function of histories, and their context, which other programs can run."""
 
 from __future__ import annotations
 
 import textwrap
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from dprec.data.draws.batch import RankingBatch
+from dprec.data.draws.batch import RankingBatch, RankingInContext
 from dprec.errors import UserError
 from dprec.models import Recommender
 
@@ -20,6 +21,7 @@ EXAMPLE = 16  # events of the history that a model is exported with, if it takes
 class Scores(nn.Module):
     """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
 
+    A model that reads context takes its values (B, T, C), too, as a batch has them.
     As `Ranker` scores them: a history without an item gets popularity, and item 0, the padding, is never the best.
     """
 
@@ -28,23 +30,27 @@ class Scores(nn.Module):
 
     def __init__(self, model: Recommender) -> None:
         super().__init__()
-        self.model = model.eval()
+        self.model: Any = model.eval()
         with torch.inference_mode():
             popularity = model.without_history().float()
         self.register_buffer("popularity", popularity.clone())  # (items,)
         self.register_buffer("padding", torch.arange(model.items) == 0)
 
-    def forward(self, history: Tensor) -> Tensor:
-        scores = self.model.scores(RankingBatch(history, history[:, 0], history)).float()
+    def forward(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        batch = RankingBatch(history, history[:, 0], history)
+        if context is not None:
+            batch = RankingInContext(history, history[:, 0], history, context)
+        scores = self.model.scores(batch).float()
         known = (history != 0).any(1, keepdim=True)
         return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
 
 
 @dataclass(frozen=True)
 class Program:
-    """Exported scores, and how long a history may be."""
+    """Exported scores, the names of what they take, and how long a history may be."""
 
     exported: ExportedProgram
+    inputs: list[str]
     shortest: int
     longest: int
 
@@ -60,20 +66,32 @@ class Program:
 
     @classmethod
     def _of(cls, scores: Scores, longest: int) -> Program:
-        users = Dim("users")
+        users, inputs = Dim("users"), ["history", "context"][: 1 + reads_context(scores.model)]
         if longest > 2:
-            example = torch.ones(3, min(EXAMPLE, longest - 1), dtype=torch.long)
+            length = Dim("length", min=1, max=longest)
             try:
-                shapes = ({0: users, 1: Dim("length", min=1, max=longest)},)
-                return cls(export(scores, (example,), dynamic_shapes=shapes), 1, longest)
+                exported = _exported(scores, min(EXAMPLE, longest - 1), {0: users, 1: length})
+                return cls(exported, inputs, 1, longest)
             except Exception:  # of many kinds: torch has found that it must know the length
                 pass
-        example = torch.ones(3, longest, dtype=torch.long)
         try:
-            return cls(export(scores, (example,), dynamic_shapes=({0: users},)), longest, longest)
+            return cls(_exported(scores, longest, {0: users}), inputs, longest, longest)
         except Exception as error:
             reason = textwrap.shorten(str(error), 120, placeholder=" ...")
             name = type(scores.model).__name__
             raise UserError(
                 f"torch.export cannot take {name} ({reason}): --format safetensors exports its weights"
             ) from None
+
+
+def _exported(scores: Scores, length: int, free: dict[int, Any]) -> ExportedProgram:
+    """For histories of such a length; `free` names the dimensions that may differ."""
+    examples = [torch.ones(3, length, dtype=torch.long)]
+    if reads_context(scores.model):
+        columns = len(scores.model.context_vectors.before)
+        examples.append(torch.ones(3, length, columns, dtype=torch.long))
+    return export(scores, tuple(examples), dynamic_shapes=(free,) * len(examples))
+
+
+def reads_context(model: Any) -> bool:
+    return getattr(model, "context_vectors", None) is not None

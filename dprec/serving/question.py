@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError
-from dprec.serving.served import text_ids
+from dprec.serving.events import History, example
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,18 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What a request asks: the best `k` items after a history of raw ids."""
+    """What a request asks: the best `k` items after a history."""
 
-    history: list[str]
+    history: History
     k: int = 10
     exclude_seen: bool = True
 
     @classmethod
-    def read(cls, body: bytes, limits: Limits) -> Question:
-        """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true}."""
+    def read(cls, body: bytes, limits: Limits, columns: ContextColumns | None = None) -> Question:
+        """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true}.
+
+        A run that reads context has its columns, and events in place of ids.
+        """
         try:
             value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
         except (ValueError, RecursionError):  # the message of json would hold a part of the history
@@ -53,18 +57,21 @@ class Question:
             raise Refused(400, f"k is no whole number from 1 to {limits.k}")
         if not isinstance(exclude_seen, bool):
             raise Refused(400, "exclude_seen is neither true nor false")
-        return cls(_history(value["history"], limits), k, exclude_seen)
+        return cls(_history(value["history"], limits, columns), k, exclude_seen)
 
 
-def _history(ids: Any, limits: Limits) -> list[str]:
-    if not isinstance(ids, list) or not all(isinstance(raw, (str, int)) and not isinstance(raw, bool) for raw in ids):
-        raise Refused(400, 'history is no list of item ids, such as ["12", "7"]')
-    if len(ids) > limits.history:
-        raise Refused(413, f"the history has {len(ids)} events, more than {limits.history}: send the most recent ones")
+def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> History:
+    wanted = dict if columns is not None else (str, int)
+    if not isinstance(told, list) or not all(isinstance(one, wanted) and not isinstance(one, bool) for one in told):
+        raise Refused(400, f"history is no list of {example(columns)}")
+    if len(told) > limits.history:
+        raise Refused(413, f"the history has {len(told)} events, more than {limits.history}: send the most recent ones")
     try:
-        return text_ids(ids, 0)
-    except (UserError, ValueError):  # a surrogate, or a number of thousands of digits
-        raise Refused(400, "history has an id that is no text of Unicode") from None
+        return History.read(told, "history", columns)
+    except UserError as error:
+        raise Refused(400, str(error)) from None
+    except ValueError:  # a number of thousands of digits
+        raise Refused(400, "history has a number that is too long") from None
 
 
 def _refuse_constant(name: str) -> None:

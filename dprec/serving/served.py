@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.saved.checkpoints import load_run
+from dprec.serving.events import History
 from dprec.serving.ranker import Best, Ranker
 
 HISTORY, POPULARITY = "history", "popularity"
@@ -68,12 +69,11 @@ class Served:
 
         Histories are given as
 
-        - a list of histories: a list of `Recommended` comes back, in the same order;
+        - a list of histories: a list of `Recommended` comes back, in the same order. For a run that reads context a
+          history is a list of events, such as {"item": "12", "device": "tv"};
         - a mapping from a user's name to the history: a dict of `Recommended` by name;
         - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
           user, place (1 the best), item, score and source.
-
-        A run that reads context takes it from the columns of a log, and takes no plain histories.
 
         Unknown ids are left out. Where none is known, and for an empty history, the answer is what most people choose
         as far as the model tells (`Recommender.without_history`); it never reads the training data.
@@ -91,13 +91,19 @@ class Served:
         return type(histories)(frame.to_dict(as_series=False))
 
     def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
+        read = [History.read(history, f"history {n}", self.context_columns) for n, history in enumerate(histories)]
+        return self.recommend_after(read, k, exclude_seen)
+
+    def recommend_after(self, histories: Sequence[History], k: int, exclude_seen: bool = True) -> list[Recommended]:
+        """The same for histories that were read."""
+        numbers = [np.array(items, dtype=np.int64) for items in self.catalogue.numbers([h.ids for h in histories])]
+        known = [items[items > 0] for items in numbers]
+        codes = None
         if self.context_columns is not None:
-            raise UserError(
-                f"the run reads the context of events ({', '.join(self.context_columns.rows)}), which plain histories "
-                "lack: give a log with these columns, to recommend --users or as a data frame"
-            )
-        known, unknown = self.catalogue.encode([text_ids(history, n) for n, history in enumerate(histories)])
-        found = self._ranker.best([np.array(items, dtype=np.int64) for items in known], k, exclude_seen)
+            of_all = [np.zeros(len(h.ids), dtype=np.int64) if h.codes is None else h.codes for h in histories]
+            codes = [code[items > 0] for code, items in zip(of_all, numbers, strict=True)]
+        found = self._ranker.best(known, k, exclude_seen, codes=codes)
+        unknown = [[h.ids[place] for place in np.flatnonzero(n == 0)] for h, n in zip(histories, numbers, strict=True)]
         return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
 
     def recommend_all(
@@ -148,18 +154,6 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
     return Served(model, Catalogue(ids), checkpoint["dprec"])
-
-
-def text_ids(history: Any, number: int) -> list[str]:
-    """The ids of a history as text; refuses what is no list, and text that is half a character."""
-    if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
-        raise UserError(f"history {number} is {history!r}: give a list of item ids, such as [['12', '7']]")
-    ids = [str(raw) for raw in history]
-    try:
-        "".join(ids).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"history {number} has an id that is no text of Unicode: give it in UTF-8") from None
-    return ids
 
 
 def _joined(parts: Sequence[np.ndarray]) -> list[str]:

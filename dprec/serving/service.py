@@ -43,7 +43,8 @@ class Service:
             return _refusal(503, f"{self.limits.requests} requests wait already: ask again", {"retry-after": "1"})
         self._busy += 1
         try:
-            found = await self._together.answer(Question.read(await self._body(request), self.limits))
+            question = Question.read(await self._body(request), self.limits, self.served.context_columns)
+            found = await self._together.answer(question)
             return _json(
                 {"items": found.items, "scores": found.scores, "source": found.source, "unknown": found.unknown}
             )

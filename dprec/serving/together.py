@@ -58,7 +58,7 @@ class Together:
     def _recommend(self, questions: Sequence[Question], exclude_seen: bool) -> list[Recommended]:
         """With the largest k of all, of which each takes the first."""
         most = max(question.k for question in questions)
-        found = self.served.recommend([question.history for question in questions], most, exclude_seen)
+        found = self.served.recommend_after([question.history for question in questions], most, exclude_seen)
         return [
             replace(one, items=one.items[: question.k], scores=one.scores[: question.k])
             for question, one in zip(questions, found, strict=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from dprec_kernels.row_noise import RowNoise
-from dprec_kernels.sparse_update import SGD, pieces
+from dprec_kernels.sparse_update import SGD, pieces, sparse_update
 from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
@@ -25,7 +26,7 @@ def test_kernels_agree_in_the_interpreter() -> None:
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
     types = "fp32* i64* i64* i64* i64* fp32* fp32*" + " i32" * 4 + " fp32" * 3 + " i32" * 2 + " i64" * 4
-    kernel, most = kernels.sparse_update_fwd_kernel, {"BP": kernels.WIDEST // 2}
+    kernel, most = kernels.sparse_update_fwd_kernel, {"BP": pieces.WIDEST // 2}
     assert shared_memory(kernel, types, WEIGHTED=True, NOISY=True, SEVERAL=False, **most) <= 99 * 1024
     of_tables = types.replace("fp32*", "i64*", 1)
     assert shared_memory(kernel, of_tables, WEIGHTED=False, NOISY=False, SEVERAL=True, **most) <= 99 * 1024
@@ -47,7 +48,6 @@ def test_steps_equal_the_pieces(
     exact, found = table.clone(), table.to(device)
     pieces.sparse_update(exact, pieces.merge(rows, scales), values, rule, std, SOURCE)
     given = pieces.merge(rows.to(device), None if scales is None else scales.to(device))
-    assert kernels.fits(found, SOURCE)
     kernels.sparse_update(found, given, values.to(device), rule, std, SOURCE)
     assert torch.allclose(found.cpu(), exact, rtol=1e-5, atol=1e-5)
 
@@ -67,12 +67,25 @@ def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, device: s
         assert torch.equal(other.cpu(), before) == (len(before) == 4)
 
 
-def test_what_has_no_kernel_takes_the_pieces(kernels: ModuleType) -> None:
-    table = torch.zeros(4, 6)
-    assert not kernels.fits(table.double(), None)
-    assert not kernels.fits(table[:, ::2], None)
-    assert not kernels.fits(table, torch.Generator())
-    assert not kernels.fits(torch.zeros(1, kernels.WIDEST + 1), None)
+@pytest.mark.parametrize(
+    ("table", "std", "source", "fits"),
+    [
+        (torch.zeros(4, 6), 1.0, SOURCE, True),
+        (torch.zeros(4, 6), 0.0, None, True),
+        (torch.zeros(4, 6, dtype=torch.float64), 0.0, None, False),
+        (torch.zeros(4, 12)[:, ::2], 0.0, None, False),
+        (torch.zeros(4, 6), 1.0, torch.Generator(), False),
+        (torch.zeros(1, pieces.WIDEST + 1), 0.0, None, False),
+    ],
+)
+def test_what_has_no_kernel_takes_the_pieces(
+    table: torch.Tensor, std: float, source: Any, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("dprec_kernels.paths.fast", lambda operation, tensor, fits: asked.append(fits) or pieces)
+    rows = torch.zeros(1, 1, dtype=torch.int64)
+    sparse_update(table, rows, torch.ones(1, 1, table.shape[1], dtype=table.dtype), SGD(1.0), std=std, source=source)
+    assert asked == [fits]
 
 
 @pytest.fixture(name="kernels")

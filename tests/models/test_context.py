@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,10 @@ from dprec.audit import main as audit
 from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
-from dprec.export import main as export
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.context import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.experiment import sizes_for
-from dprec.serve import main as serve
 from dprec.serving.served import load
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
@@ -129,7 +128,10 @@ def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: 
         vectors.table.weight[1:].normal_(std=3.0)
     other = served.recommend(log.with_columns(device=pl.lit("phone")), k=3)
     assert not found.equals(other)
-    with pytest.raises(UserError, match=r"reads the context of events \(device, price\), which plain histories lack"):
+    in_the_log = served.recommend(log, k=3).sort("user", "place")["item"].to_list()
+    by_lists = served.recommend(events_by_user(log), k=3)
+    assert [raw for one in by_lists.values() for raw in one.items] == in_the_log
+    with pytest.raises(UserError, match="history 0, event 1 is no object with an item: give events, oldest first"):
         served.recommend([["film3"]])
     with pytest.raises(UserError, match=r"has no column 'device' \(data.context\)"):
         served.recommend(log.drop("device"))
@@ -141,14 +143,25 @@ def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: 
     capsys.readouterr()
     assert evaluate([str(run), "--data.context", "null"]) == 2
     assert capsys.readouterr().err.startswith("error: data.context is None, and the model was trained with {'device'")
-    for refused in (
-        lambda: export([str(run), "--format", "torch", "--out", str(tmp_path / "exported")]),
-        lambda: recommend([str(run), "--history", "film3"]),
-        lambda: serve([str(run), "--port", "0"]),
-    ):
-        assert refused() == 2
-        assert capsys.readouterr().err.startswith("error: the run reads the context of events (device, price), which")
+    assert recommend([str(run), "--history", "film3"]) == 2
+    assert capsys.readouterr().err.startswith("error: --history gives ids alone: write a .jsonl --file with events")
+    lines = [{"user": user, "history": events} for user, events in sorted(events_by_user(log).items())]
+    (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert recommend([str(run), "--file", str(tmp_path / "asked.jsonl"), "-k", "3"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    again = load(run).recommend(events_by_user(log), k=3)
+    assert [answer["items"] for answer in answers] == [again[user].items for user in sorted(again)]
+    assert [answer["history"] for answer in answers] == [line["history"] for line in lines]
     audited = ["--canaries", "1", "--each", "1", "--out", str(tmp_path / "audit")]
     assert audit([str(tmp_path / "recipe.yaml"), *audited]) == 2
     assert capsys.readouterr().err.startswith("error: an audit plants users without context")
     assert not (tmp_path / "audit").exists()
+
+
+def events_by_user(log: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Each user's events as a request names them, oldest first."""
+    rows = log.sort("user_id", "time").select("user_id", "device", "price", item="item_id").to_dicts()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row.pop("user_id"), []).append(row)
+    return found

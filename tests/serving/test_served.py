@@ -119,7 +119,7 @@ def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
     [
         ([["alien"]], {"k": 0}, "k is 0"),
         ([["alien"]], {"k": True}, "k is True"),
-        (["alien"], {}, "history 0 is 'alien': give a list"),
+        (["alien"], {}, "history 0 is no list: give item ids"),
         ("alien", {}, "give a data frame"),
     ],
 )

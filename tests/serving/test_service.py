@@ -206,11 +206,11 @@ class Busy(Served):
         super().__init__(served.model, served.catalogue, served.facts)
         self.begun, self.may_end, self.then = threading.Event(), threading.Event(), then
 
-    def recommend(self, histories: Any, k: int = 10, exclude_seen: bool = True) -> Any:
+    def recommend_after(self, histories: Any, k: int, exclude_seen: bool = True) -> Any:
         self.begun.set()
         self.may_end.wait(60)
         self.then()
-        return super().recommend(histories, k, exclude_seen)
+        return super().recommend_after(histories, k, exclude_seen)
 
 
 def test_more_than_it_may_hold_are_sent_away(served: Served) -> None:

@@ -67,6 +67,13 @@ class ContextColumns:
         return {name: len(value) + 1 if isinstance(value, tuple) else value for name, value in self.columns.items()}
 
     @property
+    def examples(self) -> dict[str, str]:
+        """A value of each column, as JSON writes it, for messages."""
+        return {
+            name: f"{bounds[0]:g}" if isinstance(bounds, tuple) else '"value"' for name, bounds in self.columns.items()
+        }
+
+    @property
     def roles(self) -> dict[str, str]:
         return {f"{ROLE}{name}": name for name in self.columns}
 

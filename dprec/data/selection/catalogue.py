@@ -79,12 +79,14 @@ class Catalogue:
         return known[0], unknown[0]
 
     def encode(self, histories: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[str]]]:
-        """The same for several histories; an id that is not found as it stands is normalised, as in a log."""
+        """The same for several histories."""
+        numbers = self.numbers(histories)
+        known = [[item for item in items if item] for items in numbers]
+        pairs = [zip(history, items, strict=True) for history, items in zip(histories, numbers, strict=True)]
+        return known, [[raw for raw, item in pair if not item] for pair in pairs]
+
+    def numbers(self, histories: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The ids of all items, 0 for an unknown one; what is not found as it stands is normalised, as in a log."""
         strange = sorted({raw for history in histories for raw in history if raw not in self._index})
         plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
-        known, unknown = [], []
-        for history in histories:
-            items = [self.index(plain.get(raw, raw) or "") for raw in history]
-            known.append([item for item in items if item is not None])
-            unknown.append([raw for raw, item in zip(history, items, strict=True) if item is None])
-        return known, unknown
+        return [[self.index(plain.get(raw, raw) or "") or 0 for raw in history] for history in histories]
