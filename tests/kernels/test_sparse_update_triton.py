@@ -68,23 +68,23 @@ def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, device: s
 
 
 @pytest.mark.parametrize(
-    ("table", "std", "source", "fits"),
+    ("table", "source", "fits"),
     [
-        (torch.zeros(4, 6), 1.0, SOURCE, True),
-        (torch.zeros(4, 6), 0.0, None, True),
-        (torch.zeros(4, 6, dtype=torch.float64), 0.0, None, False),
-        (torch.zeros(4, 12)[:, ::2], 0.0, None, False),
-        (torch.zeros(4, 6), 1.0, torch.Generator(), False),
-        (torch.zeros(1, pieces.WIDEST + 1), 0.0, None, False),
+        (torch.zeros(4, 6), SOURCE, True),
+        (torch.zeros(4, 6), None, True),
+        (torch.zeros(4, 6, dtype=torch.float64), None, False),
+        (torch.zeros(4, 12)[:, ::2], None, False),
+        (torch.zeros(4, 6), torch.Generator(), False),
+        (torch.zeros(1, pieces.WIDEST + 1), None, False),
     ],
 )
 def test_what_has_no_kernel_takes_the_pieces(
-    table: torch.Tensor, std: float, source: Any, fits: bool, monkeypatch: pytest.MonkeyPatch
+    table: torch.Tensor, source: Any, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr("dprec_kernels.paths.fast", lambda operation, tensor, fits: asked.append(fits) or pieces)
     rows = torch.zeros(1, 1, dtype=torch.int64)
-    sparse_update(table, rows, torch.ones(1, 1, table.shape[1], dtype=table.dtype), SGD(1.0), std=std, source=source)
+    sparse_update(table, rows, torch.ones(1, 1, table.shape[1], dtype=table.dtype), SGD(1.0), source=source)
     assert asked == [fits]
 
 
