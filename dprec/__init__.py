@@ -1,9 +1,11 @@
 """Train recommenders on people's histories and clicks with a differential-privacy guarantee.
 
 What one adds, and the package whose first lines say how: a strategy for tables `sparsity`, a model `models`, the rule
-of an operation `gradients`, a format of logs `data/formats`, a dataset `data/datasets`, a metric `metrics`, a
-measurement `benchmarks`, a kernel `dprec_kernels`. How a private run works: `privacy` (its steps, where noise is
-added), `accounting` (σ and ε), `checks` (what is refused), `run/saved` (what is left on disk, and how a run goes on).
+of an operation `gradients`, a format of logs `data/formats`, a log that is known by name `data/datasets`, a metric
+`metrics`, a measurement `benchmarks`, a kernel `dprec_kernels`. What one brings as it is, a loader, a script or a
+LightningModule: `training`, and `contract` says what it must have. How a private run works: `privacy` (its steps, where
+noise is added), `accounting` (σ and ε), `checks` (what is refused), `run/saved` (what is left on disk, and how a run
+goes on).
 """
 
 from typing import TYPE_CHECKING, Any

@@ -7,6 +7,7 @@ ledger             what has happened: every use of private data is an event
 composition        ε of a ledger
 figures            how ε and δ are written
 release            sums over all users before training: clipped, noised, recorded
+selection          which places most users name, drawn with Gumbel noise, and what that costs
 private_catalogue  which items a run may name at all
 unchanged          what a resumed run must not change
 """

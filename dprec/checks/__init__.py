@@ -24,6 +24,6 @@ What a model, its data or its training may not do, and which file refuses it:
     change it from a script                                   training: step_order, between, script_checks
 
 Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, and `training/saved` keeps
-out of a checkpoint what is not private. `one_user` and `perturbed` help the probe, `same_draws` gives two passes the
-same random numbers.
+out of a checkpoint what is not private. `one_user` and `perturbed` help the probe; `same_draws` gives two passes the
+same random numbers, `fixed_draws` random operations that do not hang on a batch's shape.
 """

@@ -109,8 +109,8 @@ Recommends next items for histories of raw item ids, oldest first. Needs only th
 
   --history IDS        separated by spaces or commas; ids that contain either go into a .jsonl file
   --file FILE          one history a line: ids as above, or in .jsonl a list ["id", "id"], or
-                       {"user": "ann", "history": ["id"]}; - is standard input. For a run that reads context, events
-                       in place of ids: {"item": "id", "device": "tv"}
+                       {"user": "ann", "history": ["id"]}; - is standard input. A run that reads
+                       context takes events in place of ids: {"item": "id", "device": "tv"}
                        Writes one JSON object a line, with the user.
   --users LOG          all users of a log in any format of dprec fit; --user_column, --item_column
                        and --time_column name its columns, by default as in the run

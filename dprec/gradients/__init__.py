@@ -9,7 +9,10 @@
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
+    joint           several parameters at once, where each alone would cost a card launches
     parameters      what is trained, and the padding rows that never change
+    intercept       the identity that shows the gradient which flows through it
+    own_backward, low_precision, arithmetic    what is refused: backward passes of one's own, too few digits
 
 A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
 the model's.

@@ -30,7 +30,10 @@ def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
 
 
 def by_numpy(tensor: Tensor) -> bool:
-    """Whether numpy sees the tensor's memory, and may be asked where it is faster than torch."""
+    """Whether numpy sees the tensor's memory, and may be asked where it is faster than torch.
+
+    Not `answers_at_once`: a device may answer at once and hold memory that numpy does not see.
+    """
     return tensor.device.type == "cpu"
 
 

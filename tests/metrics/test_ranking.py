@@ -16,8 +16,9 @@ from torchmetrics.retrieval import (
 )
 
 from dprec.errors import UserError
-from dprec.metrics import RankingMetrics, hit_at, ndcg_at, target_ranks
+from dprec.metrics import GAINS, RankingMetrics, hit_at, ndcg_at, target_ranks
 from dprec.metrics.ranks import both_ranks, ranks_in_one_order
+from dprec.run.tasks.ranking import Ranking
 
 
 def slow_rank(scores: list[float], target: int, seen: list[int]) -> int:
@@ -242,3 +243,9 @@ def test_standard_errors_are_those_of_a_sample_without_replacement() -> None:
     everyone = RankingMetrics(k=10)
     everyone.enter(ranks, ranks)
     assert float(everyone.standard_errors(population)["ndcg@10"]) == 0
+
+
+def test_a_metric_of_ones_own_is_shown_whatever_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAINS, "first_2", lambda ranks, k: (ranks < 2).double())
+    results = {"first_2@10": 0.5, "popularity_first_2@10": 0.25, "first_2@10/all": 0.5, "loss": 1.0}
+    assert Ranking().verdict(results) == "2.00 times popularity in FIRST_2@10"

@@ -203,7 +203,7 @@ def _coverage(results: Mapping[str, Any]) -> tuple[int, int, int, int]:
 
 def _ranked(results: Mapping[str, Any]) -> list[str]:
     """The metrics that a report has, in its order."""
-    return [key for key in results if re.fullmatch(r"[a-z]+@\d+", key)]
+    return [key for key in results if key.partition("@")[0] in (*GAINS, *KINDS) and "/" not in key]
 
 
 def popularity_places(popularity: Tensor) -> Tensor:
