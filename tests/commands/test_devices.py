@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
+from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
@@ -82,7 +84,7 @@ signalled, at = sys.argv[1:3]
 step = Learner.training_step
 def terminated(self, batch, batch_idx):
     step(self, batch, batch_idx)
-    if (os.environ["LOCAL_RANK"], self.trainer.global_step) == (signalled, int(at)):
+    if (os.environ.get("LOCAL_RANK", "0"), self.trainer.global_step) == (signalled, int(at)):
         os.kill(os.getpid(), signal.SIGTERM)
 Learner.training_step = terminated
 if __name__ == "__main__":
@@ -90,10 +92,61 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of clicks whose tables lie in shards: with one process they are whole."""
+    settings = {
+        "data": {
+            "class_path": "dprec.data.Clicks",
+            "init_args": {
+                "dataset": "synthetic", "synthetic_records": 600, "table_scale": 0.001, "batch_size": 20,
+            },
+        },
+        "model": {
+            "class_path": "dprec.models.DLRM",
+            "init_args": {"dim": 4, "bottom": [8], "top": [8], "optimizer": "sgd", "shard_tables": True},
+        },
+        "privacy": {
+            "epsilon": 4,
+            "delta": 0.001,
+            "sparsity": {"class_path": "dprec.sparsity.LazyDP", "init_args": {"least_rows": 1}},
+        },
+        "trainer": {"max_steps": 12, "accelerator": "cpu", "enable_progress_bar": False},
+    }  # fmt: skip
+    path = tmp_path_factory.mktemp("recipes") / "clicks.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.mark.parametrize("numbers", [(2, 1), (1, 2), pytest.param((4, 2, 1), marks=pytest.mark.slow)])
+def test_a_sharded_run_goes_on_with_another_number_of_processes(
+    sharded: Path, tmp_path: Path, numbers: tuple[int, ...]
+) -> None:
+    """Every step is in the ledger once, and the checkpoint of any number has whole tables."""
+    run, script = tmp_path / "run", tmp_path / "terminated.py"
+    script.write_text(TERMINATED)
+    words: list[object] = [sharded, "--out", run, "--checkpoint_every", 0]
+    for part, several in enumerate(numbers, 1):
+        last = part == len(numbers)
+        begin = ("-m", "dprec.fit") if last else (str(script), "0", str(3 * part))
+        process = command(*words, "--trainer.devices", several, begin=begin)
+        _, wrong = process.communicate(timeout=400)
+        assert (process.returncode, wrong) == ((0, "") if last else (143, f"stopped; continue with: {GO_ON} {run}\n"))
+        assert saved_steps(run) == (12 if last else 3 * part)
+        words = ["--resume", run]
+    assert sum(event["count"] for event in strict(run / "privacy.json")["events"]) == 12
+    assert strict(run / "metrics.json")["steps"] == 12
+    assert evaluate([str(run)]) == 0  # with all rows of all tables
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
-def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["recipe", "sharded"])
+def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Whichever process is killed, all end, in one line; the ledger never has fewer steps than the checkpoint."""
+    recipe: Path = request.getfixturevalue(which)
     rng, run, before = random.Random(), tmp_path / "run", 0
     words: list[object] = [recipe, "--trainer.max_steps", LONG, "--checkpoint_every", 2, "--out", run]
     for several, first in KILLED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from dprec.distributed.sharded import Shard, ShardedTable, bounds, own_rows, sha
 from dprec.distributed.whole import whole
 from dprec.gradients.clipping import Clipping
 from dprec.models import DLRM, PCTR, Logistic
+from dprec.models.learning import table_files
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
@@ -46,6 +49,7 @@ RUNS: dict[str, tuple[type[Any], dict[str, Any], dict[str, Any]]] = {
     "exponential selection": (DLRM, SMALL, {"sparsity": ExponentialSelection(keep=60)}),
     "EANA": (Logistic, SGD, {"sparsity": EANA()}),
 }
+LARGE = "DLRM with momentum"  # its tables count as too large to be made whole in memory
 RESUMED = ("DLRM with momentum", "AdaFEST")  # of LazyDP each part of a run has noise of its own
 
 
@@ -187,11 +191,30 @@ def judged(ranks: Ranks, metrics: str = "auc,log_loss", **options: Any) -> dict[
 FEW = {"micro_batch": 10_000}  # one held-out batch, so that a process has none
 
 
+@contextmanager
+def counted_files(most: int) -> Iterator[list[Any]]:
+    """Let tables of more than so many bytes take a file where they are made whole; yield the files' tensors."""
+    made: list[Any] = []
+    own, before = table_files.file_tensor, table_files.IN_MEMORY
+
+    def counting(*given: Any) -> Tensor:
+        made.append(own(*given))
+        return made[-1]
+
+    table_files.file_tensor, table_files.IN_MEMORY = counting, most
+    try:
+        yield made
+    finally:
+        table_files.file_tensor, table_files.IN_MEMORY = own, before
+
+
 def everything(number: int, processes: int, folder: Path, names: list[str]) -> None:
     """Do what the processes are asked, and write this one's answers."""
-    answers: dict[str, Any] = {
-        name: trained(name, processes, folder / f"{name}.ckpt", folder / f"{name}, half.ckpt") for name in names
-    }
+    answers: dict[str, Any] = {}
+    for name in names:
+        with counted_files(0 if name == LARGE else table_files.IN_MEMORY) as files:
+            answers[name] = trained(name, processes, folder / f"{name}.ckpt", folder / f"{name}, half.ckpt")
+        answers[f"{name}, files"] = len(files)
     for name in RESUMED if RESUMED[0] in names else ():
         half = folder / f"{name}, half alone.ckpt"
         answers[f"{name}, resumed"] = trained(name, processes, folder / f"{name}, resumed.ckpt", resume=half)

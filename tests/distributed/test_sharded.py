@@ -61,6 +61,14 @@ def test_two_processes_end_where_one_does(two: Answers, alone: Any, folder: Path
         assert (answers[name]["steps"], answers[name]["spent"]) == (work.STEPS, alone[name]["spent"])
 
 
+def test_a_table_that_is_too_large_is_made_whole_in_a_file_of_the_first_process(two: Answers, alone: Any) -> None:
+    """For two checkpoints, momentum included; `test_two_processes_end_where_one_does` compares what they hold."""
+    tables = len(alone[sharded_work.LARGE]["rows"])
+    for name in sharded_work.RUNS:
+        made = [answers[f"{name}, files"] for answers in two]
+        assert made == ([4 * tables, 0] if name == sharded_work.LARGE else [0, 0])
+
+
 def test_each_process_keeps_its_rows_alone(two: Answers, alone: Any) -> None:
     name = "DLRM with LazyDP"
     assert alone[name]["kept"] == alone[name]["rows"] == two[0][name]["rows"]
