@@ -16,7 +16,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import Shard, ShardedTable, bounds, own_rows, sharded
 from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
-from dprec.models import GRU, PCTR
+from dprec.models import GRU, PCTR, DPFormer, Transformer
 from dprec.models.learning.sharded_tables import FirstRows, make_tables
 from dprec.models.learning.table_files import room_in
 from dprec.noise.gaussian import GaussianNoise
@@ -194,10 +194,16 @@ def test_a_table_without_a_strategy_is_refused() -> None:
         rules.begin(model, dict(model.named_parameters()), StepNoise(GaussianNoise(), 1.0, 4.0), 1.0)
 
 
-def test_a_model_without_such_tables_is_refused() -> None:
-    model = GRU(items=20, dim=4, shard_tables=True)
-    with pytest.raises(UserError, match="model.shard_tables is true, and GRU has no table whose rows can lie"):
+@pytest.mark.parametrize("negatives", [None, 5])
+@pytest.mark.parametrize("kind", [GRU, Transformer, DPFormer])
+def test_a_model_of_sequences_is_refused_in_one_line_also_with_sampled_negatives(kind: Any, negatives: Any) -> None:
+    model = kind(items=20, dim=4, negatives=negatives, shard_tables=True)
+    with pytest.raises(UserError, match=f"model.shard_tables is true, and {kind.__name__} has no table whose") as said:
         model.configure_model()
+    assert str(said.value).endswith(
+        "items are scored all at once, with sampled negatives as the model is judged; leave it out"
+    )
+    assert "\n" not in str(said.value)
 
 
 def test_first_rows_are_a_function_of_their_number() -> None:

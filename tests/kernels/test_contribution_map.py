@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprec_kernels.contribution_map import contribution_map, pieces, reference
 
@@ -201,6 +203,29 @@ def test_nobody_and_nothing() -> None:
         assert contribution_map(rows.long(), 0, **options).tolist() == []
     none = torch.tensor([], dtype=torch.int64)
     assert contribution_map(none, 6, offsets=torch.tensor([0, 0]), **options).tolist() == []
+
+
+class Largest(TorchDispatchMode):
+    """Notes the numbers of the largest tensor that any operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, (tuple, list)) else [made]:
+            self.numbers = max(self.numbers, each.numel() if isinstance(each, Tensor) else 0)
+        return made
+
+
+@pytest.mark.parametrize("size", [1_000, 1_000_000_000])
+def test_no_tensor_is_larger_than_what_is_touched_and_what_survives(size: int) -> None:
+    luck = torch.Generator().manual_seed(1)
+    rows = torch.randint(0, size, (200, 26), generator=luck)
+    with Largest() as largest:
+        found = contribution_map(rows, size, clip=1.0, noise_multiplier=1.0, threshold=5.0, uniforms=from_(luck))
+    expected = size * 0.5 * math.erfc(5 / math.sqrt(2))  # rows that survive by noise alone: 287 of 10⁹
+    assert largest.numbers <= rows.numel() + expected + 4 * math.sqrt(expected) + 8
+    assert len(found) < 1_000
 
 
 def test_what_does_not_fit_is_refused() -> None:

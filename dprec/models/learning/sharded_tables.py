@@ -62,7 +62,8 @@ def make_tables(module: nn.Module, ranks: Ranks, memory_map: str | None, device:
     if not made:
         raise UserError(
             f"model.shard_tables is true, and {type(module).__name__} has no table whose rows can lie with several "
-            "processes: it is there for models of clicks, since items are scored all at once; leave it out"
+            "processes: it is there for models of clicks; items are scored all at once, with sampled negatives as the "
+            "model is judged; leave it out"
         )
 
 
