@@ -19,7 +19,7 @@ from tests.privacy.search.plan import Plan, plan_of
 from tests.privacy.search.shrink import shrunk
 from tests.privacy.search.users import users_of
 
-# Cases in which an earlier engine broke its promise.
+# Cases in which an earlier engine broke its promise; in 123,626 terms cancel, and the norm found is 1.4 % larger.
 FOUND = [
     44,
     265,
@@ -45,6 +45,7 @@ FOUND = [
     25232,
     25498,
     27644,
+    123_626,
     2_003_709,
 ]
 CASES, AT_ONCE = 300, 60
