@@ -118,7 +118,7 @@ def test_a_key_is_that_of_the_first_process(two: Answers) -> None:
 @pytest.mark.slow
 def test_four_processes_end_where_one_does_and_send_what_they_touch(tmp_path: Path) -> None:
     """Dense sums go round once a step, 8 bytes a number; of ruled tables, the rows that were touched."""
-    names = ["GRU", "AdaFEST"]
+    names = list(work.RUNS)
     work.start(work.counted, 4, tmp_path, names)
     four = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(4)]
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,13 @@ def test_a_row_that_was_not_fetched_is_refused(two: Answers) -> None:
 
 @pytest.mark.slow
 def test_four_processes_end_where_one_does(tmp_path: Path, alone: Any, folder: Path) -> None:
-    names = ["PCTR with LazyDP", "AdaFEST"]
+    names = list(sharded_work.RUNS)
+    for name in sharded_work.RESUMED:
+        shutil.copy(folder / f"{name}, half alone.ckpt", tmp_path)
     work.start(sharded_work.everything, 4, tmp_path, names)
     four = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(4)]
     for name in names:
         assert furthest(state(folder / f"{name}, alone.ckpt"), state(tmp_path / f"{name}.ckpt")) < CLOSE
         assert sum(sum(answers[name]["kept"].values()) for answers in four) == sum(alone[name]["rows"].values())
+    for name in sharded_work.RESUMED:
+        assert furthest(state(folder / f"{name}, alone.ckpt"), state(tmp_path / f"{name}, resumed.ckpt")) < CLOSE
