@@ -122,8 +122,24 @@ class ClickBatch:
         )
 
 
+class OfPeople:
+    """A batch of people's records, in places of which some are empty."""
+
+    present: Tensor  # (B, R) bool: where there is a record
+
+    @property
+    def empty(self) -> Tensor:
+        """(B,) which people have no record: with privacy they add nothing to a step."""
+        return ~self.present.any(1)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """(B,) each person's mean of the losses of these places (B R,), over the person's records alone."""
+        own = torch.where(self.present, losses.view(self.present.shape), 0.0)
+        return own.sum(1) / self.present.sum(1).clamp(min=1)
+
+
 @dataclass
-class PersonBatch:
+class PersonBatch(OfPeople):
     """People's records of a click log; row i of every tensor belongs only to person i, whose records come first in it.
 
     >>> import torch
@@ -154,19 +170,9 @@ class PersonBatch:
         return self.clicked.shape[0]
 
     @property
-    def empty(self) -> Tensor:
-        """(B,) which people have no record: with privacy they add nothing to a step."""
-        return ~self.present.any(1)
-
-    @property
     def records(self) -> ClickBatch:
         """All places as records, one person after the other."""
         return ClickBatch(self.numbers.flatten(0, 1), self.categories.flatten(0, 1), self.clicked.flatten(0, 1))
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """(B,) each person's mean of the losses of these places (B R,), over the person's records alone."""
-        own = torch.where(self.present, losses.view(self.present.shape), 0.0)
-        return own.sum(1) / self.present.sum(1).clamp(min=1)
 
     def select(self, people: Sequence[int]) -> PersonBatch:
         """Return the batch of only these people, in this order: as wide as the most records of one of them."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.data.draws.batch import OfPeople
+
 
 @dataclass
 class TextBatch:
@@ -39,7 +41,7 @@ class TextBatch:
 
 
 @dataclass
-class PersonTextBatch:
+class PersonTextBatch(OfPeople):
     """People's texts; row i of every tensor belongs only to person i, whose records come first in it."""
 
     ids: Tensor  # (B, R, T) int64
@@ -76,11 +78,6 @@ class PersonTextBatch:
         return self.label.shape[0]
 
     @property
-    def empty(self) -> Tensor:
-        """(B,) which people have no record: with privacy they add nothing to a step."""
-        return ~self.present.any(1)
-
-    @property
     def texts(self) -> TextBatch:
         """All places as records, one person after the other.
 
@@ -89,11 +86,6 @@ class PersonTextBatch:
         mask = self.mask.clone()
         mask[:, :, 0] = 1
         return TextBatch(self.ids.flatten(0, 1), self.segments.flatten(0, 1), mask.flatten(0, 1), self.label.flatten())
-
-    def mean(self, losses: Tensor) -> Tensor:
-        """(B,) each person's mean of the losses of these places (B R,), over the person's records alone."""
-        own = torch.where(self.present, losses.view(self.present.shape), 0.0)
-        return own.sum(1) / self.present.sum(1).clamp(min=1)
 
     def select(self, people: Sequence[int]) -> PersonTextBatch:
         """Return the batch of only these people, in this order: as wide as the most and longest of their records."""
