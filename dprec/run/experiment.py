@@ -271,6 +271,8 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
     """Continue an interrupted run; read its checkpoint only after no other process can write one."""
     with training_alone(run.config) if first_process() else nullcontext():
         run.refuse_if_finished()
+        if first_process():
+            run.clear_parts()
         settings, checkpoint = stored_settings(line, run, trusted)
         experiment = kind(settings, checkpoint)
         with full_disk_is_one_line(run):

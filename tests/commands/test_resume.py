@@ -107,6 +107,16 @@ def test_refuses_what_would_change_the_guarantee(
     assert (interrupted / "checkpoints/last.ckpt").read_bytes() == before
 
 
+def test_what_a_killed_process_was_still_writing_is_removed(interrupted: Path, recipe: Path) -> None:
+    parts = [interrupted / ".privacy.json.7.part", interrupted / "checkpoints/.last.ckpt.7.part"]
+    for part in parts:
+        part.write_bytes(b"half")
+    assert fit([str(recipe), "--out", str(interrupted)]) == 2  # a mistake removes nothing
+    assert all(part.exists() for part in parts)
+    assert fit(["--resume", str(interrupted)]) == 0
+    assert not any(part.exists() for part in parts)
+
+
 def test_refuses_another_recipe(interrupted: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = recipe.read_text()
     (interrupted.parent / "edited.yaml").write_text(text.replace("epsilon: 4", "epsilon: 5"))

@@ -111,6 +111,12 @@ class RunFolder:
                 file=sys.stderr,
             )
 
+    def clear_parts(self) -> None:
+        """Remove what a killed process was still writing; only while no other process trains here."""
+        for folder in (self.path, self.path / "logs", self.checkpoint.parent):
+            for part in folder.glob(".*.part"):
+                part.unlink(missing_ok=True)
+
     def refuse_if_finished(self) -> None:
         if self.metrics.exists():
             raise UserError(f"the run in {self.path} is finished: give another --out to train again")
