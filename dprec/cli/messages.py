@@ -29,7 +29,7 @@ def _innermost(message: str) -> tuple[str, str | None]:
     value = re.search(r"(?:Got value|Given value): (.*)", part)
     before = part[: value.start()] if value else part
     types: list[str] = []
-    for name in re.findall(r"Expected an? (.+?)(?:\. |\n|$)", before):
+    for name in re.findall(r"Expected (?:an? )?(.+?)(?:\. |\n|$)", before):
         plain = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", name.strip())
         plain = re.sub(r"(?:typing\.)?Literal\[(.*)\]", r"one of \1", plain)
         types.append({"NoneType": "null"}.get(plain, plain))

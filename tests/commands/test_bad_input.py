@@ -49,6 +49,8 @@ TABLE = [
     ("fit RECIPE --model.dict_kwargs {}", "unknown key 'model.dict_kwargs'"),
     ("fit RECIPE --seed", "--seed needs a value"),
     ("fit RECIPE --seed x", "seed is 'x': expected int"),
+    ("fit RECIPE --model.negatives x", "model.negatives is 'x': expected int or one of 'in-batch' or null"),
+    ("fit RECIPE --data.batch_size x", "data.batch_size is 'x': expected int or float or null"),
     ("fit RECIPE --data.batch_size many", "data.batch_size is 'many': expected"),
     ("fit RECIPE --model.dropout null", "model.dropout is null: give a value, or leave it out"),
     ("fit RECIPE --model.network_scale 0", "model.network_scale is 0.0: give a number from 1e-06 to 1"),
