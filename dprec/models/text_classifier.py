@@ -113,6 +113,7 @@ class TextClassifier(Learner):
                 f"model.encoder has {config.vocab_size:,} rows of words and padding {config.pad_token_id}, the data's "
                 f"tokenizer {vocabulary:,} and {padding}: set data.tokenizer to the encoder's"
             )
+        config.pad_token_id = padding  # GPT-2's configuration may name none, and finds the last token by it
         first = padding + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl") else 0
         longest = getattr(config, "max_position_embeddings", None)
         if longest is not None and max_length + first > longest:
@@ -127,7 +128,9 @@ class TextClassifier(Learner):
     def logits(self, batch: TextBatch) -> Tensor:
         """Return a logit for each class (B, classes); row i depends only on record i."""
         segments = {"token_type_ids": batch.segments} if self.reads_segments else {}
-        scores: Tensor = self.encoder(input_ids=batch.ids, attention_mask=batch.mask, **segments).logits
+        mask = batch.mask.clone()
+        mask[:, 0] = 1  # of a text without a token: attention over nothing is attention over others' padding
+        scores: Tensor = self.encoder(input_ids=batch.ids, attention_mask=mask, **segments).logits
         return scores
 
     def losses(self, batch: TextBatch | PersonTextBatch) -> Tensor:

@@ -154,6 +154,16 @@ def test_frozen_parts_and_low_rank_updates_are_exact(options: dict[str, Any], le
     assert gap(clipped_sum(model, batch, clipping), by_torch_func(model, batch, clipping)) <= 1e-5
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_text_without_a_token_hangs_on_no_longer_one(name: str, attention: str) -> None:
+    model, clipping = classifier(name, attention), Clipping("auto-v", 1.0)
+    batch = batch_of([12, 0, 0, 2])
+    shares = [clipped_sum(model, batch.select([record]), clipping) for record in range(4)]
+    wanted = {each: torch.stack([share[each] for share in shares]).sum(0) for each in shares[0]}
+    assert gap(clipped_sum(model, batch, clipping), wanted) <= 1e-5
+
+
 def test_a_low_rank_update_starts_where_the_encoder_is() -> None:
     model, batch = classifier("bert"), batch_of(LENGTHS["mixed"])
     before = model.logits(batch)
@@ -204,6 +214,39 @@ def test_an_encoder_and_its_tokenizer_come_from_a_folder(folder: Path, tmp_path:
     assert model.logits(batch).shape == (2, 2)
     assert model.assumptions == [f"the weights of {folder} before training"]
     assert f"the tokenizer {folder}" in data.assumptions
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 whose configuration names no padding, and whose tokenizer puts no mark around a text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    place = tmp_path_factory.mktemp("bare")
+    words = ["<pad>", "<unk>", *(f"w{n}" for n in range(30))]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(dict(zip(words, range(len(words)), strict=True)), unk_token="<unk>")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>").save_pretrained(place)
+    config = transformers.GPT2Config(vocab_size=len(words), n_positions=32, n_embd=8, n_layer=1, n_head=2,
+                                     bos_token_id=1, eos_token_id=1)  # fmt: skip
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(place)
+    return place
+
+
+def test_an_empty_text_is_one_token_where_a_tokenizer_puts_no_marks(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\nw1 w2 w3,1\n,0\nw4,1\n")
+    data = Texts(path=str(tmp_path / "texts.csv"), test_path=str(tmp_path / "texts.csv"), tokenizer=str(bare))
+    log = data.load().log
+    assert log.lengths[:3].tolist() == [3, 1, 1]
+    assert log.read(np.array([1])).mask.tolist() == [[1]]
+
+
+def test_an_encoder_that_names_no_padding_takes_the_tokenizers(bare: Path) -> None:
+    data = Texts(dataset="synthetic", synthetic_records=60, tokenizer=str(bare), max_length=8)
+    model = TextClassifier(**data.sizes, encoder=str(bare)).double().eval()
+    batch = data.load().log.read(np.arange(4))
+    alone = torch.cat([model.logits(batch.select([record])) for record in range(4)])
+    assert torch.allclose(model.logits(batch), alone, atol=1e-12)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
-        """Return each text's tokens, at most `longest`, which must leave room for what marks start and end."""
+        """Return each text's tokens, one to `longest`, which must leave room for what marks start and end."""
 
 
 class _Words(Tokenizer):
@@ -116,7 +116,8 @@ class Pretrained(Tokenizer):
     def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
         given = [list(texts)] if pairs is None else [list(texts), list(pairs)]
         made = self.own(*given, truncation=True, max_length=longest, padding=False, return_token_type_ids=True)
-        return list(zip(made["input_ids"], made["token_type_ids"], strict=True))
+        read = zip(made["input_ids"], made["token_type_ids"], strict=True)
+        return [(ids, segments) if ids else ([self.padding], [0]) for ids, segments in read]
 
 
 def tokenizer_of(name: str | None, rows: int) -> Tokenizer:
