@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution, Places, lengths
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
+APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
+_TOGETHER: dict[Hashable, bool] = {}  # of a computation: whether torch carries several back together, and rightly
 
 
 @dataclass
@@ -42,8 +45,7 @@ class Pulled(Contribution):
 
     def terms(self) -> Tensor:
         """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
-        some = torch.arange(1.0, 1 + self.expression.numel(), device=self.expression.device)
-        some = (some * some * (5**0.5 - 1)).cos_().view(self.expression.shape)
+        some = as_good_as_random(self.expression.shape, self.expression.device)
         stretch = lengths(self._back(some, batched=False).float().flatten()) / some.norm().clamp(min=1.0)
         return self.inner.terms() * stretch
 
@@ -51,8 +53,49 @@ class Pulled(Contribution):
         return [self.parameter, *self.inner.numbers()]
 
     def _back(self, gradient: Tensor, batched: bool) -> Tensor:
-        def back(one: Tensor) -> Tensor:
-            return torch.autograd.grad(self.expression, self.parameter, one, retain_graph=True)[0]
-
+        gradient = gradient.to(self.expression.dtype)
+        if not batched:
+            return self._back_one(gradient)
+        if len(gradient) > 1 and not self._together():
+            return torch.stack([self._back_one(one) for one in gradient])
         # Not autograd's own batches of gradients, which take many operations one user after the other.
-        return (torch.vmap(back) if batched else back)(gradient.to(self.expression.dtype))
+        return torch.vmap(self._back_one)(gradient) if len(gradient) > 1 else self._back_one(gradient[0]).unsqueeze(0)
+
+    def _back_one(self, gradient: Tensor) -> Tensor:
+        found = torch.autograd.grad(self.expression, self.parameter, gradient, retain_graph=True)[0]
+        return found if found.layout == torch.strided else found.to_dense()
+
+    def _together(self) -> bool:
+        """Whether torch.vmap carries back two gradients as each alone: of some operations it cannot, or does wrong."""
+        form = (tuple(self.expression.shape), tuple(self.parameter.shape), self.parameter.dtype, _operations(self))
+        if form not in _TOGETHER:
+            _TOGETHER[form] = self._tried()
+        return _TOGETHER[form]
+
+    def _tried(self) -> bool:
+        two = as_good_as_random(torch.Size([2, *self.expression.shape]), self.expression.device)
+        two = two.to(self.expression.dtype)
+        apart = torch.stack([self._back_one(one) for one in two])
+        try:
+            together = torch.vmap(self._back_one)(two)
+        except RuntimeError:
+            return False
+        least = max(APART, 16 * torch.finfo(apart.dtype).eps) * float(apart.nan_to_num().double().norm())
+        return torch.allclose(together, apart, rtol=APART, atol=least, equal_nan=True)
+
+
+def as_good_as_random(shape: torch.Size, device: torch.device) -> Tensor:
+    some = torch.arange(1.0, 1 + shape.numel(), device=device)
+    return (some * some * (5**0.5 - 1)).cos_().view(shape)
+
+
+def _operations(pulled: Pulled) -> tuple[str, ...]:
+    """Return the names of the operations by which an expression was computed."""
+    names, waiting, met = [], [pulled.expression.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            names.append(node.name())
+            waiting += [following for following, _ in node.next_functions]
+    return tuple(names)
