@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
@@ -86,6 +87,11 @@ def _keeps(part: nn.Module) -> str | None:
         return (
             "torch.nn.utils.weight_norm keeps the weight of the last pass in the module; use the one in "
             "torch.nn.utils.parametrizations"
+        )
+    if any(isinstance(hook, BasePruningMethod) for hook in hooks):
+        return (
+            "torch.nn.utils.prune keeps the weight of the last pass in the module; call prune.remove, or multiply by a "
+            "mask in a parametrization"
         )
     if any(_of_opacus(getattr(hook, "__self__", None)) for hook in part._forward_hooks.values()):
         return (

@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
-from dprec.errors import MixedUsers, NoRule, UncoveredUse
+from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import one_by_one
-from dprec.gradients.clipping import record_alone
+from dprec.gradients.clipping import LARGEST, record_alone
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.operations.cross_entropy import SureLosses
-from dprec.gradients.tape import Read
+from dprec.gradients.tape import Read, refuse_no_losses
 from dprec.gradients.uses.look_up import look_up_of
 
 Taken: TypeAlias = "tuple[Mapping[str, Sequence[Contribution]], int]"  # contributions, and the user's place in them
@@ -90,8 +90,7 @@ def each_alone(
     """Yield what each user of a micro-batch adds who is taken alone; refuse losses that differ in company."""
     with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]), SureLosses():
         together = losses(part)
-    if together.shape != (len(part),):
-        raise UncoveredUse(f"losses(batch) has shape {tuple(together.shape)}; return one loss per user, ({len(part)},)")
+    refuse_no_losses(together, len(part))
     if together.requires_grad:
         _refuse_mixed_backwards(parameters, together)
     for place, user in enumerate(one_by_one(part, why)):
@@ -141,12 +140,12 @@ def off(
     truth: Sequence[Tensor | None],
 ) -> dict[str, float]:
     """Return the parameters of which the user at this place has another gradient, and by how much of its norm."""
-    norms = [torch.zeros(()) if exact is None else norm_of(exact).float().cpu() for exact in truth]
+    norms = [torch.zeros((), dtype=torch.float64) if exact is None else norm_of(exact).cpu() for exact in truth]
     size, found = float(torch.stack(norms).norm().clamp(min=SMALLEST)), {}
-    if not size < float("inf") and _is_broken(parameters, contributions, place):
+    if not size < LARGEST and _is_broken(parameters, contributions, place):
         return {}  # left out in either way
     for (name, parameter), exact in zip(parameters.items(), truth, strict=True):
-        apart = float(difference(contributions.get(name, ()), place, parameter, exact).norm()) / size
+        apart = float(difference(contributions.get(name, ()), place, parameter, exact).double().norm()) / size
         if not apart <= max(TOLERANCE, 16 * torch.finfo(parameter.dtype).eps):  # what is no number is wrong, too
             found[name] = apart
     return found
@@ -155,10 +154,10 @@ def off(
 def _is_broken(
     parameters: Mapping[str, nn.Parameter], contributions: Mapping[str, Sequence[Contribution]], place: int
 ) -> bool:
-    """Whether the gradient that a tape found for the user at this place is not finite."""
-    found = (difference(contributions.get(name, ()), place, p, None) for name, p in parameters.items())
-    return any(not bool(gradient.isfinite().all()) for gradient in found)
+    """Whether the gradient that a tape found for the user at this place is not finite, or as good as that."""
+    found = [difference(contributions.get(name, ()), place, p, None) for name, p in parameters.items()]
+    return not float(torch.stack([norm_of(gradient).cpu() for gradient in found]).norm()) < LARGEST
 
 
 def norm_of(gradient: Tensor) -> Tensor:
-    return (gradient.coalesce().values() if gradient.is_sparse else gradient).norm()
+    return (gradient.coalesce().values() if gradient.is_sparse else gradient).double().norm()

@@ -35,7 +35,7 @@ from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.operations.cross_entropy import SureLosses
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.gradients.tape import Read, Tape, refuse_checkpoints
+from dprec.gradients.tape import Read, Tape, refuse_checkpoints, refuse_no_losses
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.sparsity.rows.tables import tables_of
 
@@ -128,7 +128,7 @@ def _run(parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor]
     try:
         with Tape(parameters, len(part)) as tape:
             tape.watch(part)
-            losses(part)
+            refuse_no_losses(losses(part), len(part))
     except NoRule:
         losses(part)  # to its end
 

@@ -18,7 +18,7 @@ from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import READS, Joint
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Read, Tape
+from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, select_alone
 
 Mode = Literal["auto-v", "auto-s", "flat"]
@@ -128,6 +128,7 @@ def record(
     with Tape(parameters, users, read=read, **complete) as tape, no_own_backward(parameters):
         tape.watch(batch)
         losses = losses_of(batch)
+        refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
         tape.backward(losses)
     return Recorded(losses.detach(), tape.contributions)
@@ -176,6 +177,7 @@ def record_alone(
     """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
     with OneUser(parameters, read) as tape, no_own_backward(parameters):
         losses = losses_of(user)
+        refuse_no_losses(losses, 1)
     with torch.autocast(losses.device.type, enabled=False):
         tape.backward(losses)
     return Recorded(losses.detach(), tape.contributions)

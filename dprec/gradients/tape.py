@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
@@ -112,10 +113,7 @@ class Tape(TorchFunctionMode):
             )
 
     def _refuse_shape(self, losses: Tensor) -> None:
-        if losses.shape != (self.users,):
-            raise UncoveredUse(
-                f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({self.users},)"
-            )
+        refuse_no_losses(losses, self.users)
         self._precision.refuse([losses])
 
     def _run_back(self, losses: Tensor) -> dict[str, Tensor]:
@@ -194,6 +192,7 @@ class Tape(TorchFunctionMode):
         `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
         """
         uses = [(used, make) for used, make in uses if self.trainable(used)]
+        kept = [*kept, *(used for used, _ in uses if expression_of(used) is not None)]
         versions = [(tensor, tensor._version) for tensor in kept]
         names = [self._names[id(p)] for used, _ in uses for p in sources_of(used)]
         self._expected.update(names)
@@ -232,6 +231,8 @@ class Tape(TorchFunctionMode):
         if func in HOOKS:
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
+        if not used and func is F.batch_norm and layout.by_statistics_of_the_batch(args, kwargs):
+            raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
             result = called(func, args, kwargs)
             layout.follow(func, args, kwargs, result, self.users)
@@ -325,6 +326,22 @@ class Tape(TorchFunctionMode):
             same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
             express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
         return result
+
+
+def refuse_no_losses(losses: Any, users: int) -> None:
+    """Refuse what is not a real number for each user.
+
+    >>> refuse_no_losses(None, 3)
+    Traceback (most recent call last):
+    dprec.errors.UncoveredUse: losses(batch) returns None: return one loss per user, a tensor (3,)
+    """
+    if not isinstance(losses, Tensor):
+        what = "None" if losses is None else f"a {type(losses).__name__}"
+        raise UncoveredUse(f"losses(batch) returns {what}: return one loss per user, a tensor ({users},)")
+    if losses.is_complex():
+        raise UncoveredUse("losses(batch) returns complex numbers: return one real loss per user")
+    if losses.shape != (users,):
+        raise UncoveredUse(f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({users},)")
 
 
 def _backward(losses: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,17 +20,22 @@ class Expression:
     parameters: tuple[nn.Parameter, ...]
     transpose: bool = False  # it is the transpose of the one parameter
     ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
+    version: int = 0  # of the tensor when this was so
 
 
 def express(result: Any, expression: Expression) -> Any:
     """Return the result, known from here on for what it is computed from, if a gradient can flow back at all."""
     if isinstance(result, Tensor) and result.requires_grad:
-        setattr(result, _ATTRIBUTE, expression)
+        setattr(result, _ATTRIBUTE, replace(expression, version=result._version))
     return result
 
 
 def expression_of(value: Tensor) -> Expression | None:
-    return getattr(value, _ATTRIBUTE, None)
+    """Return how this tensor follows from parameters: once changed in place, it is no longer just rows of one."""
+    found: Expression | None = getattr(value, _ATTRIBUTE, None)
+    if found is None or found.version == value._version:
+        return found
+    return replace(found, transpose=False, ids=None)
 
 
 def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:

@@ -68,7 +68,7 @@ def _after(
             back = layout.second and out.dim() > 1 and _exchanges(name, args, kwargs, tensor)
             return Layout(layout.second) if back else Layout(0, layout.lost_at)
     if out.dim() == 0 or out.shape[0] == 0:
-        return lost if users != 1 or out.dim() == 0 else Layout(1)
+        return lost
     lead = max(inputs, key=lambda t: t.dim())
     layout = layout_of(lead)
     assert layout is not None
@@ -137,11 +137,16 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
     if name == "einsum":
         return _einsum_mixes_users(args[0], args[1:])
     if name == "batch_norm":  # by statistics that it holds, it treats each row by itself
-        return bool(args[5] if len(args) > 5 else kwargs.get("training", False))
+        return by_statistics_of_the_batch(args, kwargs)
     if name in _ALWAYS_MOVE:
         return True
     dims = _dims(name, args, kwargs)
     return any(isinstance(d, int) and not isinstance(d, bool) and d in (0, -lead.dim()) for d in dims)
+
+
+def by_statistics_of_the_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a batch_norm is not by statistics that it holds."""
+    return bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

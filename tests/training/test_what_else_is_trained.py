@@ -1,0 +1,187 @@
+"""Losses, layers and ways of writing them that nothing else here has: exact, or refused in one line that is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.utils.data import TensorDataset
+
+from dprec import private
+from dprec.errors import UserError
+from dprec.gradients.clipping import Clipping
+from tests.one_micro_batch import add_clipped
+from tests.training.scripts import take
+
+USERS = 12
+BOUND = Clipping("flat", 0.05)
+Losses = Callable[[list[Tensor]], Any]
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.table = nn.Parameter(torch.randn(6, 6))
+        self.normal = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+
+    def losses(self, x: Tensor, kind: Tensor) -> Tensor:
+        return F.cross_entropy(self.out(x), kind, reduction="none")
+
+
+def people(size: int = USERS) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(size, 6, generator=draw), torch.arange(size) % 3]
+
+
+def trained(network: Network, losses: Losses, **options: Any) -> None:
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    data = TensorDataset(*people())
+    given = {"noise_multiplier": 1.0, "expected_batch": 6, "steps": 4, "delta": 1e-3, "verify": 1.0}
+    take(private(network, optimizer, data, losses=losses, **given | options))
+
+
+def clipped(network: Network, losses: Losses, batch: list[Tensor]) -> Tensor:
+    parameters = dict(network.named_parameters())
+    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
+    add_clipped(sums, parameters, losses, Rows(batch), BOUND)
+    return torch.cat([total.flatten() for total in sums.values()])
+
+
+class Rows(list[Tensor]):
+    """A batch of a list of tensors, as long as its users."""
+
+    def __len__(self) -> int:
+        return len(self[0])
+
+    def select(self, users: Any) -> Rows:
+        return Rows([tensor[list(users)] for tensor in self])
+
+
+def plain(network: Network, losses: Losses, batch: list[Tensor]) -> Tensor:
+    total = torch.zeros(sum(p.numel() for p in network.parameters()), dtype=torch.float64)
+    for user in range(len(batch[0])):
+        loss = losses(Rows([tensor[user : user + 1] for tensor in batch])).sum()
+        own = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True, materialize_grads=True)
+        gradient = torch.cat([part.double().flatten() for part in own])
+        total += gradient * BOUND.scale(gradient.norm())
+    return total
+
+
+def scaled_rows(network: Network) -> Tensor:
+    rows = network.table[torch.arange(6)]
+    rows.mul_(3.0)
+    return rows
+
+
+def a_row_left_out(network: Network) -> Tensor:
+    rows = F.embedding(torch.arange(6), network.table)
+    rows[0] = 0.0
+    return rows
+
+
+def changed_through_a_view(network: Network) -> Tensor:
+    rows = network.table[torch.arange(6)]
+    turned = rows.t()
+    rows.mul_(2.0)
+    return turned
+
+
+def changed_beside_its_view(network: Network) -> Tensor:
+    rows = network.table[torch.arange(6)]
+    rows.t().mul_(2.0)
+    return rows.t()
+
+
+@pytest.mark.parametrize("make", [scaled_rows, a_row_left_out, changed_through_a_view, changed_beside_its_view])
+def test_rows_that_are_changed_in_place_before_their_use_are_exact(make: Callable[[Network], Tensor]) -> None:
+    torch.manual_seed(0)
+    network = Network()
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        return network.losses(network.inner(batch[0]).tanh() @ make(network), batch[1])
+
+    found, exact = clipped(network, losses, people()), plain(network, losses, people())
+    assert (found - exact).norm() <= 1e-4 * BOUND.max_norm
+    trained(network, losses)
+
+
+def test_rows_that_are_changed_in_place_after_their_use_are_refused_for_that() -> None:
+    network = Network()
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        rows = network.table[torch.arange(6)]
+        used = batch[0] @ rows
+        rows.mul_(2.0)
+        return network.losses(used + batch[0] @ rows, batch[1])
+
+    with pytest.raises(UserError, match=r"'table' is changed in place after its use"):
+        trained(network, losses)
+
+
+def test_a_user_who_is_alone_and_has_no_such_rows_stops_no_run() -> None:
+    network = Network()
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        x, kind = batch
+        hidden = network.inner(x).clone()
+        hidden[kind == 1] = x[kind == 1] @ network.table
+        return network.losses(hidden, kind)
+
+    for size in (1, 2, USERS):
+        found, exact = clipped(network, losses, people(size)), plain(network, losses, people(size))
+        assert (found - exact).norm() <= 1e-4 * BOUND.max_norm
+    trained(network, losses, steps=10, loader={"max_users": 1})
+
+
+@pytest.mark.parametrize("huge", [1e30, 1e37])
+def test_a_user_whose_gradient_is_as_good_as_infinite_stops_no_run(huge: float) -> None:
+    network = Network()
+
+    def losses(batch: list[Tensor]) -> Tensor:
+        each = network.losses(network.inner(batch[0]).tanh() @ network.table, batch[1])
+        return torch.where(batch[1] == 1, each * huge, each)
+
+    trained(network, losses, steps=10)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda each: None, "returns None: return one loss per user"),
+        (lambda each: list(each), "returns a list"),
+        (lambda each: (each, each), "returns a tuple"),
+        (lambda each: {"loss": each}, "returns a dict"),
+        (lambda each: 1.0, "returns a float"),
+        (lambda each: each.detach().numpy(), "returns a ndarray"),
+        (lambda each: torch.complex(each, each), "complex"),
+        (lambda each: each.mean(), r"shape \(\)"),
+        (lambda each: each[:, None], "shape"),
+    ],
+)
+@pytest.mark.parametrize("expected", [6, 1])
+def test_losses_that_are_no_number_for_each_user_are_refused_in_one_line(
+    spoil: Callable[[Tensor], Any], said: str, expected: int
+) -> None:
+    network = Network()
+    with pytest.raises(UserError, match=said) as caught:
+        trained(network, lambda batch: spoil(network.losses(*batch)), expected_batch=expected, steps=30)
+    assert "\n" not in str(caught.value)
+
+
+def test_batch_normalisation_without_weights_is_refused_for_what_it_is() -> None:
+    network = Network()
+    with pytest.raises(UserError, match=r"batch_norm.*mixes users.*LayerNorm"):
+        trained(network, lambda batch: network.losses(network.normal(batch[0]), batch[1]))
+
+
+def test_a_pruned_layer_is_refused_for_what_it_is() -> None:
+    network = Network()
+    prune.l1_unstructured(network.out, "weight", 0.3)
+    with pytest.raises(UserError, match=r"'out' cannot be trained privately: .*prune\.remove"):
+        trained(network, lambda batch: network.losses(*batch))
