@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def first_line(error: Exception) -> str:
@@ -49,3 +50,9 @@ def refuse_missing(packages: Sequence[str], what: str, extra: str) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'dprec[{extra}]'")
+
+
+def refuse_no_folder(name: str, setting: str) -> None:
+    """Refuse what can be no name on a hub, which is `name` or `owner/name`, and is no folder either."""
+    if (name.startswith((".", "~", "/")) or name.count("/") > 1 or "\\" in name) and not Path(name).is_dir():
+        raise UserError(f"{setting}: there is no folder {name}: mend its name, or give that of an encoder on the hub")

@@ -25,6 +25,8 @@ ALONE = (
     "layoutlm", "megatron-bert", "modernbert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert",
     "xlm-roberta",
 )  # fmt: skip
+# Those that count places from their padding on.
+AFTER_PADDING = ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta")
 OWN_CODE = ("attn_implementation", "auto_map", "quantization_config", "experts_implementation")  # may load other code
 
 
@@ -114,7 +116,7 @@ class TextClassifier(Learner):
                 f"tokenizer {vocabulary:,} and {padding}: set data.tokenizer to the encoder's"
             )
         config.pad_token_id = padding  # GPT-2's configuration may name none, and finds the last token by it
-        first = padding + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl") else 0
+        first = padding + 1 if config.model_type in AFTER_PADDING else 0
         longest = getattr(config, "max_position_embeddings", None)
         if longest is not None and max_length + first > longest:
             raise UserError(

@@ -157,7 +157,10 @@ def test_generated_classes_hang_on_rare_words() -> None:
     [
         ({"labels": ["good", "fine"]}, "data row 1: 'kind' is 'bad': want one of good, fine; set data.labels"),
         ({"labels": ["bad"]}, "data.labels is ['bad']: name two classes or more"),
-        ({"text_column": "title"}, "has no column 'title'"),
+        (
+            {"text_column": "title"},
+            "has no column 'title': its columns are sentence, other, who, kind; set data.text_column to one of them",
+        ),
         ({"max_length": 2}, "data.max_length is 2: give at least 8"),
         ({"words": 3}, "data.words is 3: give at least 5"),
         ({"test_share": 0}, "data.test_share is 0: give a share, or data.test_path"),
@@ -170,3 +173,17 @@ def test_what_cannot_be_read_is_refused_in_one_line(settings: dict[str, Any], sa
         read(written(tmp_path), **settings)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_record_without_a_label_is_said_to_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("text,label\nwell made,1\ndull,\n")
+    with pytest.raises(UserError, match="data row 2: 'label' is empty: want one of 0, 1; set data.labels"):
+        Texts(path=str(path)).load()
+
+
+def test_labels_of_one_class_are_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read(written(tmp_path, ROWS.filter(pl.col("kind") == "bad")))
+    assert "30.csv: all 30 labels are 'bad', so there is nothing to tell apart" in capsys.readouterr().err
+    read(written(tmp_path))
+    assert "nothing to tell apart" not in capsys.readouterr().err

@@ -259,6 +259,8 @@ def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) 
     refused("35 rows of words and padding 0, the data's tokenizer 40 and 1", encoder=str(folder))
     refused("reads at most 32 tokens: lower it", 35, 0, 2, 64, encoder=str(folder))
     refused("cannot be loaded", encoder=str(tmp_path))
+    refused(f"there is no folder {tmp_path}/gone", encoder=f"{tmp_path}/gone")
+    refused("there is no folder ./gone", encoder="./gone")
     refused("makes no encoder", encoder={"model_type": "nothing"})
     refused(
         "model.encoder is a convbert, of which nobody has shown", encoder={"model_type": "convbert", **SIZES, **OFF}
@@ -267,5 +269,10 @@ def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) 
     refused("no linear map or table is called so: give some of", low_rank={"missing": 2})
     refused("no part is called so", frozen=["missing"])
     refused("model.low_rank.query is 0", low_rank={"query": 0})
-    with pytest.raises(UserError, match="cannot be loaded"):
+    for kind in ("roberta-prelayernorm", "data2vec-text"):
+        refused("reads at most 10 tokens", encoder={"model_type": kind, "max_position_embeddings": LONGEST, **SIZES})
+    with pytest.raises(UserError, match="there is no folder ./gone"):
+        _ = Texts(tokenizer="./gone").sizes
+    transformers.BertConfig(vocab_size=WORDS, **SIZES).save_pretrained(tmp_path)  # from which one without words is made
+    with pytest.raises(UserError, match=r"holds no tokenizer: save one there with its save_pretrained"):
         _ = Texts(tokenizer=str(tmp_path)).sizes

@@ -42,6 +42,13 @@ class TextColumns:
 
 
 class _Wanted(WantedColumns):
+    def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
+        for role, name in self.given.items():
+            if name is not None and name not in names and name not in self.partition:
+                has = f"{part} has no column '{name}': its columns are {', '.join(names)}"
+                raise UserError(f"{has}; set data.{role}_column to one of them")
+        return super().choose(part, names)
+
     def refuse_columns(self, part: Path, kind: str) -> None:
         raise UserError(f"{part} ({kind}) has no named columns: write the texts with a header, such as CSV")
 
@@ -90,13 +97,17 @@ class _Reading:
             print(f"{self.path}: {said}", file=sys.stderr)
         if not self.texts:
             raise UserError(f"{self.path} has no records: give at least one text, and a user's with user_column")
+        labels = np.concatenate(self.labels)
+        if len(labels) > 1 and (labels == labels[0]).all():
+            said = f"all {len(labels):,} labels are '{self.columns.labels[labels[0]]}'"
+            print(f"{self.path}: {said}, so there is nothing to tell apart", file=sys.stderr)
         users, names = None, None
         if self.columns.user is not None:
             users = np.concatenate(self.users)
             distinct, which = np.unique(users, return_inverse=True)
             names = self.ids.names(distinct).gather(which).to_list()
         pairs = None if self.columns.pair is None else self.pairs
-        return Texts(self.texts, pairs, np.concatenate(self.labels), users, names)
+        return Texts(self.texts, pairs, labels, users, names)
 
 
 def _labels(batch: pl.DataFrame, part: Path, columns: TextColumns, classes: Mapping[str, int]) -> np.ndarray:
@@ -104,8 +115,9 @@ def _labels(batch: pl.DataFrame, part: Path, columns: TextColumns, classes: Mapp
     read = text.replace_strict(dict(classes), default=None, return_dtype=pl.Int64)
     if read.null_count():
         place = int(read.is_null().arg_max() or 0)
+        found = "empty" if text[place] is None else repr(text[place][:40])
         raise UserError(
-            f"{part}: data row {int(batch['row'][place]) + 1}: '{columns.label}' is {str(text[place])[:40]!r}: "
+            f"{part}: data row {int(batch['row'][place]) + 1}: '{columns.label}' is {found}: "
             f"want one of {', '.join(classes)}; set data.labels to the classes, or mend it"
         )
     return read.to_numpy().astype(np.int64)

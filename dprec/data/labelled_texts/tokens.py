@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dprec.data.ids.hashed import digest_of
-from dprec.errors import UserError, first_line, refuse_missing
+from dprec.errors import UserError, first_line, refuse_missing, refuse_no_folder
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+_OF_TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # the files of which a folder holds one
 PADDING, START, END, OTHERS = range(4)  # the first rows of a table of words
 
 Tokens = tuple[list[int], list[int]]  # of a text: ids, and for each the text of the pair that it is of
@@ -96,10 +97,14 @@ class Pretrained(Tokenizer):
     def __init__(
         self, folder: str, setting: str = "data.tokenizer", instead: str = ", a file of public text, or leave it out"
     ) -> None:
+        refuse_no_folder(folder, setting)
+        place = Path(folder)
+        if place.is_dir() and not any(True for names in _OF_TOKENIZERS for _ in place.glob(names)):
+            raise UserError(f"{setting} {folder} holds no tokenizer: save one there with its save_pretrained{instead}")
         refuse_missing(["transformers"], f"{setting} {folder}", "text")
         from transformers import AutoTokenizer
 
-        where = {"local_files_only": True} if Path(folder).is_dir() else {}
+        where = {"local_files_only": True} if place.is_dir() else {}
         try:
             self.own: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **where)
         except (OSError, ValueError, KeyError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dprec.errors import UserError, first_line, refuse_missing
+from dprec.errors import UserError, first_line, refuse_missing, refuse_no_folder
 
 
 def pretrained(kind: str, name: str, instead: str = "", **options: Any) -> Any:
@@ -13,6 +13,7 @@ def pretrained(kind: str, name: str, instead: str = "", **options: Any) -> Any:
 
     Code that lies beside weights is not run, nor weights that are pickles. `instead` says what else the setting takes.
     """
+    refuse_no_folder(name, "model.encoder")
     if Path(name, "adapter_config.json").is_file():
         raise UserError(
             f"model.encoder {name} holds adapters of peft: save the encoder with them merged, as merge_and_unload of "
