@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+
+PlaceOf = Callable[[np.ndarray], np.ndarray]
 
 
 def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
@@ -33,29 +35,51 @@ def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct keys in ascending order, and the place of every key among them.
 
     >>> dense(np.array([70, 30, 70]))
-    (array([30, 70]), array([1, 0, 1]))
+    (array([30, 70]), array([1, 0, 1], dtype=int32))
     """
-    if not len(keys):
-        return keys, np.empty(0, dtype=np.int64)
-    low = int(keys.min())
-    above = keys - low
-    idle = _idle_bits(above)
-    span = (int(keys.max()) - low >> idle) + 1
-    if span > 4 * len(keys) + 2**16:
-        order = stable_order([keys])
-        ascending = keys[order]
-        new = starts(ascending)
-        places = np.empty(len(keys), dtype=np.int64)
-        places[order] = np.cumsum(new) - 1
-        return ascending[new], places
-    # If keys are close together, a table of all numbers between them is cheaper than a sort.
-    above >>= idle
+    if (found := _close_together([keys])) is not None:
+        distinct, place_of = found
+        return distinct, place_of(keys)
+    order = stable_order([keys])
+    ascending = keys[order]
+    new = starts(ascending)
+    places = np.empty(len(keys), dtype=np.int64)
+    places[order] = np.cumsum(new) - 1
+    return ascending[new], places
+
+
+def dense_parts(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, PlaceOf]:
+    """The distinct keys of all parts in ascending order, and a function from keys to their places among them.
+
+    If the keys are close together, it takes memory for one table, and the parts are not joined.
+
+    >>> distinct, place_of = dense_parts([np.array([30, 70]), np.array([50, 70])])
+    >>> distinct.tolist(), place_of(np.array([70, 30])).tolist()
+    ([30, 50, 70], [2, 0])
+    """
+    if (found := _close_together(parts)) is not None:
+        return found
+    distinct, _ = dense(np.concatenate(parts))
+    return distinct, lambda keys: np.searchsorted(distinct, keys)
+
+
+def _close_together(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, PlaceOf] | None:
+    """Distinct keys and their places by a table of all numbers between them; None where a sort is cheaper."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return np.empty(0, dtype=np.int64), lambda keys: np.empty(len(keys), dtype=np.int32)
+    low, high = min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
+    idle = min(_idle_bits(part - low) for part in parts) if high > low else 0
+    span = (high - low >> idle) + 1
+    if span > 4 * sum(map(len, parts)) + 2**16:
+        return None
     there = np.zeros(span, dtype=bool)
-    there[above] = True
+    for part in parts:
+        there[part - low >> idle] = True
     distinct = np.flatnonzero(there)
-    place = np.empty(span, dtype=np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return (distinct << idle) + low, place[above]
+    place = np.empty(span, dtype=np.int32)
+    place[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return (distinct << idle) + low, lambda keys: place[keys - low >> idle]
 
 
 def starts(*ascending: np.ndarray) -> np.ndarray:
@@ -94,6 +118,6 @@ def _digits(keys: Sequence[np.ndarray], width: int) -> Iterator[np.ndarray]:
 
 
 def _idle_bits(numbers: np.ndarray) -> int:
-    """The number of lowest bits that are 0 in all of them."""
+    """The number of lowest bits that are 0 in all of them; 64 if all are 0."""
     used = int(np.bitwise_or.reduce(numbers))
-    return (used & -used).bit_length() - 1 if used else 0
+    return (used & -used).bit_length() - 1 if used else 64

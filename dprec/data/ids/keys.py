@@ -51,7 +51,7 @@ class IdKeys:
         value = whole.fill_null(-1).to_numpy()
         plain = (value >= 0) & (value < _LARGEST)
         if column.dtype == pl.String:  # casts would read `+7` and `007` as numbers, too
-            plain &= np.searchsorted(_POWERS, value, side="right") + 1 == column.str.len_bytes().fill_null(0).to_numpy()
+            plain &= _digits(value) == column.str.len_bytes().fill_null(0).to_numpy()
         keys = 4 * value
         if not plain.all():
             keys[~plain] = self._spelled(column.filter(pl.Series(~plain)))
@@ -127,6 +127,18 @@ class IdKeys:
                 file=sys.stderr,
             )
         return merged
+
+
+def _digits(numbers: np.ndarray) -> np.ndarray:
+    """How many digits each of these numbers has; 1 for a negative one.
+
+    >>> _digits(np.array([0, 9, 10, 123])).tolist()
+    [1, 1, 2, 3]
+    """
+    digits = np.ones(len(numbers), dtype=np.uint8)
+    for power in _POWERS[_POWERS <= numbers.max(initial=0)]:
+        digits += numbers >= power
+    return digits
 
 
 class _Dictionary:

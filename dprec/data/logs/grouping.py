@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dprec.data.arrays.ordering import dense, stable_order, starts
+from dprec.data.arrays.ordering import PlaceOf, dense, dense_parts, stable_order, starts
 from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.event_parts import EventContext
@@ -72,31 +72,30 @@ class Grouping:
             plain_items.append(_plain(rows.item, self.items))
             buckets.append(self._sorted(rows))
             self.advance(len(rows.user))
-        users, first = self._ordered(self.users, [bucket.users for bucket in buckets])
-        items, place = self._ordered(self.items, [bucket.items for bucket in buckets])
+        users, user_number = self._ordered(self.users, [bucket.users for bucket in buckets])
+        items, item_number = self._ordered(self.items, [bucket.items for bucket in buckets])
         self.merged = {
             "user": self.users.say(plain_users, users),
             "item": self.items.say(len(np.unique(np.concatenate(plain_items))), items),
         }
         lengths = np.empty(len(users), dtype=np.int64)
-        for bucket, numbers in zip(buckets, first, strict=True):
-            lengths[numbers] = bucket.lengths
+        for bucket in buckets:
+            lengths[user_number(bucket.users)] = bucket.lengths
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         item = self._new("items.all", np.int32)
         ages = None if self.ages is None else self._new("ages.all", np.uint32)
         codes = None if self.context_columns is None else self._new("context.all", np.int32)
-        for bucket, numbers, named in zip(buckets, first, place, strict=True):
-            events = bucket.take()
-            positions = spans(offsets[numbers], bucket.lengths)
+        item_users = np.zeros(len(items), dtype=np.int64)
+        for bucket in buckets:
+            events, named = bucket.take(), item_number(bucket.items)
+            positions = spans(offsets[user_number(bucket.users)], bucket.lengths)
             item[positions] = named.astype(np.int32)[events[0]]
+            item_users[named] += bucket.visitors
             if ages is not None:
                 ages[positions] = events[1].view(np.uint32)
             if codes is not None:
                 codes[positions] = events[-1]
             self.advance(len(positions))
-        item_users = np.zeros(len(items), dtype=np.int64)
-        for bucket, named in zip(buckets, place, strict=True):
-            item_users[named] += bucket.visitors
         item_ids = self.items.in_order(items).to_list()
         user_ids = self.users.in_order(users)
         context = None if self.context_columns is None or codes is None else EventContext(self.context_columns, codes)
@@ -140,11 +139,11 @@ class Grouping:
         self.repeats.duplicates += int((~starts(moment[order], place[order])).sum())
         return np.bincount(met[once] % items, minlength=items)
 
-    def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The distinct identities, and the number of each identity in `found`."""
-        distinct, places = dense(np.concatenate(found))
-        numbers = ids.numbered(distinct).to_numpy()[places]
-        return distinct, np.split(numbers, np.cumsum([len(part) for part in found])[:-1])
+    def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, PlaceOf]:
+        """The distinct identities, and a function from identities to their numbers."""
+        distinct, place_of = dense_parts(found)
+        numbers = ids.numbered(distinct).to_numpy()
+        return distinct, lambda keys: numbers[place_of(keys)]
 
     def _new(self, name: str, kind: type[np.integer[Any]]) -> np.ndarray:
         if not self.store.spilled:

@@ -47,8 +47,8 @@ class Times:
     def read(self, time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
         """Return a batch's times as int64 in the same order; `rows` are the row numbers in the file, from 0."""
         if time.dtype == pl.String:
-            time = time.str.strip_chars()
-            time = time.zip_with(time != "", pl.Series([None], dtype=pl.String))
+            whole = time.cast(pl.Int64, strict=False)
+            time = whole if not whole.has_nulls() and self.kind in (None, "whole") else _stripped(time)
         _refuse(time.is_null(), path, "has no time", rows)
         if not len(time):
             return np.empty(0, dtype=np.int64)
@@ -187,6 +187,12 @@ class Times:
             return f"{value:g}" if self.kind == "fraction" else f"{value}"
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(value) // self.unit)
         return moment.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
+
+
+def _stripped(text: pl.Series) -> pl.Series:
+    """Text without white space around it; null where nothing is left."""
+    text = text.str.strip_chars()
+    return text.zip_with(text != "", pl.Series([None], dtype=pl.String))
 
 
 def _said(kind: Kind | None) -> str:
