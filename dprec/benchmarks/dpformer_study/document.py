@@ -72,7 +72,7 @@ def _mean(rows: Sequence[Row], data: str, epsilon: float, figure: str) -> float 
 
 
 def _cost(rows: Sequence[Row]) -> str:
-    lines = ["## Steps and time", "", "Measured on one core of an AMD EPYC while other jobs ran.", ""]
+    lines = ["## Steps and time", "", "Measured on one core of an AMD EPYC or an Intel Xeon while other jobs ran.", ""]
     lines += ["| recipe | ε | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|---|"]
     groups: dict[tuple[str, float], list[Row]] = {}
     for row in rows:
