@@ -33,17 +33,17 @@ from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel
 
-TABLES, DIM, BATCH = 26, 128, 2048
+BATCH = 2048
 SIZES = (0.4, 4.0, 8.0)  # GB of tables
 BATCHES = (1024, 2048, 4096)
 POOLINGS = (1, 10, 20, 30)
 ACCESS = {"even": 1.0, "low skew": 0.36, "medium skew": 0.1, "high skew": 0.006}  # the rows of nine look-ups in ten
-UNFUSED = "DP-SGD, unfused"
+UNFUSED, REPLAYED = "DP-SGD, unfused", "LazyDP, noise replayed"
 UNFUSED_FITS = 4.0  # GB: it needs as much again, so that it has its own process from here on
 ROUNDS, SLOW_ROUNDS = 5, 3
 MINUTES = 30.0  # seconds of a step that is measured once, and its embedding part not by itself
-SWEEPS = ("sizes", "batches", "poolings", "access")
-SWEPT = ("table_gb", "batch", "pooling", "access")  # what a sweep varies; everything else is equal
+SWEEPS = ("sizes", "batches", "poolings", "access", "networks")
+SWEPT = ("table_gb", "batch", "pooling", "access", "network")  # what a sweep varies; everything else is equal
 MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
 COLUMNS = {
@@ -57,6 +57,27 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
+class Network:
+    """How many tables of which width a DLRM has, and its hidden layers."""
+
+    tables: int
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    pooling: int = 1  # look-ups a feature
+
+
+MLPERF = "MLPerf"
+NETWORKS = {
+    MLPERF: Network(26, 128, (512, 256), (1024, 1024, 512, 256)),
+    "RMC1": Network(10, 32, (256, 128), (256, 64), 80),  # few small tables, many look-ups
+    "RMC2": Network(40, 32, (256, 128), (512, 128), 80),  # many tables, many look-ups
+    "RMC3": Network(10, 32, (2560, 512), (512, 128), 20),  # most work in its layers
+}
+NETWORKS_AT = 4.0  # GB
+
+
+@dataclass(frozen=True)
 class Case:
     """The sizes of tables and of the batches that read them."""
 
@@ -67,22 +88,29 @@ class Case:
     hooked: bool = False  # whether the variants of DP-SGD with hooks take part
     quick: bool = False
     only: tuple[str, ...] = ()  # systems; else all that fit
+    network: str = MLPERF
+
+    @property
+    def shape(self) -> Network:
+        return NETWORKS[self.network]
 
     @property
     def ids(self) -> int:
         """Rows of each table."""
-        return max(2, round(self.gigabytes * 1e9 / (TABLES * DIM * 4)))
+        return max(2, round(self.gigabytes * 1e9 / (self.shape.tables * self.shape.dim * 4)))
 
     @property
     def systems(self) -> list[str]:
         left_out = set() if self.hooked else set(HOOKED)
         if self.gigabytes >= UNFUSED_FITS:
             left_out.add(UNFUSED)
+        if self.network != MLPERF:
+            left_out |= {UNFUSED, REPLAYED}
         return [s for s in SYSTEMS if (s in self.only if self.only else s not in left_out)]
 
     @property
     def look_ups(self) -> LookUps:
-        return LookUps(self.batch, TABLES, self.ids - 1, self.pooling, ACCESS[self.access])
+        return LookUps(self.batch, self.shape.tables, self.ids - 1, self.pooling, ACCESS[self.access])
 
 
 SIZED = Case(0)  # what the cases of the sizes have in common
@@ -101,6 +129,10 @@ def cases(sweeps: Sequence[str], quick: bool) -> list[Case]:
         "batches": [replace(base, batch=batch, hooked=True) for batch in batches],
         "poolings": [replace(base, pooling=pooling) for pooling in poolings],
         "access": [replace(base, access=access) for access in (["high skew"] if quick else ACCESS)],
+        "networks": [
+            replace(base, gigabytes=base.gigabytes if quick else NETWORKS_AT, pooling=network.pooling, network=name)
+            for name, network in NETWORKS.items()
+        ],
     }
     found: dict[Case, Case] = {}
     for case in (case for sweep in sweeps for case in swept[sweep]):
@@ -133,11 +165,9 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
 
 def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and its summary."""
-    line = f"DLRM, {TABLES} tables of width {DIM}. One thread. The stages of a step are in --json. {report.machine()}"
-    named = [
-        row | {"case": f"{row['table_gb']:g} GB, {row['batch']:,} records, {row['pooling']} look-ups, {row['access']}"}
-        for row in rows
-    ]
+    line = f"DLRM. One thread. The stages of a step are in --json. {report.machine()}"
+    case = "{network}, {table_gb:g} GB, {batch:,} records, {pooling} look-ups, {access}"
+    named = [row | {"case": case.format(**row)} for row in rows]
     return Group(report.table(named, COLUMNS, section="case"), line)
 
 
@@ -179,7 +209,8 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 @one_thread()
 def compared(group: Sequence[Case]) -> list[Row]:
     """Measure all systems of some cases in turns, over tables in the same memory."""
-    memory = torch.empty(TABLES, max(case.ids for case in group), DIM).normal_(0.0, 0.1)
+    shape = group[0].shape  # of all of them
+    memory = torch.empty(shape.tables, max(case.ids for case in group), shape.dim).normal_(0.0, 0.1)
     memory[:, 0] = 0.0
     models = {case: _model(case, memory) for case in group}
     whole = _raced({case: model for case, (model, _) in models.items()}, {})
@@ -198,10 +229,11 @@ def compared(group: Sequence[Case]) -> list[Row]:
         rows.append(
             {
                 "table_gb": case.gigabytes,
-                "rows": TABLES * case.ids,
+                "rows": case.shape.tables * case.ids,
                 "batch": case.batch,
                 "pooling": case.pooling,
                 "access": case.access,
+                "network": case.network,
                 "system": name,
                 "rounds": len(timed.seconds),
                 "ms_per_step": 1e3 * float(np.median(timed.seconds)),
@@ -220,12 +252,13 @@ def compared(group: Sequence[Case]) -> list[Row]:
 
 def _model(case: Case, memory: Tensor) -> tuple[ClickModel, ClickModel]:
     """Return DLRM over the first rows of this memory, and its embedding part alone."""
-    sizes = {"bottom": [8], "top": [8]} if case.quick else {"bottom": [512, 256], "top": [1024, 1024, 512, 256]}
-    model = DLRM(13, [1] * TABLES, dim=DIM, optimizer="sgd", weight_decay=0.0, **sizes)  # type: ignore[arg-type]
+    shape = case.shape
+    bottom, top = ([8], [8]) if case.quick else (list(shape.bottom), list(shape.top))
+    model = DLRM(13, [1] * shape.tables, shape.dim, bottom, top, optimizer="sgd", weight_decay=0.0)
     for bag, values in zip(model.tables.tables, memory, strict=True):
         assert isinstance(bag, nn.EmbeddingBag)
         bag.num_embeddings, bag.weight = case.ids, nn.Parameter(values[: case.ids])
-    return model, Pooled(model.tables, [case.ids - 1] * TABLES)
+    return model, Pooled(model.tables, [case.ids - 1] * shape.tables)
 
 
 @dataclass

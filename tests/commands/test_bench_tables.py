@@ -39,9 +39,17 @@ def test_every_system_has_a_row_at_every_size(tmp_path: Path, capsys: pytest.Cap
 
 def test_some_sweeps_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert [case.access for case in lazydp.cases(["access"], quick=False)] == list(lazydp.ACCESS)
-    assert len(lazydp.cases(lazydp.SWEEPS, quick=False)) == 3 + 2 + 3 + 3
+    assert len(lazydp.cases(lazydp.SWEEPS, quick=False)) == 3 + 2 + 3 + 3 + 3
     assert bench(["lazydp", "--quick", "--sweeps", "sises"]) == 2
-    assert "--sweeps has 'sises': give some of sizes,batches,poolings,access" in capsys.readouterr().err
+    assert "--sweeps has 'sises': give some of sizes,batches,poolings,access,networks" in capsys.readouterr().err
+
+
+def test_other_networks_stand_beside_each_other(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "lazydp", "--sweeps", "networks")
+    assert list(dict.fromkeys(row["network"] for row in rows)) == list(lazydp.NETWORKS)
+    own = [row for row in rows if row["network"] == "RMC2"]
+    assert [row["system"] for row in own] == ["SGD", "EANA (not private)", "LazyDP", "DP-SGD, fused"]
+    assert {(row["pooling"], row["rows"]) for row in own} == {(80, 40 * round(0.002e9 / (40 * 32 * 4)))}
 
 
 def test_adafest_stands_beside_dense_noise(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _digits(numbers: np.ndarray) -> np.ndarray:
     [1, 1, 2, 3]
     """
     digits = np.ones(len(numbers), dtype=np.uint8)
-    for power in _POWERS[_POWERS <= numbers.max(initial=0)]:
+    for power in _POWERS[: len(str(numbers.max(initial=0))) - 1]:
         digits += numbers >= power
     return digits
 
