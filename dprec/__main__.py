@@ -11,7 +11,7 @@ from dprec.cli.command import Command
 from dprec.cli.usage import COMMANDS
 
 NAMES = (
-    *("fit", "prepare", "plan", "evaluate", "recommend", "predict"),
+    *("fit", "prepare", "plan", "tune", "evaluate", "recommend", "predict"),
     *("export", "serve", "report", "audit", "bench", "recipes"),
 )
 

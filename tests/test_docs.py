@@ -95,6 +95,8 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
             argv += (
                 SHORT_TEXTS if texts else SHORT_CLICKS if clicks else SHORT if "my_log.csv" not in argv else SHORT[:4]
             )
+        elif module == "dprec.tune":
+            argv += [*SHORT[:4], "--plan"]
         elif module == "dprec.audit":
             argv += [*SHORT, *FEW, "--noise", "1" if "--strategies" in argv else "none"]
         if "--trainer.devices" in argv:  # Lightning starts this process's own command again

@@ -77,11 +77,17 @@ def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float
     uses, subset = _tidy(uses, subset)
     if delta <= 0:
         return math.inf if uses or subset else 0.0
+    return float(compute_epsilon(*divergences(uses, subset), delta)[0])
+
+
+def divergences(uses: Uses, subset: Uses | None = None) -> tuple[list[int], np.ndarray]:
+    """Orders, and an upper bound on the Rényi divergence of everything together at each of them."""
+    uses, subset = _tidy(uses, subset)
     parts = [count * _divergences(*use, replaced=bool(subset), fixed=False) for use, count in uses.items()]
     parts += [count * _divergences(*use, replaced=True, fixed=True) for use, count in subset.items()]
     # Rounding hides a divergence below 1e-15 and may make it negative, so each is raised by 5e-15 · order.
     raised = (sum(uses.values()) + sum(subset.values())) * _divergences(1e7, 1.0, replaced=bool(subset), fixed=False)
-    return float(compute_epsilon(FEW_ORDERS if subset else ORDERS, sum(parts, raised), delta)[0])
+    return (FEW_ORDERS if subset else ORDERS), sum(parts, raised)
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from dprec.accounting import composition as accounting
 from dprec.errors import UserError
 
@@ -121,6 +123,17 @@ class Ledger:
     def renyi_epsilon(self, delta: float) -> float:
         """A looser upper bound on `epsilon` that takes milliseconds, for a first guess."""
         return max(_renyi_epsilon(*_hashable(events), delta) for events in self._by_period())
+
+    def divergences(self) -> tuple[list[int], np.ndarray]:
+        """Orders, and an upper bound on the Rényi divergence of everything recorded at each of them."""
+        found = []
+        for events in self._by_period():
+            uses, subset, bounded = _hashable(events)
+            if bounded:
+                what = next(event.what for event in events if event.kind == "bounded")
+                raise UserError(f"{what} has no Gaussian noise, so its Rényi divergences are not known: leave it out")
+            found.append(accounting.divergences(dict(uses), dict(subset)))
+        return found[0][0], np.max([values for _, values in found], axis=0)
 
     def _by_period(self) -> list[Mapping[Event, int]]:
         """For every period, the events in which its data may take part."""

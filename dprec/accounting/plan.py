@@ -61,10 +61,13 @@ class Plan:
         """A new ledger that has every release on record."""
         return ledger.after_all(Counter(self.releases.values()))
 
+    def ledger_after(self, steps: int) -> Ledger:
+        """The ledger of a whole run of this many steps, its releases included."""
+        return self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
+
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, its releases included."""
-        ledger = self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
-        return ledger.epsilon(self.delta)
+        return self.ledger_after(steps).epsilon(self.delta)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
         """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""

@@ -6,6 +6,7 @@ usage: dprec COMMAND ...
   fit RECIPE          train a recommender, privately if the recipe has a privacy block
   prepare LOG         read a large log once, before training
   plan RECIPE         compute the privacy cost of a run before it starts
+  tune RECIPE         choose among settings, within one budget of privacy
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
   predict RUN         predict classes of texts
@@ -195,6 +196,23 @@ Computes the privacy cost of a run without training: noise, sampling rate, steps
 
 example:
   dprec plan recipes/movielens_dpformer.yaml --users 6040 --privacy.epsilon 5
+"""
+
+TUNE = """\
+usage: dprec tune RECIPE --try KEY=VALUE,VALUE [--try ...] [--key value ...]
+
+Trains a random number of runs, each of settings drawn at random, scores each on validation data with noise, keeps
+the best and deletes the others. privacy.epsilon pays for all of it. Says the price first; stopped, the same command
+goes on.
+
+  --try KEY=VALUE,...  values to choose among; of several --try, all combinations
+  --runs N             how many runs on average (5); how many there were is a secret of the choice
+  --plan               only say the price
+  --out DIR            folder of the choice (runs/<recipe>-tuned); the run that is kept is in DIR/best
+  --key value          any override of dprec fit
+
+example:
+  dprec tune recipes/sequences.yaml --data.path my_log.csv --try model.learning_rate=0.01,0.02,0.04
 """
 
 AUDIT = """\

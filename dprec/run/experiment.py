@@ -76,6 +76,10 @@ class Experiment:
     def guarantee(self) -> str:
         return NOT_PRIVATE if self.privacy is None else self.privacy.guarantee(self.assumptions)
 
+    def spending(self) -> dict[str, Any]:
+        """ε spent so far, δ and σ; null in each for a run without privacy."""
+        return spending(self.privacy)
+
     @property
     def assumptions(self) -> list[str]:
         return [*self.data.assumptions, *self.model.assumptions]
@@ -136,7 +140,7 @@ class Experiment:
         report = {
             "run": self.name,
             **self.task.describe(self.data),
-            **spending(self.privacy),
+            **self.spending(),
             "guarantee": self.guarantee,
             **sparsity(self.privacy),
             "sampling_rate": self.batches.rate,
@@ -207,7 +211,7 @@ class Experiment:
         ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
         return {
             "guarantee": self.guarantee,
-            **spending(self.privacy),
+            **self.spending(),
             "settings": self.settings.tree["privacy"],
             "assumed_public": self.assumptions,
             **ledger,

@@ -128,6 +128,7 @@ class RankingUsers(Dataset):
         self.population = len(held.users)
         chosen = sampled(held.users, items, sample)
         self.firsts, self.ends = held.first[chosen], held.end[chosen]
+        self.users = len(self.firsts)
         self.starts = split.histories.starts[held.users[chosen]]
         self.groups = pack(self.firsts - self.starts, tokens, most=max(1, _SCORES // items))
 

@@ -1,0 +1,277 @@
+"""Chooses settings privately: trains some of them, scores each with noise, and keeps the best run alone."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from rich.console import Console
+
+from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.figures import round_up
+from dprec.accounting.plan import Plan
+from dprec.accounting.repeated import Price, Repeated
+from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import path_of
+from dprec.cli.command import Stopped
+from dprec.cli.keys import normal
+from dprec.cli.parser import parse
+from dprec.data.selection.packing import RankingUsers
+from dprec.errors import UserError
+from dprec.metrics.ranking import GAINS
+from dprec.metrics.ranks import both_ranks
+from dprec.noise.gaussian import ROUNDING, GaussianNoise
+from dprec.run.experiment import Experiment, resume, start
+from dprec.run.saved.folder import RunFolder, write_private_json
+from dprec.run.saved.lock import training_alone
+from dprec.run.tasks.ranking import Ranking
+
+Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line
+
+
+def candidates_of(tried: Sequence[str]) -> list[Candidate]:
+    """Every combination of the values that `--try KEY=VALUE,VALUE` names.
+
+    >>> candidates_of(["model.learning_rate=0.01,0.02", "data.batch_size=512"])[1]
+    (('model.learning_rate', '0.02'), ('data.batch_size', '512'))
+    """
+    axes = []
+    for text in tried:
+        key, equals, values = text.partition("=")
+        given = yaml.safe_load(values) if values.startswith("[") else values.split(",")
+        texts = [value if isinstance(value, str) else json.dumps(value) for value in given]
+        if not equals or not key or not all(texts) or not texts:
+            raise UserError(f"--try {text}: write KEY=VALUE,VALUE, such as model.learning_rate=0.01,0.02")
+        if normal(key) in ("privacy.epsilon", "privacy.delta", "privacy", "metrics", "seed", "out"):
+            raise UserError(f"--try {key}: it is the same for all settings; give it as --{key}")
+        axes.append([(key, value.strip()) for value in texts])
+    if not axes:
+        raise UserError("nothing to choose: give --try KEY=VALUE,VALUE, such as --try model.learning_rate=0.01,0.02")
+    return list(itertools.product(*axes))
+
+
+def said(candidate: Candidate) -> str:
+    return " ".join(f"--{key} {value}" for key, value in candidate)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A recipe, the settings to choose among, and the price."""
+
+    line: CommandLine
+    candidates: list[Candidate]
+    repeated: Repeated
+    price: Price
+    metric: str
+    users: int
+    unit: str
+    folder: Path
+
+    @classmethod
+    def of(cls, line: CommandLine, candidates: list[Candidate], repeated: Repeated, out: str | None) -> Tuning:
+        """Read the data, check all settings, and compute the price."""
+        experiments = [Experiment(parse(_with(line, candidate))) for candidate in candidates]
+        first, plans = experiments[0], list[tuple[Plan, int]]()
+        for candidate, experiment in zip(candidates, experiments, strict=True):
+            _refuse_unfit(experiment, said(candidate))
+            assert experiment.privacy is not None
+            if _subject(experiment) != _subject(first):
+                raise UserError(
+                    f"{said(candidate)} changes the data or δ: settings of one choice are about the same "
+                    f"{first.data.unit}s and items; choose it without --try"
+                )
+            entry = (experiment.privacy.planned, experiment.steps)
+            if entry not in plans:
+                plans.append(entry)
+        privacy = first.privacy
+        assert privacy is not None
+        assert privacy.epsilon is not None
+        price = Price.of(PrivacyBudget(privacy.epsilon, privacy.delta), repeated, plans)
+        folder = Path(out) if out else Path("runs") / f"{first.name}-tuned"
+        return cls(line, candidates, repeated, price, first.metrics[0], first.data.users, first.data.unit, folder)
+
+    @property
+    def promise(self) -> str:
+        """The sentence that stands before that of the kept run."""
+        return (
+            f"({round_up(self.price.epsilon)}, {round_up(self.price.budget.delta)})-differential privacy per "
+            f"{self.unit} for the choice of this run among a random number of runs, {self.repeated.mean:g} on average, "
+            "by a score with noise, and for the models in its checkpoints, if nothing of the other runs is shown, nor "
+            "how many there were; one run, chosen without looking at data, has"
+        )
+
+    def show(self, console: Console) -> None:
+        """What will be tried, and what it costs."""
+        price = self.price
+        for text in (
+            f"{len(self.candidates)} settings; {self.repeated.mean:g} runs on average, each with one of them, drawn",
+            f"ε = {round_up(price.epsilon)} at δ = {round_up(price.budget.delta)} pays for the choice and for the run "
+            f"that is kept, which has {price.epsilon_of_run:.3g} for itself",
+            f"score: {self.metric.upper()} on validation data, with noise of standard deviation "
+            f"{price.score_noise / self.users:.2g}",
+        ):
+            console.print(text, soft_wrap=True, highlight=False)
+
+    def run(self, console: Console) -> Path:
+        """Train, or go on, and return the folder of the run that is kept."""
+        result, best = self.folder / "tune.json", self.folder / "best"
+        if result.exists():
+            raise UserError(f"{self.folder} holds a finished choice: give another --out")
+        plan_file, scores_file = self.folder / "plan.json", self.folder / "scores.json"
+        asked = {"words": [*self.line.recipes, *self.line.words], "try": self.candidates, "price": asdict(self.price)}
+        asked = json.loads(json.dumps(asked))
+        if not plan_file.exists():
+            self._claim()
+            write_private_json(plan_file, {"asked": asked, "picks": self._picks()})
+        with training_alone(plan_file):
+            plan = json.loads(plan_file.read_text(encoding="utf-8"))
+            if plan["asked"] != asked:
+                raise UserError(f"{self.folder} holds a choice among other settings: give another --out")
+            picks = [self.candidates[place] for place in plan["picks"]]
+            scores = json.loads(scores_file.read_text(encoding="utf-8"))["scores"] if scores_file.exists() else []
+            for number in range(len(scores), len(picks)):
+                console.print(f"run {number + 1}: {said(picks[number])}", soft_wrap=True, highlight=False)
+                scores.append(self._score_of(number, picks[number], console))
+                write_private_json(scores_file, {"scores": scores})  # once: a score is not drawn again
+            kept = int(np.argmax(scores))
+            if self._folder(kept).path.exists():
+                os.replace(self._folder(kept).path, best)
+            shutil.rmtree(self.folder / "runs", ignore_errors=True)
+            write_private_json(result, self._told(picks[kept], scores[kept], best))
+            scores_file.unlink()
+            plan_file.unlink()
+        console.print(f"kept: {said(picks[kept])}; the others are deleted", soft_wrap=True, highlight=False)
+        console.print(f"run folder: {best}", soft_wrap=True, highlight=False)
+        return best
+
+    def _claim(self) -> None:
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise UserError(f"{self.folder} exists and holds no choice to go on with: give another --out") from None
+        except OSError as error:
+            raise UserError(f"cannot write {self.folder}: {error.strerror}") from None
+
+    def _picks(self) -> list[int]:
+        """Draw how many runs there will be, and the settings of each."""
+        random = secrets.SystemRandom()
+        return [random.randrange(len(self.candidates)) for _ in range(self.repeated.draw(random.random()))]
+
+    def _folder(self, number: int) -> RunFolder:
+        return RunFolder(self.folder / "runs" / str(number))
+
+    def _score_of(self, number: int, candidate: Candidate, console: Console) -> float:
+        """Return the score of a run, trained now or continued; one that ended without its score is trained again."""
+        run = self._folder(number)
+        if run.metrics.exists():
+            shutil.rmtree(run.path)
+        own = [("privacy.epsilon", repr(self.price.epsilon_of_run)), ("out", str(run.path))]
+        try:
+            if run.config.exists():
+                trained: Experiment = resume(CommandLine(), run, console, self._kind())
+            else:
+                trained = start(parse(_with(self.line, (*candidate, *own))), console, self._kind())
+        except Stopped as stopped:
+            raise type(stopped)("continue with the same command") from None
+        total = torch.tensor([user_by_user(trained.model, _held_out(trained), self.metric)], dtype=torch.float64)
+        GaussianNoise().add_(total, self.price.score_noise * (1 + ROUNDING))
+        return float(total) / self.users
+
+    def _kind(self) -> type[Experiment]:
+        promise, epsilon = self.promise, self.price.epsilon
+
+        class Tuned(Experiment):
+            """A run of which the choice has to be paid, too."""
+
+            @property
+            def guarantee(self) -> str:
+                return f"{promise} {super().guarantee}"
+
+            def spending(self) -> dict[str, Any]:
+                return super().spending() | {"epsilon": epsilon}
+
+        return Tuned
+
+    def _told(self, chosen: Candidate, score: float, best: Path) -> dict[str, Any]:
+        kept = json.loads(RunFolder(best).metrics.read_text(encoding="utf-8"))
+        return {
+            "chosen": dict(chosen),
+            "score": score,
+            "score_noise": self.price.score_noise / self.users,
+            "metric": self.metric,
+            "runs_on_average": self.repeated.mean,
+            "candidates": [dict(candidate) for candidate in self.candidates],
+            "epsilon": self.price.epsilon,
+            "delta": self.price.budget.delta,
+            "epsilon_of_run": self.price.epsilon_of_run,
+            "guarantee": kept["guarantee"],
+        }
+
+
+def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
+    """Return the sum of a metric over users, each ranked alone.
+
+    In a batch, a user's scores are rounded as the lengths of others would have it, which may swap items that are close.
+    """
+    kind, _, cutoff = metric.partition("@")
+    alone, total = copy.copy(held_out), 0.0
+    alone.groups = [np.array([user]) for user in range(held_out.users)]
+    with torch.inference_mode():
+        for number in range(len(alone)):
+            batch = alone[number].to(model.device)
+            _, masked = both_ranks(model.scores(batch), batch.target, batch.seen)
+            gain = float(GAINS[kind](masked, int(cutoff)))
+            total += min(max(gain, 0.0), 1.0) if math.isfinite(gain) else 0.0
+    return total
+
+
+def _held_out(experiment: Experiment) -> RankingUsers:
+    found: RankingUsers = experiment.data.val_dataloader().dataset
+    return found
+
+
+def _with(line: CommandLine, more: Sequence[tuple[str, str]]) -> CommandLine:
+    return CommandLine(recipes=list(line.recipes), overrides=[*line.overrides, *more])
+
+
+def _subject(experiment: Experiment) -> tuple[Any, ...]:
+    data, privacy = experiment.data, experiment.privacy
+    return data.unit, data.users, data.fingerprint, None if privacy is None else (privacy.epsilon, privacy.delta)
+
+
+def _refuse_unfit(experiment: Experiment, named: str) -> None:
+    """Refuse what no choice can be made of, or whose price is not known."""
+    privacy, tree = experiment.privacy, experiment.settings.tree
+    if privacy is None or privacy.epsilon is None:
+        raise UserError("tune needs a budget that pays for the choice: add --privacy.epsilon 8")
+    if privacy.rules.broken or privacy.repeatable:
+        raise UserError(f"{named} is not private, so neither is the choice: {privacy.guarantee()}")
+    if tree["privacy"]["init_args"].get("noise_multiplier") is not None:
+        raise UserError("privacy.noise_multiplier is set, and tune computes it: leave it out")
+    if not isinstance(experiment.task, Ranking) or experiment.metrics[0].partition("@")[0] not in GAINS:
+        raise UserError(
+            f"tune scores by a metric that each user adds 0 to 1 to ({', '.join(GAINS)} of a recommender): "
+            "set --metrics ndcg@10, or choose settings on public data"
+        )
+    if not getattr(experiment.data, "validation", False):
+        raise UserError("tune scores on validation data, and data.validation is false: leave it out")
+    held_out = _held_out(experiment)
+    if not isinstance(held_out, RankingUsers):
+        raise UserError(f"{path_of(type(experiment.data))} serves no users to rank: give dprec.data.Sequences")
+    if held_out.population > held_out.users:
+        raise UserError("tune scores all users, and data.metrics_users takes a sample: raise it to their number")
+    if str(tree["trainer"]["devices"]) != "1" or tree["trainer"]["num_nodes"] != 1:
+        raise UserError("tune trains on one device: set trainer.devices to 1")
