@@ -10,6 +10,8 @@ def one_line(message: str) -> str:
 
     >>> one_line('Parser key "trainer.max_steps":\\n  Expected a <class \\'int\\'>. Got value: q')
     "trainer.max_steps is 'q': expected int"
+    >>> one_line('Parser key "data.labels":\\n  Expected a <class \\'str\\'>. Got value: True')
+    "data.labels is 'True': expected str, so put it in quotes: YAML reads yes, no and digits as other things"
     """
     path = re.findall(r'Parser key "([\w.]+)"', message)
     refused = re.search(r"Option '([\w.]+)' is not accepted", message)
@@ -19,7 +21,9 @@ def one_line(message: str) -> str:
     if path and "dot import path" in expected and value is not None:
         return f"{_dotted(path)} is {value!r}: there is no such class; give a dotted path, such as my_module.MyClass"
     if path and expected and value is not None:
-        return f"{_dotted(path)} is {value!r}: expected {expected}"
+        quotes = ", so put it in quotes: YAML reads yes, no and digits as other things"
+        plain = expected in ("str", "str or null") and value[:1] not in "[{"
+        return f"{_dotted(path)} is {value!r}: expected {expected}{quotes if plain else ''}"
     return re.sub(r"\s+", " ", message).strip()
 
 
