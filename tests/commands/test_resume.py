@@ -117,6 +117,14 @@ def test_what_a_killed_process_was_still_writing_is_removed(interrupted: Path, r
     assert not any(part.exists() for part in parts)
 
 
+def test_a_group_given_as_one_object_is_the_same_again(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    given = [str(recipe), "--privacy", '{"epsilon": 3, "delta": 0.01}', "--checkpoint_every", "2"]
+    fit_and_die(4, [*given, "--out", str(out)])
+    assert fit([str(recipe), "--privacy", '{"epsilon": 4, "delta": 0.01}', "--resume", str(out)]) == 2
+    assert fit([*given[:3], "--resume", str(out)]) == 0
+
+
 def test_refuses_another_recipe(interrupted: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = recipe.read_text()
     (interrupted.parent / "edited.yaml").write_text(text.replace("epsilon: 4", "epsilon: 5"))

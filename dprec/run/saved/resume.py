@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dprec.cli.arguments import CommandLine
+from dprec.cli.classes import path_of, resolve
 from dprec.cli.keys import normal
 from dprec.cli.parser import Settings, parse
 from dprec.errors import UserError
@@ -88,8 +89,12 @@ def _is_free(key: str) -> bool:
 def _value(flat: Mapping[str, Any], key: str) -> Any:
     if key in flat:
         return flat[key]
-    group = f"{key}."  # a whole group, such as `privacy`, that one side has and the other lacks
-    return {name: value for name, value in flat.items() if name.startswith(group)} or None
+    group = f"{key}."  # a whole group, such as `privacy`: given as one object, or on one side alone
+    return {
+        name: path_of(resolve(object, value, name)) if name.endswith("class_path") else value  # a class has many names
+        for name, value in flat.items()
+        if name.startswith(group)
+    } or None
 
 
 def _compare(key: str, old: Any, new: Any, run: RunFolder) -> None:
