@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
@@ -20,6 +21,7 @@ from dprec.checks.bypass import (
 from dprec.checks.loading import Loading
 from dprec.checks.probe import Probe
 from dprec.checks.reachable import OfTheRun
+from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.distributed.owners import Reading
@@ -28,6 +30,7 @@ from dprec.distributed.sharded import ids_of, sharded
 from dprec.gradients.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.low_precision import LOW
 from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.periods import Periods
@@ -36,6 +39,8 @@ from dprec.privacy.step import Gate, PrivateGradient
 from dprec.verify.drawn import Drawn
 from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
+
+LOOKED_AT = 16  # users whose rows all processes compare before the first step
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,11 @@ class PrivateSteps(OfTheRun, Gate):
             shapes,
             [rows for _, rows in getattr(module, "shared_rows", tuple)()],
         )
+        ranks.refuse_different(
+            "have different data, or in another order, so that a user could count in several: let each read the same "
+            "data in the same order, with no seed of its own",
+            *self._some_of_data(),
+        )
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
@@ -105,6 +115,21 @@ class PrivateSteps(OfTheRun, Gate):
         self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
         self._owing = ids_of(rules.owing.values())
         self._before = run.steps
+
+    def _some_of_data(self) -> list[Tensor]:
+        """Return what tells the data of this process from other data: some users' rows, if they are the same again."""
+        if self._ranks.size == 1:
+            return []
+        count = len(self._loading)
+        some = sorted({count * place // LOOKED_AT for place in range(LOOKED_AT)})
+        read = []
+        for _ in range(2):
+            with SameDraws(streams=self._loading.streams):
+                rows = [t for user in some for part in self._loading.of([user]) for t in batch_tensors(part)]
+            read.append([pieces(row) for row in rows])
+        first, again = read
+        same = len(first) == len(again) and all(map(torch.equal, first, again))
+        return first if same else []
 
     def draw(self, batch: Any, seen: State | None = None) -> None:
         """Take the batch of the coming step, if it is what the sampler drew.
