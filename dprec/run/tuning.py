@@ -29,6 +29,7 @@ from dprec.cli.command import Stopped
 from dprec.cli.keys import normal
 from dprec.cli.parser import parse
 from dprec.data.selection.packing import RankingUsers
+from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.metrics.ranking import GAINS
 from dprec.metrics.ranks import both_ranks
@@ -82,7 +83,12 @@ class Tuning:
     @classmethod
     def of(cls, line: CommandLine, candidates: list[Candidate], repeated: Repeated, out: str | None) -> Tuning:
         """Read the data, check all settings, and compute the price."""
-        experiments = [Experiment(parse(_with(line, candidate))) for candidate in candidates]
+        settings = [parse(_with(line, candidate)) for candidate in candidates]
+        if any(each.tree["data"]["init_args"].get("catalogue") == PRIVATE for each in settings):
+            raise UserError(
+                "data.catalogue is private, and each run would choose another: give a file, or leave it out"
+            )
+        experiments = [Experiment(each) for each in settings]
         first, plans = experiments[0], list[tuple[Plan, int]]()
         for candidate, experiment in zip(candidates, experiments, strict=True):
             _refuse_unfit(experiment, said(candidate))
@@ -140,15 +146,17 @@ class Tuning:
             if plan["asked"] != asked:
                 raise UserError(f"{self.folder} holds a choice among other settings: give another --out")
             picks = [self.candidates[place] for place in plan["picks"]]
-            scores = json.loads(scores_file.read_text(encoding="utf-8"))["scores"] if scores_file.exists() else []
+            done = json.loads(scores_file.read_text(encoding="utf-8")) if scores_file.exists() else {"scores": []}
+            scores = done["scores"]
+            if done.get("settling"):
+                self._settle(scores)
             for number in range(len(scores), len(picks)):
                 console.print(f"run {number + 1}: {said(picks[number])}", soft_wrap=True, highlight=False)
-                scores.append(self._score_of(number, picks[number], console))
-                write_private_json(scores_file, {"scores": scores})  # once: a score is not drawn again
+                scores.append(self._score_of(picks[number], console))
+                write_private_json(scores_file, {"scores": scores, "settling": True})  # a score is not drawn again
+                self._settle(scores)
+                write_private_json(scores_file, {"scores": scores, "settling": False})
             kept = int(np.argmax(scores))
-            if self._folder(kept).path.exists():
-                os.replace(self._folder(kept).path, best)
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)
             write_private_json(result, self._told(picks[kept], scores[kept], best))
             scores_file.unlink()
             plan_file.unlink()
@@ -170,12 +178,25 @@ class Tuning:
         random = secrets.SystemRandom()
         return [random.randrange(len(self.candidates)) for _ in range(self.repeated.draw(random.random()))]
 
-    def _folder(self, number: int) -> RunFolder:
-        return RunFolder(self.folder / "runs" / str(number))
+    @property
+    def _current(self) -> RunFolder:
+        """Where every run is trained: one name for all, since a number would tell how many there were."""
+        return RunFolder(self.folder / "current")
 
-    def _score_of(self, number: int, candidate: Candidate, console: Console) -> float:
+    def _settle(self, scores: Sequence[float]) -> None:
+        """Keep the run that was scored last if it is the best so far, and delete the other."""
+        run, best = self._current.path, self.folder / "best"
+        if not run.exists():  # this was done, and then the process was killed
+            return
+        if scores[-1] == max(scores):
+            shutil.rmtree(best, ignore_errors=True)
+            os.replace(run, best)
+        else:
+            shutil.rmtree(run)
+
+    def _score_of(self, candidate: Candidate, console: Console) -> float:
         """Return the score of a run, trained now or continued; one that ended without its score is trained again."""
-        run = self._folder(number)
+        run = self._current
         if run.metrics.exists():
             shutil.rmtree(run.path)
         own = [("privacy.epsilon", repr(self.price.epsilon_of_run)), ("out", str(run.path))]

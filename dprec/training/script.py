@@ -6,6 +6,7 @@ Lightning's loop would have held together: that each batch is stepped once, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -223,6 +224,11 @@ class Training(OfTheRun):
                 lambda batch: [moved(part, device) for part in batch] if isinstance(batch, list) else batch,
             )
             ranks = group_of(device)
+            if ranks.size == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+                raise UserError(
+                    "the environment names several processes (WORLD_SIZE), and they are not connected, so each would "
+                    "train a model of its own: call torch.distributed.init_process_group() before, or clear it"
+                )
             begin_alike(module, ranks)
             steps = PrivateSteps(self.run, self.trained, loading, self.run.steps, self._total, ranks)
             self._steps, self._loading = steps, loading

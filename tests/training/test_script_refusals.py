@@ -159,3 +159,11 @@ def test_a_seed_that_a_sampler_is_given_later_is_no_secret() -> None:
     loader = private_loader(people(), BATCH)
     loader.batch_sampler.seed = 5  # type: ignore[union-attr]
     assert training(users=loader, expected_batch=None).guarantee().startswith("not private")
+
+
+def test_processes_that_are_not_connected_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"each would train a model of its own: call torch\.distributed"):
+        take(training(Sorter()))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    take(training(Sorter()))
