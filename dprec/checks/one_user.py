@@ -7,7 +7,7 @@ other is then another one than its author wrote, so it is refused as everywhere 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
+from dprec.distributed.host_tables import HostTable
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import one_by_one
 from dprec.gradients.clipping import LARGEST, record_alone
@@ -50,9 +51,26 @@ class SparseLookUps(TorchFunctionMode):
         call = look_up_of(func, args, kwargs or {}, lambda tensor: id(tensor) in self._tables)
         if call is None:
             return func(*args, **(kwargs or {}))
+        if isinstance(call.table, HostTable) and call.ids.device != call.table.device:
+            own = call.by_rows(lambda rows: cast(Tensor, _OnHost.apply(call.table, rows)))
+            return own.table[own.ids] if own.given is None else func(**own.given)
         if call.given is not None:
             return func(**call.given | {"sparse": True})
         return F.embedding(call.ids % len(call.table), call.table, sparse=True)
+
+
+class _OnHost(torch.autograd.Function):
+    """Rows of a table in host memory, on the card; their gradient is the table's, on the host."""
+
+    @staticmethod
+    def forward(ctx: Any, table: HostTable, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.shape = rows, table.shape
+        return table.detach()[rows]
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
+        ids, values = ctx.rows.cpu().unsqueeze(0), gradient[0].cpu()
+        return torch.sparse_coo_tensor(ids, values, ctx.shape, check_invariants=False), None
 
 
 def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exact: Tensor | None) -> Tensor:
@@ -65,12 +83,13 @@ def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exac
         for use in uses:
             use.materialise(whole, own)
         return whole[0] if exact is None else whole[0].sub_(exact.to_dense() if exact.is_sparse else exact)
+    device = reads[0].ids.device if reads else parameter.device
     met = [use.ids_of(own) for use in reads]
     if exact is not None:
-        exact = exact.coalesce()
+        exact = exact.coalesce().to(device)
         met.append(exact.indices()[0])
     rows = torch.cat(met).unique() if met else torch.zeros(0, dtype=torch.int64)
-    found = torch.zeros(1, len(rows), *rest, dtype=dtype, device=parameter.device)
+    found = torch.zeros(1, len(rows), *rest, dtype=dtype, device=device)
     for use in reads:
         use.numbered(rows).materialise(found, own)
     if exact is not None:

@@ -29,6 +29,7 @@ from dprec.checks.perturbed import Shaken
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
 from dprec.contract import Losses
+from dprec.distributed.host_tables import network_device
 from dprec.distributed.sharded import own_rows
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.low_precision import without_autocast
@@ -171,7 +172,7 @@ def _compare_one(
     user: int,
 ) -> bool:
     """Find the gradient of this user alone among those of some together; return whether each draws anything."""
-    device = next(iter(parameters.values())).device.type
+    device = network_device(parameters.values()).type
     with SameDraws(streams=streams):
         (alone,) = made([user])
     sparse = SparseLookUps([parameters[name] for name in tables])

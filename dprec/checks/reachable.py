@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from dprec.distributed.host_tables import OnTheWay
 from dprec.sparsity.rows.pay_first import PayFirst
 from dprec_kernels.workspace import Workspace
 
@@ -78,7 +79,15 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
 def _outside() -> tuple[type, ...]:
     """Return the kinds of things that hold the whole run, or that only write down what happens."""
     lightning = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
-    return (PayFirst, OfTheRun, Workspace, logging.Logger, logging.Handler, *([] if lightning is None else [lightning]))
+    return (
+        PayFirst,
+        OfTheRun,
+        OnTheWay,
+        Workspace,
+        logging.Logger,
+        logging.Handler,
+        *([] if lightning is None else [lightning]),
+    )
 
 
 def _parts(name: str, value: Any) -> tuple[bool, list[tuple[str, Any]]]:

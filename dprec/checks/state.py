@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.checks.reachable import GENERATORS, of_a_package, reachable
-from dprec.distributed.sharded import ShardedTable, ids_of, own_rows
+from dprec.distributed.sharded import LookedUp, ids_of, own_rows
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.registry import RULES
@@ -164,7 +164,7 @@ def _pieces(words: np.ndarray) -> list[np.ndarray]:
 
 
 def _fingerprint(value: Any, seed: int) -> Any:
-    if isinstance(value, ShardedTable):  # whose rows are looked at by themselves
+    if isinstance(value, LookedUp):  # whose rows are looked at by themselves
         return tuple(value.shape), value.dtype
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.device.type == "meta":

@@ -3,13 +3,15 @@
 A sharded table has the shape of the whole and holds the rows of this process. So whoever knows tables by name, shape
 and row needs to know nothing else, and rows have one number in all processes. A look-up is answered from the rows that
 were fetched for this step, and from this process's own. Whatever else asks for a table is refused in one line.
+
+The same holds of any table that is only looked up, wherever its rows are (`LookedUp`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +58,13 @@ class Shard:
     def copied(self) -> Shard:
         return Shard(self.fill, None if self._values is None else self._values.clone(), self.first)
 
+    def with_values(self, values: Tensor) -> Shard:
+        return Shard(None, values, self.first)
+
+    def place_for(self, device: torch.device) -> torch.device:
+        """Return where the rows lie once the module has been moved to this device."""
+        return device
+
     def move(self, device: torch.device, dtype: torch.dtype) -> None:
         if self._values is not None:
             self._values = self._values.to(device, dtype)
@@ -87,6 +96,13 @@ class Shard:
             yield self._noted
         finally:
             self._noted = None
+
+    def read(self, ids: Tensor, padding: int) -> tuple[Tensor, Tensor, int]:
+        """Return rows' values, the places of these ids among them, and that of padding, which is -1 for none."""
+        if padding < 0:
+            return *self.found(ids), -1
+        values, place = self.found(torch.cat([ids.flatten(), ids.new_tensor([padding])]))  # to know where it is
+        return values, place[:-1].view(ids.shape), int(place[-1])
 
     def found(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows' values, and the places of these ids among them."""
@@ -130,45 +146,63 @@ class Shard:
             )
 
 
-class ShardedTable(Tensor):
-    """A table of which this process has some rows: look-ups by id read it, and an owner's step writes it."""
+Table = TypeVar("Table", bound="LookedUp")
+
+
+class LookedUp(Tensor):
+    """A table that is read by look-ups alone, and of which `shard` has the rows; a step writes these."""
 
     shard: Shard
+    kind: ClassVar[str] = "a table"
+    only: ClassVar[str] = "can be told where its rows are"  # what its look-ups do that nothing else can
+    setting: ClassVar[str] = ""  # of the model
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(
-        cls, shape: Sequence[int], shard: Shard, dtype: torch.dtype, device: torch.device | str = "cpu"
-    ) -> ShardedTable:
-        made: ShardedTable = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device(device))
+        cls: type[Table], shape: Sequence[int], shard: Shard, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> Table:
+        made: Table = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device(device))  # type: ignore[assignment]
         made.shard = shard
         return made
 
     def __init__(self, *given: Any, **options: Any) -> None:
         pass
 
-    def with_values(self, values: Tensor) -> ShardedTable:
-        """Return a table of the same rows, with other values in those of this process."""
-        return ShardedTable(self.shape, Shard(None, values, self.shard.first), values.dtype, values.device)
+    def alike(self: Table, shard: Shard, dtype: torch.dtype, device: torch.device) -> Table:
+        """Return a table of this kind and shape with these rows."""
+        return type(self)(self.shape, shard, dtype, device)
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UserError("a sharded table is not pickled, since most of it is elsewhere: use trainer.save_checkpoint")
+    def with_values(self: Table, values: Tensor) -> Table:
+        """Return a table of the same rows, with other values in those of this process."""
+        return self.alike(self.shard.with_values(values), values.dtype, values.device)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"ShardedTable{tuple(self.shape)}"
+        return f"{type(self).__name__}{tuple(self.shape)}"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         table, rest, kwargs = args[0], args[1:], kwargs or {}
-        if isinstance(table, ShardedTable):
+        if isinstance(table, LookedUp):
             if func in LOOK_UPS:
                 return _read(func, table.shard, args, kwargs)
             if func in OTHERS:
                 return OTHERS[func](table, *rest, **kwargs)
         raise UserError(
-            f"a sharded table is used by {func}, and only its look-ups know that other processes have most of it: "
-            "leave model.shard_tables out, or read the table by nn.Embedding, nn.EmbeddingBag or table[ids]"
+            f"{cls.kind} is used by {func}, and only its look-ups {cls.only}: leave {cls.setting} out, or read the "
+            "table by nn.Embedding, nn.EmbeddingBag or table[ids]"
         )
+
+
+class ShardedTable(LookedUp):
+    """A table of which this process has some rows: look-ups by id read it, and an owner's step writes it."""
+
+    kind = "a sharded table"
+    only = "know that other processes have most of it"
+    setting = "model.shard_tables"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UserError("a sharded table is not pickled, since most of it is elsewhere: use trainer.save_checkpoint")
 
 
 LOOK_UPS = {  # where each has its ids
@@ -185,49 +219,53 @@ PADDED = {  # where bags have the row that counts for nothing
     aten._embedding_bag_forward_only.default: 8,
     aten.embedding_bag.padding_idx: 8,
 }
+WRAPPING = aten.embedding_bag.padding_idx  # which takes -1 for the last row and not for none
 
 
 def _read(func: Any, shard: Shard, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     given, at = list(args), LOOK_UPS[func]
     listed = func is aten.index.Tensor
     if listed and (len(given[1]) != 1 or given[1][0].is_floating_point() or given[1][0].dtype == torch.bool):
-        raise UserError("a sharded table is indexed by more than the ids of its rows: read rows whole, by their ids")
+        raise UserError(f"{args[0].kind} is indexed by more than the ids of its rows: read rows whole, by their ids")
     ids = given[1][0] if listed else given[at]
     if listed:
         ids = torch.where(ids < 0, ids + args[0].shape[0], ids)
     padding = given[PADDED[func]] if func in PADDED and len(given) > PADDED[func] else None
-    if padding is not None and padding >= 0:
-        ids = torch.cat([ids.flatten(), ids.new_tensor([padding])])  # to know where it is
+    if padding is None:
+        padding = -1
+    elif padding < 0 and func is WRAPPING:
+        padding += args[0].shape[0]
     if shard.listing:
-        shard.note(ids)
+        shard.note(ids if padding < 0 else torch.cat([ids.flatten(), ids.new_tensor([padding])]))
         table = args[0]
-        values = torch.zeros(1, *table.shape[1:], dtype=table.dtype, device=table.device)
-        place = torch.zeros_like(ids)
+        values = torch.zeros(1, *table.shape[1:], dtype=table.dtype, device=ids.device)
+        place, padding = torch.zeros_like(ids), -1
     else:
-        values, place = shard.found(ids)
-    if padding is not None and padding >= 0:
-        given[PADDED[func]], place = -1 if shard.listing else int(place[-1]), place[:-1].view(given[at].shape)
+        values, place, padding = shard.read(ids, padding)
+    if func in PADDED and len(given) > PADDED[func]:
+        given[PADDED[func]] = None if padding < 0 and func is WRAPPING else padding
     given[0], given[at] = values, [place] if listed else place
     return func(*given, **kwargs)
 
 
-def _moved(table: ShardedTable, *given: Any, **options: Any) -> ShardedTable:
+def _moved(table: LookedUp, *given: Any, **options: Any) -> LookedUp:
     """Move the rows themselves, since a module that is moved keeps its parameter and with it the shard."""
     asked = [*given, *options.values()]
     device = next((each for each in asked if isinstance(each, torch.device)), table.device)
     dtype = next((each for each in asked if isinstance(each, torch.dtype)), table.dtype)
+    device = table.shard.place_for(device)
     if (device, dtype) == (table.device, table.dtype):
         return table
     table.shard.move(device, dtype)
-    return ShardedTable(table.shape, table.shard, dtype, device)
+    return table.alike(table.shard, dtype, device)
 
 
-def _copy(table: ShardedTable, **_: Any) -> ShardedTable:
-    return ShardedTable(table.shape, table.shard.copied(), table.dtype, table.device)
+def _copy(table: LookedUp, **_: Any) -> LookedUp:
+    return table.alike(table.shard.copied(), table.dtype, table.device)
 
 
-def _copied_from(table: ShardedTable, source: Tensor, *_: Any) -> ShardedTable:
-    if isinstance(source, ShardedTable):
+def _copied_from(table: LookedUp, source: Tensor, *_: Any) -> LookedUp:
+    if isinstance(source, LookedUp):
         table.shard.values.copy_(source.shard.values)
     else:
         first = table.shard.first
@@ -235,15 +273,15 @@ def _copied_from(table: ShardedTable, source: Tensor, *_: Any) -> ShardedTable:
     return table
 
 
-def _put(table: ShardedTable, places: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> ShardedTable:
+def _put(table: LookedUp, places: Sequence[Tensor], values: Tensor, accumulate: bool = False) -> LookedUp:
     if accumulate or len(places) != 1 or places[0].dtype == torch.bool:
-        raise UserError("a sharded table is written to by more than the numbers of its rows: write rows whole")
+        raise UserError(f"{table.kind} is written to by more than the numbers of its rows: write rows whole")
     table.shard.put(places[0], values.expand(*places[0].shape, *table.shape[1:]))
     return table
 
 
 OTHERS: dict[Any, Callable[..., Any]] = {
-    aten.detach.default: lambda table: ShardedTable(table.shape, table.shard, table.dtype, table.device),
+    aten.detach.default: lambda table: table.alike(table.shard, table.dtype, table.device),
     aten.clone.default: _copy,
     aten._to_copy.default: _moved,
     aten.copy_.default: _copied_from,
@@ -256,8 +294,13 @@ def sharded(parameters: Mapping[str, nn.Parameter]) -> dict[str, ShardedTable]:
     return {name: p for name, p in parameters.items() if isinstance(p, ShardedTable)}  # type: ignore[misc]
 
 
+def looked_up(parameters: Mapping[str, nn.Parameter]) -> dict[str, LookedUp]:
+    """Return those parameters that are tables of which only look-ups know where the rows are."""
+    return {name: p for name, p in parameters.items() if isinstance(p, LookedUp)}  # type: ignore[misc]
+
+
 @contextmanager
-def all_listed(tables: Iterable[ShardedTable]) -> Iterator[list[list[Tensor]]]:
+def all_listed(tables: Iterable[LookedUp]) -> Iterator[list[list[Tensor]]]:
     """Read zeros of these tables, and note which of their rows are looked up."""
     with ExitStack() as within:
         yield [within.enter_context(table.shard.listed()) for table in tables]
@@ -269,7 +312,7 @@ def own_rows(table: Tensor) -> tuple[Tensor, int]:
     >>> own_rows(torch.zeros(3, 2))[1]
     0
     """
-    return (table.shard.values, table.shard.first) if isinstance(table, ShardedTable) else (table, 0)
+    return (table.shard.values, table.shard.first) if isinstance(table, LookedUp) else (table, 0)
 
 
 def counted_from(first: int, rows: Tensor) -> Tensor:
@@ -284,4 +327,4 @@ def ids_of(tables: Iterable[Tensor]) -> list[int]:
 
 def of_table(table: Tensor, values: Tensor) -> Tensor:
     """Return values for the rows that this process keeps of a table, in the form of the table."""
-    return table.with_values(values) if isinstance(table, ShardedTable) else values
+    return table.with_values(values) if isinstance(table, LookedUp) else values

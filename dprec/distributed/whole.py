@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
-from dprec.distributed.sharded import ShardedTable, bounds
+from dprec.distributed.sharded import LookedUp, ShardedTable, bounds, own_rows
 
 PIECE = 1 << 20  # numbers that are sent at once
 
@@ -26,6 +26,8 @@ def make_whole(held: Any, ranks: Ranks, room: Room) -> Any:
     """
     if isinstance(held, ShardedTable):
         return whole(held, ranks, room)
+    if isinstance(held, LookedUp):
+        return own_rows(held)[0]
     if isinstance(held, MutableMapping):
         copied = copy.copy(held)  # with what torch writes on a state_dict
         for key, value in held.items():

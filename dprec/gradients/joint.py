@@ -85,7 +85,7 @@ def merge_together(
         if total.parts and not answers_at_once(total.parts[0][0]) and all(ids.dim() == 2 for ids, _, _ in total.parts):
             # Alike are uses by the same users, under the very same factors.
             form = tuple((id(scales), values.shape[2], values.dtype) for _, values, scales in total.parts)
-            alike.setdefault((total.dtype, form, name in wanted), []).append(name)
+            alike.setdefault((total.dtype, form, name in wanted, total.device), []).append(name)
     groups = {
         tuple(names): _Together([sums[n] for n in names], [sorted(padding.get(n, ())) for n in names])
         for names in alike.values()
@@ -191,7 +191,8 @@ class _Together:
         return len(every) - met
 
     def hand_out(self) -> None:
-        """Give each sum its rows."""
+        """Give each sum its rows, where its table is."""
         rows = self._rows - self._starts[torch.searchsorted(self._starts, self._rows, right=True) - 1]
+        rows, values = (part.to(self._sums[0].device) for part in (rows, self._values))
         for each, first, last in zip(self._sums, self._cuts[::2], self._cuts[1::2], strict=True):
-            each.hold(rows[first:last], self._values[first:last])
+            each.hold(rows[first:last], values[first:last])

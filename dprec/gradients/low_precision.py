@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from dprec.distributed.host_tables import network_device
 from dprec.errors import UncoveredUse
 from dprec.gradients.arithmetic import computes_in_less, refuse_less
 
@@ -46,7 +47,7 @@ class OwnPrecision:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self._device = next((p.device.type for p in parameters.values()), "cpu")
+        self._device = network_device(parameters.values()).type
         self._known = _declared.get() or torch.is_autocast_enabled(self._device)
         self._known |= any(p.dtype in LOW for p in parameters.values())
         self._less = computes_in_less()

@@ -28,7 +28,8 @@ class RowSum:
     """
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        self.shape, self._device = shape, device
+        """`device` is where the table is, and so what is merged; what is added may be where losses are computed."""
+        self.shape, self.device = shape, torch.device(device)
         self.dtype = torch.promote_types(dtype, torch.float32)
         self.parts: list[Scaled] = []
         self._held: tuple[Tensor, Tensor] | None = None  # what was merged together with other sums
@@ -73,11 +74,11 @@ class RowSum:
             rows, sums = self._held
             return rows, sums.clone()
         if not self.parts:
-            none = torch.zeros(0, dtype=torch.int64, device=self._device)
-            return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self._device)
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self.device)
         ids, values, scales = self.parts[0] if len(self.parts) == 1 else _joined(self.parts)
         rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
-        return rows, sums.view(len(rows), *self.shape[1:])
+        return rows.to(self.device), sums.view(len(rows), *self.shape[1:]).to(self.device)
 
 
 def give_to_owners(sums: Mapping[str, RowSum], tables: Mapping[str, ShardedTable], ranks: Ranks) -> None:

@@ -28,6 +28,7 @@ class ClickModel(Learner):
         options: arguments of `Learner`.
     """
 
+    reads_by_rows = True
     from_data: ClassVar = {"numbers": "it is the number of counts", "vocabularies": "set data.vocabularies"}
 
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
@@ -110,7 +111,7 @@ class FeatureTables(nn.Module):
     def forward(self, categories: Tensor) -> list[Tensor]:
         """Return (B, d_f) of each feature f, for ids (B, F, P)."""
         rows = categories + 1
-        each = [rows[:, feature] for feature in range(len(self.tables))]
+        each = [rows[:, feature].contiguous() for feature in range(len(self.tables))]  # as bags are read
         about_to_read([cast(nn.EmbeddingBag, table).weight for table in self.tables], each)
         return [own(table(ids)) for ids, table, own in zip(each, self.tables, self.maps, strict=True)]
 

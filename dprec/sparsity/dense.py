@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dprec.distributed.sharded import own_rows
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels.dense_noise import dense_noise
@@ -19,7 +20,7 @@ class Dense(NoiseSchedule):
     """
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        weights = table.parameter.detach()
+        weights = own_rows(table.parameter)[0].detach()
         given: dict[str, Any] = {"rows": rows, "values": values}
         dense_noise(weights, self.std, self.noise, alpha=-rates.rate, keep=1 - rates.rate * rates.decay, **given)
 

@@ -21,6 +21,7 @@ from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, changed, unchanged
 from dprec.contract import Drawable, Losses, Model, refuse_without
+from dprec.distributed.host_tables import network_device
 from dprec.distributed.ranks import group_of
 from dprec.distributed.replicas import begin_alike
 from dprec.errors import UserError
@@ -160,7 +161,7 @@ class Training(OfTheRun):
         """Fill `.grad` with the private gradient of this batch; the optimizer's step has to follow."""
         self._order.filling()
         steps = cast(PrivateSteps, self._steps)  # they have drawn the batch
-        device = next(iter(self.trained.module.parameters())).device.type
+        device = network_device(self.trained.module.parameters()).type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
         loss = steps.descent.gradient(parameters, self.trained.losses, batch)
@@ -216,7 +217,7 @@ class Training(OfTheRun):
                     "the model is not the one that the training state was saved with: load its state_dict, too, and "
                     "save both at the same step"
                 )
-            device = next(iter(module.parameters())).device
+            device = network_device(module.parameters())
             loading = Loading(
                 self.loader,
                 self.run.sampling.unit,

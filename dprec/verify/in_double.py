@@ -18,6 +18,7 @@ from dprec.checks.entropy import Streams
 from dprec.checks.fixed_draws import OF_INPUT
 from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
+from dprec.distributed.host_tables import network_device
 from dprec.gradients.tape import FORM
 from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
@@ -39,7 +40,7 @@ class InDouble(TorchFunctionMode):
     def __init__(self, parameters: Mapping[str, nn.Parameter], tables: Collection[str] = ()) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self._like = dict(parameters)
         self._tables = frozenset(tables)
         self._copies: dict[str, Tensor] = {}
         self._read: dict[str, list[tuple[Tensor, Tensor]]] = {}  # rows of a table, and their copy
@@ -55,7 +56,8 @@ class InDouble(TorchFunctionMode):
         gradients = {name: gradient for name, gradient in whole if gradient is not None}
         for (name, ids, _), values in zip(rows, found[len(self._copies) :], strict=True):
             if values is not None:
-                read = torch.sparse_coo_tensor(ids.unsqueeze(0), values, self._shapes[name], check_invariants=False)
+                shape, device = self._like[name].shape, self._like[name].device
+                read = torch.sparse_coo_tensor(ids.unsqueeze(0), values, shape, check_invariants=False).to(device)
                 gradients[name] = gradients[name] + read if name in gradients else read
         return {name: g.coalesce() if g.is_sparse else g for name, g in gradients.items()}
 
@@ -108,16 +110,8 @@ class InDouble(TorchFunctionMode):
 
     def _look_up(self, func: Callable[..., Any], call: LookUpCall) -> Any:
         """Read a copy of the rows alone."""
-        size = len(call.table)
-        rows, place = (call.ids.long() % size).unique(return_inverse=True)
-        copy = self._rows(call.table, rows)
-        if call.given is None:
-            return copy[place]
-        given = call.given | {"input": place, "weight": copy}
-        if (padding := given.get("padding_idx")) is not None:
-            there = (rows == padding % size).nonzero().flatten().tolist()
-            given["padding_idx"] = there[0] if there else None
-        return func(**tree_map(self._exact, given))
+        own = call.by_rows(lambda rows: self._rows(call.table, rows))
+        return own.table[own.ids] if own.given is None else func(**tree_map(self._exact, own.given))
 
     def _rows(self, table: Tensor, rows: Tensor) -> Tensor:
         copy = table.detach()[rows].double().requires_grad_()
@@ -133,6 +127,6 @@ def exact_gradient(
     streams: Streams | None = None,
 ) -> dict[str, Tensor]:
     """Return the gradient of one user, who is alone in this batch, with draws that `SameDraws` fixes."""
-    device = next(iter(parameters.values())).device.type
+    device = network_device(parameters.values()).type
     with torch.autocast(device, enabled=False), SameDraws(streams=streams), InDouble(parameters, tables) as exact:
         return exact.gradients(losses(alone).sum())

@@ -14,6 +14,7 @@ from dprec.checks.entropy import Streams
 from dprec.checks.one_user import SparseLookUps
 from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
+from dprec.distributed.host_tables import network_device
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
 from dprec.gradients.low_precision import without_autocast
@@ -53,7 +54,7 @@ class Judge:
     ) -> None:
         self._parameters, self._tables, self._losses = parameters, tables, losses
         self._clipping, self._rules, self._streams, self._alone = clipping, rules, streams, alone
-        self._device = next(iter(parameters.values())).device.type
+        self._device = network_device(parameters.values()).type
         self._coarse = any(p.dtype in LOW[1:] for p in parameters.values())
         self._hooked = False  # whether losses put a hook on a gradient
         self.low = self._coarse or torch.is_autocast_enabled(self._device)

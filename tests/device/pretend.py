@@ -3,7 +3,7 @@
 Importing this registers the device type `pretend` with torch. What a card refuses is refused: an operation on tensors
 of two devices, `.numpy()`, a generator of the CPU. Stricter than a card, indices on the CPU are refused too: a card
 takes them by a copy that nobody sees. `COUNT` says what a step would cost on a card: kernels that are launched, waits
-of Python for an answer, copies from the host.
+of Python for an answer, copies from the host, and how many numbers travel.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Count:
     launches: int = 0  # operations that compute or copy: what a card's time hangs on where tensors are small
     syncs: int = 0  # answers that Python waits for
     uploads: int = 0  # copies from the host
+    sent: int = 0  # numbers in these
+    fetched: int = 0  # numbers copied to the host
 
     def clear(self) -> None:
         for field in fields(self):
@@ -295,17 +297,21 @@ def _refuse_generator(name: str, kwargs: dict[str, Any]) -> None:
 
 def _count(func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any) -> None:
     if name == "aten::copy_":
-        COUNT.syncs += not here[0] and here[1]
-        COUNT.uploads += here[0] and not here[1]
-    elif name == "aten::_to_copy":
-        COUNT.syncs += here[0] and to == "cpu"
-        COUNT.uploads += not here[0]
+        _count_copy(tensors[1], not here[0] and here[1], here[0] and not here[1])
+    elif name in ("aten::_to_copy", "aten::to"):  # the latter within the look-up of a table on the host
+        _count_copy(tensors[0], here[0] and to == "cpu", not here[0])
     elif name in ANSWERS or name in SIZED:
         COUNT.syncs += 1
     elif name in INDEXED and any(leaf.dtype == torch.bool for leaf in tree_leaves(args[1]) if leaf is not None):
         COUNT.syncs += 1  # a mask's size is not known
     if not func.is_view and name not in FORMS:
         COUNT.launches += 1
+
+
+def _count_copy(tensor: torch.Tensor, down: bool, up: bool) -> None:
+    numbers = tensor._nnz() * (1 + tensor.shape[1:].numel()) if tensor.is_sparse else tensor.numel()
+    COUNT.syncs, COUNT.fetched = COUNT.syncs + down, COUNT.fetched + down * numbers
+    COUNT.uploads, COUNT.sent = COUNT.uploads + up, COUNT.sent + up * numbers
 
 
 def _follow_form(tensors: list[torch.Tensor]) -> None:

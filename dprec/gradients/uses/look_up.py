@@ -31,6 +31,19 @@ class LookUpCall:
     ids: Tensor
     given: dict[str, Any] | None = None
 
+    def by_rows(self, read: Callable[[Tensor], Tensor]) -> LookUpCall:
+        """Return the same look-up in a table of those rows alone that it reads, as `read` gives them."""
+        size = len(self.table)
+        rows, place = (self.ids.long() % size).unique(return_inverse=True)
+        table = read(rows)
+        if self.given is None:
+            return LookUpCall(table, place)
+        given = self.given | {"input": place, "weight": table}
+        if (padding := given.get("padding_idx")) is not None:
+            there = (rows == padding % size).nonzero().flatten().tolist()
+            given["padding_idx"] = there[0] if there else None
+        return LookUpCall(table, place, given)
+
 
 def look_up_of(
     function: Callable[..., Any], args: Any, kwargs: Any, is_table: Callable[[Tensor], bool]

@@ -7,11 +7,12 @@ replaces it by the private one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric
@@ -30,6 +31,13 @@ from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
 from dprec.models.learning.sharded_tables import make_tables
 from dprec.models.learning.table_files import room_in
+from dprec.models.learning.tables_on_host import (
+    gradients_on_host,
+    leave_on_host,
+    plain,
+    refuse_place,
+    refuse_untrainable,
+)
 from dprec_kernels.file_tensor import in_file
 
 
@@ -47,9 +55,12 @@ class Learner(pl.LightningModule):
         momentum: of sgd.
         memory_map: a folder for a file of each table, which may then be larger than memory; the files are deleted.
         shard_tables: of several processes, let each keep a part of every table's rows. One process keeps all of them.
+        tables_on: device, which is the network's, or cpu: tables stay in host memory, or in the files of `memory_map`,
+            while the network trains on a card.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
+    reads_by_rows: ClassVar[bool] = False  # whether nothing but look-ups uses its tables, also as it is judged
     metrics: Metric  # of the held-out batches, under the names by which they are logged
 
     def __init__(
@@ -62,8 +73,10 @@ class Learner(pl.LightningModule):
         momentum: float = 0.0,
         memory_map: str | None = None,
         shard_tables: bool = False,
+        tables_on: Literal["device", "cpu"] = "device",
     ) -> None:
         super().__init__()
+        refuse_place(tables_on, shard_tables)
         for name, value, fits in (
             ("learning_rate", learning_rate, 0 < learning_rate < float("inf")),
             ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
@@ -81,6 +94,7 @@ class Learner(pl.LightningModule):
         self.momentum = momentum
         self.memory_map = memory_map
         self.shard_tables = shard_tables
+        self.tables_on = tables_on
         self._made = False  # whether its sharded tables have their rows
         if shard_tables:  # Lightning warns of some callbacks where a class has this hook
             self.configure_model = self._make_tables  # type: ignore[method-assign]
@@ -143,6 +157,25 @@ class Learner(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Add up the gradients of several processes here, and deal users to them."""
         leave_to_the_step(self.trainer)
+        device = self.trainer.strategy.root_device
+        if self._leaves_tables(device) and stage == "fit":
+            refuse_untrainable(self.trainer.world_size, isinstance(self.descent, PlainDescent))
+        if self._leaves_tables(device):
+            leave_on_host(self, self.reads_by_rows)
+
+    def _leaves_tables(self, device: torch.device) -> bool:
+        return self.tables_on == "cpu" and device.type not in ("cpu", "meta")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move the module, but not the tables that are to stay in host memory."""
+        if self._leaves_tables(fn(torch.empty(0)).device):
+            leave_on_host(self, self.reads_by_rows)
+        with gradients_on_host(self):
+            return super()._apply(fn, recurse)
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        state = super().state_dict(*args, **options)
+        return state if options.get("keep_vars") else plain(state)
 
     def _make_tables(self) -> None:
         """Give sharded tables their rows, once the processes are connected and before anything is restored."""
@@ -174,7 +207,8 @@ class Learner(pl.LightningModule):
         if self.memory_map is not None and not any(in_file(own_rows(p)[0]) for p in self.parameters()):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
-                "a file: train on the CPU, make tables with dprec.models.items.tables.new_table, or leave it out"
+                "a file: train on the CPU or set model.tables_on cpu, make tables with "
+                "dprec.models.items.tables.new_table, or leave it out"
             )
         optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
         self.trainer.fit_loop.epoch_loop.max_steps = self.descent.steps(self.total_steps)

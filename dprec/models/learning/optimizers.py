@@ -12,7 +12,8 @@ from pytorch_lightning.core.optimizer import _MockOptimizer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from dprec.distributed.sharded import ShardedTable, counted_from, of_table, own_rows
+from dprec.distributed.host_tables import HostTable
+from dprec.distributed.sharded import LookedUp, counted_from, of_table, own_rows
 from dprec.errors import UserError
 from dprec_kernels.file_tensor import zeros_beside
 
@@ -43,6 +44,14 @@ class _Rowwise(torch.optim.Optimizer):
                 self.step_rows(parameter, gradient.indices()[0], gradient.values(), group)
                 parameter.grad = gradient
         return result
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state; what is kept of a table in host memory stays there, wherever Lightning moves the rest."""
+        super().load_state_dict(state_dict)
+        for parameter, state in self.state.items():
+            if isinstance(parameter, HostTable):
+                kept = {name: of_table(parameter, state[name]) for name in AVERAGES if name in state}
+                self.state[parameter] = {**state, **kept}
 
     def step_whole(self) -> None:
         super().step()
@@ -132,7 +141,7 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
 
 def _own_state(parameter: nn.Parameter, state: dict[str, Any], name: str) -> Tensor:
     """Return what the optimizer keeps of a table's own rows; what a checkpoint has left is of the whole table."""
-    if isinstance(parameter, ShardedTable) and not isinstance(state[name], ShardedTable):
+    if isinstance(parameter, LookedUp) and not isinstance(state[name], LookedUp):
         own, first = own_rows(parameter)
         state[name] = of_table(parameter, state[name][first : first + len(own)].clone())
     return own_rows(state[name])[0]

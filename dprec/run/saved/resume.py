@@ -34,6 +34,7 @@ FREE = (
     "data.on_missing",
     "model.memory_map",
     "model.shard_tables",
+    "model.tables_on",
 )
 
 

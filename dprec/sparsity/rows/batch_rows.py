@@ -26,7 +26,7 @@ def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution
     """Return what is left of a table's uses, all of them look-ups, where no other rows than these may change."""
     if rows is None:
         return list(uses)
-    return [use.only(rows) for use in _look_ups(uses)]
+    return [use.only(rows.to(use.ids.device)) for use in _look_ups(uses)]
 
 
 def batch_rows(
@@ -57,10 +57,12 @@ def batch_rows(
     for part in recorded:
         for name in space.tables:
             for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
-                user, ids = use.moved(alike - space.start(name))
+                besides = (alike - space.start(name)).to(use.ids.device)
+                user, ids = (each.to(space.device) for each in use.moved(besides))
                 pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
-                    user, ids = use.read(part.unpadded.to(space.device).nonzero().flatten(), alike - space.start(name))
+                    unpadded = part.unpadded.to(use.ids.device).nonzero().flatten()
+                    user, ids = (each.to(space.device) for each in use.read(unpadded, besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
         users += part.users
     user, row = real_pairs(space, torch.cat(pairs))
@@ -135,7 +137,9 @@ def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] 
         besides = (declared or {}).get(name, space.no_rows).to(space.device)
         pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
         for use in _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ())):
-            for place, (user, ids) in enumerate((use.read(everybody, besides), use.moved(besides))):
+            own = besides.to(use.ids.device)
+            for place, each in enumerate((use.read(everybody.to(own.device), own), use.moved(own))):
+                user, ids = (part.to(space.device) for part in each)
                 there = ~is_among(ids, besides)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
         read, moved = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))

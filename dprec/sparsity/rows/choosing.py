@@ -66,6 +66,17 @@ def refuse_unsharded(tables: Iterable[str], over: Mapping[str, Sequence[Strategy
                 )
 
 
+def refuse_unruled(tables: Iterable[str], over: Mapping[str, Sequence[Strategy]]) -> None:
+    """Refuse a table in host memory whose gradient would be as large as the table, on the card."""
+    for name in tables:
+        if name not in over:
+            raise UserError(
+                f"model.tables_on: table '{name}' is in host memory and no strategy rules it, so that the card would "
+                "hold a gradient as large as the table: set privacy.sparsity, with least_rows 0, or leave "
+                "model.tables_on out"
+            )
+
+
 def chosen_rows(
     choice: RowChoice,
     recorded: Sequence[Recorded],

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
-from dprec.distributed.sharded import all_listed, sharded
+from dprec.distributed.sharded import all_listed, looked_up
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.tape import Tape
@@ -94,12 +94,13 @@ def _looked_up(
         for name, ids in reads.items():
             if name in space.tables and ids is not None and layout_of(ids) is not None:
                 user = torch.arange(len(part), device=ids.device).unsqueeze(1)
-                pairs.append((user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten())
+                own = (user * space.size + space.flat(name, ids.reshape(len(part), -1))).flatten()
+                pairs.append(own.to(space.device))
 
     try:
         with (
             torch.no_grad(),
-            all_listed(sharded(parameters).values()),
+            all_listed(looked_up(parameters).values()),
             Tape(parameters, len(part), read=read) as tape,
         ):
             tape.watch(part)
@@ -116,8 +117,9 @@ def _read_alone(space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Par
     rows: list[Tensor] = []
 
     def read(reads: Mapping[str, Tensor | None]) -> None:
-        rows.extend(space.flat(n, ids.flatten()) for n, ids in reads.items() if n in space.tables and ids is not None)
+        known = {name: ids for name, ids in reads.items() if name in space.tables and ids is not None}
+        rows.extend(space.flat(name, ids.flatten()).to(space.device) for name, ids in known.items())
 
-    with torch.no_grad(), all_listed(sharded(parameters).values()), OneUser(parameters, read):
+    with torch.no_grad(), all_listed(looked_up(parameters).values()), OneUser(parameters, read):
         losses(user)
     return rows

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.contract import Losses, Users
+from dprec.distributed.host_tables import HostTable, asked, hearing, on_host
 from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import own_rows, sharded
 from dprec.errors import UserError
@@ -30,6 +31,7 @@ from dprec.sparsity.rows.choosing import (
     noise_ratio,
     refuse_repriced,
     refuse_unfit,
+    refuse_unruled,
     refuse_unsharded,
 )
 from dprec.sparsity.rows.counts import counts_of
@@ -63,6 +65,7 @@ class RowRules:
         self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
         self._whole: set[str] = set()  # tables whose sums have all of these already
         self._sharded: Mapping[str, Tensor] = {}
+        self._hosts: Mapping[str, HostTable] = {}
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
 
     @property
@@ -140,7 +143,9 @@ class RowRules:
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
         self._sharded = sharded({table.name: table.parameter for table in tables})
+        self._hosts = on_host({table.name: table.parameter for table in tables})
         refuse_unsharded(self._sharded, self._over)
+        refuse_unruled(self._hosts, self._over)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:
@@ -203,7 +208,10 @@ class RowRules:
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
-        self._pay({name: ids for name, ids in reads.items() if name not in self._sharded})
+        due = {name: ids for name, ids in reads.items() if name not in self._sharded}
+        there = {name: ids for name, ids in due.items() if name in self._hosts and ids is not None}
+        rows = asked([self._hosts[name] for name in there], list(there.values()))
+        self._pay(due | dict(zip(there, rows, strict=True)))
 
     def give_away(self, reads: Mapping[str, Tensor]) -> None:
         """Let strategies settle what they owe to own rows of sharded tables, which some process is about to read."""
@@ -229,7 +237,8 @@ class RowRules:
         self._stepping = True
         self._declared = declared_rows(self._module, self._tables) if self.look else {}
         try:
-            yield
+            with hearing(self._hosts.values()):
+                yield
         finally:
             self._stepping = False
 
@@ -285,7 +294,7 @@ class RowRules:
                     if name in gradient:
                         sparse = gradient[name].to_sparse(1) if not gradient[name].is_sparse else gradient[name]
                         there = (sparse.values() != 0).flatten(1).any(1)
-                        rows.append(space.flat(name, sparse.indices()[0][there]))
+                        rows.append(space.flat(name, sparse.indices()[0][there]).to(space.device))
                 every = distinct(torch.cat(rows))
                 found.append(every[~is_among(every, space.padding)])
         return found
@@ -302,7 +311,8 @@ class RowRules:
         """Return what the users add to rows that may change."""
         self._refuse_whole(recorded)
         own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
-        left = {name: rows for name in own if (rows := self._chosen[name]) is not None}
+        chosen = {name: rows for name in own if (rows := self._chosen[name]) is not None}
+        left = {name: self._where_read(name, rows, recorded) for name, rows in chosen.items()}
         first = [uses[0] for name, uses in own.items() if name in left and len(uses) == 1]
         reads = [use for use in first if isinstance(use, Rows)]
         if len(reads) == len(left) > 1 and not answers_at_once(recorded.losses):
@@ -310,8 +320,12 @@ class RowRules:
             recorded.contributions.update({name: [use] for name, use in zip(left, found, strict=True)})
             return recorded
         for name, uses in own.items():
-            recorded.contributions[name] = only(uses, self._chosen[name])
+            recorded.contributions[name] = only(uses, left.get(name))
         return recorded
+
+    def _where_read(self, name: str, rows: Tensor, recorded: Recorded) -> Tensor:
+        """Return chosen rows where users' gradients are; of a table in host memory only those that were read."""
+        return self._hosts[name].shard.heard_among(rows).to(recorded.losses.device) if name in self._hosts else rows
 
     def _refuse_whole(self, recorded: Recorded) -> None:
         for name in self._over:
