@@ -10,6 +10,7 @@ from torch import Tensor
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch
 from dprec.models.described import DescribedRecommender
+from dprec.models.items.discriminant import DiscriminantItems, leading_release
 from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
 from dprec.models.learning.learner import refuse_unless
@@ -32,6 +33,8 @@ class Spectral(DescribedRecommender):
             0 describes `top` at any noise.
         frequency_share: part of the privacy budget for the items' popularity.
         pair_share: part for pairs of items seen together. Training has the rest.
+        lead_share: part for the histories that lead to each item: an item is then ranked by how near a history is to
+            those, in place of the vectors of the pairs. 0 leaves it out.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """
@@ -49,13 +52,17 @@ class Spectral(DescribedRecommender):
         recent: int = 20,
         frequency_share: float = 0.03,
         pair_share: float = 0.82,
+        lead_share: float = 0.0,
         clear: float = 0.0,
         repeat_share: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        self.described = SpectralItems(
-            items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear
+        options_of_items = (items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear)
+        self.described = (
+            DiscriminantItems(*options_of_items, lead_share=lead_share)
+            if lead_share
+            else SpectralItems(*options_of_items)
         )
         refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share)
         self.repeats = Repeats(repeat_share) if repeat_share else None
@@ -67,8 +74,8 @@ class Spectral(DescribedRecommender):
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
         described = spectral_releases(arguments["frequency_share"], arguments["pair_share"])
-        again = arguments.get("repeat_share")
-        return *described, *([repeat_release(again)] if again else [])
+        leads, again = arguments.get("lead_share"), arguments.get("repeat_share")
+        return *described, *([leading_release(leads)] if leads else []), *([repeat_release(again)] if again else [])
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)

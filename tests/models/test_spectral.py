@@ -12,9 +12,11 @@ import torch
 from dprec.accounting.release import ExactSums, Release, unit_sum
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.data.logs.histories import Histories
+from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import cooccurrence
 from dprec.models.items.cooccurrence import item_counts, pair_weights
+from dprec.models.items.discriminant import COUNT, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
 from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks.causal_network import CausalNetwork
@@ -166,3 +168,76 @@ def test_scores_are_those_of_the_last_position() -> None:
         encoded = model.encode(history[row : row + 1, :length])[0, -1]
         exact = model.described.vectors[:-1] @ encoded + model.described.bias
         assert torch.allclose(found[row, model.described.chosen], exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
+def test_what_came_before_items_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+    monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
+    logs, fade, recent = histories(), 0.5, 3
+    place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
+    vectors = np.random.default_rng(5).standard_normal((4, 2))
+    total = np.zeros((4, 3))
+    for user in range(logs.users):
+        own, items = np.zeros((4, 3)), logs.of(user).tolist()
+        for now, item in enumerate(items):
+            ages = [(age, place[old]) for age, old in enumerate(reversed(items[:now])) if age < recent]
+            before = sum((fade**age * vectors[old] for age, old in ages if old < 4), np.zeros(2))
+            if place[item] < 4 and before.any():
+                own[place[item]] += np.r_[before / np.linalg.norm(before), COUNT]
+        if own.any():
+            total += own / np.linalg.norm(own)
+    found = unit_sum(12, logs.users, histories_before(logs, place, vectors, fade, recent)).reshape(4, 3)
+    assert np.allclose(found, total)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) -> None:
+    rng = np.random.default_rng(2)
+    vectors, popularity = rng.standard_normal((40, 4)), rng.uniform(50, 500, 40)
+    truth = rng.standard_normal((40, 4))
+    truth /= 2 * np.linalg.norm(truth, axis=1, keepdims=True)
+    found = popularity[:, None] * np.c_[truth, np.full(40, COUNT)] + noise * rng.standard_normal((40, 5))
+    compared, bias = discriminant(found, noise, vectors, popularity)
+    best = (truth @ compared.T + bias).argmax(1)
+    assert (best == np.arange(40)).mean() > 0.9
+
+
+def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
+    rng = np.random.default_rng(3)
+    vectors, popularity = rng.standard_normal((300, 4)), np.full(300, 10.0)
+    found = np.c_[np.zeros((300, 4)), COUNT * popularity] + rng.standard_normal((300, 5)) * [5, 5, 5, 5, 0.01]
+    believed, _ = discriminant(found, 0.01, vectors, popularity)
+    known, _ = discriminant(found, 5.0, vectors, popularity)
+    assert np.linalg.norm(known) < 0.1 * np.linalg.norm(believed)
+
+
+def test_where_noise_hides_every_pair_items_follow_by_popularity() -> None:
+    module = data()
+    model = Spectral(module.items, top=8, rank=4, max_length=9, pair_share=0.5, lead_share=0.3)
+    model.prepare(module, OfKnownNoise(1e9))
+    history = torch.tensor([[3, 4, 5]])
+    scores = model.scores(RankingBatch(history, torch.tensor([1]), history))
+    assert torch.isfinite(scores).all()
+    assert torch.equal(model.described.ranked, torch.zeros(8, 4))
+
+
+def test_ranking_by_the_histories_before_items_needs_no_training() -> None:
+    module = data(synthetic_users=800, synthetic_items=60, batch_size=200, max_length=30)
+    gain = {}
+    for name, share in (("pairs", 0.0), ("histories", 0.3)):
+        model = Spectral(module.items, top=30, rank=8, max_length=30, pair_share=0.5, lead_share=share).eval()
+        model.prepare(module, ExactSums())
+        for batch in module.test_dataloader():
+            model.metrics.update(model.scores(batch), batch.target, batch.seen)
+        gain[name] = float(model.metrics.compute()["ndcg@10"])
+    assert gain["histories"] > 1.05 * gain["pairs"]
+
+
+def test_the_sum_of_histories_is_planned_and_paid_for() -> None:
+    shares = {"frequency_share": 0.03, "pair_share": 0.5, "lead_share": 0.3}
+    model = Spectral(40, top=8, rank=4, **shares)
+    assert model.releases == Spectral.releases_of(shares)
+    assert [release.share for release in model.releases] == [0.03, 0.5, 0.3]
+    for share in (-0.1, 0.47, 0.6):
+        with pytest.raises(UserError, match="lead_share"):
+            Spectral(40, top=8, rank=4, frequency_share=0.03, pair_share=0.5, lead_share=share)

@@ -24,6 +24,7 @@ from dprec.models import (
     Transformer,
 )
 from dprec.models.clicks import ClickModel
+from dprec.models.items.discriminant import DiscriminantItems
 from dprec_kernels import catalogue_softmax
 
 SomeSpectral = TypeVar("SomeSpectral", bound=PrivateALS | Spectral)
@@ -242,8 +243,8 @@ def dpformer(**options: Any) -> DPFormer:
     return model
 
 
-def spectral() -> Spectral:
-    return described(Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH))
+def spectral(**options: Any) -> Spectral:
+    return described(Spectral(ITEMS, top=12, rank=5, recent=3, max_length=LENGTH, **options))
 
 
 def spectral_former() -> SpectralFormer:
@@ -260,6 +261,8 @@ def described(model: SomeSpectral) -> SomeSpectral:
     items = model.described
     items.place[torch.randperm(ITEMS - 1)[:12] + 1] = torch.arange(12)
     items.vectors[:-1] = torch.randn(12, items.rank)
+    if isinstance(items, DiscriminantItems):
+        items.ranked.normal_()
     return model
 
 
@@ -287,6 +290,7 @@ MODELS = {
     "uneven-use": UnevenUse,
     "flattened-tokens": FlattenedTokens,
     "spectral": spectral,
+    "spectral-discriminant": lambda: spectral(pair_share=0.5, lead_share=0.3),
     "spectral-former": spectral_former,
     "private-als": lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH)),
     "gru": lambda: recurrent(GRU),

@@ -101,8 +101,13 @@ class DescribedItems(nn.Module):
         """The ids of the items it describes (top,)."""
         return (self.place != self.top).nonzero().squeeze(1)
 
+    @property
+    def compared(self) -> Tensor:
+        """The vectors (top, r) that an encoded history is compared with."""
+        return self.vectors[:-1]
+
     def _logits(self, encoded: Tensor) -> Tensor:
-        return F.linear(encoded, self.vectors[:-1], self.bias)
+        return F.linear(encoded, self.compared, self.bias)
 
     def _clear(self, counts: np.ndarray, noise_std: float) -> np.ndarray:
         """Return the ids, ascending, of the `top` most counted items, less those that are not clear of the noise."""

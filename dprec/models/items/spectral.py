@@ -35,6 +35,8 @@ class SpectralItems(DescribedItems):
     The arguments are those of `Spectral`.
     """
 
+    fade = FADE
+
     def __init__(
         self,
         items: int,
@@ -64,7 +66,7 @@ class SpectralItems(DescribedItems):
         self.error: Tensor
         self.register_buffer("error", torch.zeros(()))  # standard error in each coordinate of a vector
         self.mix = nn.Parameter(MIX * torch.eye(self.rank))
-        self.weights = nn.Parameter(FADE ** torch.arange(recent).float())
+        self.weights = nn.Parameter(self.fade ** torch.arange(recent).float())
         self.bias = nn.Parameter(torch.zeros(self.top))
 
     @property
@@ -73,12 +75,19 @@ class SpectralItems(DescribedItems):
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
         place, popularity = self.choose(histories, sums)
+        self.describe_pairs(histories, sums, place, popularity)
+
+    def describe_pairs(
+        self, histories: Histories, sums: ExactSums, place: np.ndarray, popularity: np.ndarray
+    ) -> np.ndarray:
+        """Describe the chosen items by which of them are met together; return their vectors (n, rank)."""
         n = len(popularity)
         pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
         upper = sums(self.pairs, n**2, histories.users, pairs).reshape(n, n)
         vectors, error = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs))
         self.describe(vectors)
         self.error.fill_(error)
+        return vectors
 
     def recent(self, history: Tensor, described: Tensor) -> Tensor:
         """Return the mix of the last items' vectors at each position, (B, T, r)."""
@@ -86,8 +95,12 @@ class SpectralItems(DescribedItems):
         length, ages = history.shape[1], range(len(self.weights))
         past = torch.stack([F.pad(described, (0, 0, age, 0))[:, :length] for age in ages], 3)  # (B, T, r, recent)
         weight = torch.stack([F.pad(known, (age, 0))[:, :length] * FADE**age for age in ages], 2).sum(2, keepdim=True)
-        mixed: Tensor = (past @ self.weights) / (weight + 1e-6).sqrt() @ self.mix
+        mixed: Tensor = self.scaled(past @ self.weights, weight) @ self.mix
         return mixed
+
+    def scaled(self, summed: Tensor, weight: Tensor) -> Tensor:
+        """Return what is known of histories (B, T, r), `summed` over items of some `weight` (B, T, 1) together."""
+        return summed / (weight + 1e-6).sqrt()
 
 
 def spectral_vectors(upper: np.ndarray, rank: int, noise_std: float) -> tuple[np.ndarray, float]:
