@@ -8,6 +8,7 @@ composition        ε of a ledger
 figures            how ε and δ are written
 release            sums over all users before training: clipped, noised, recorded
 selection          which places most users name, drawn with Gumbel noise, and what that costs
+repeated           the price of the best of a random number of runs
 private_catalogue  which items a run may name at all
 unchanged          what a resumed run must not change
 """

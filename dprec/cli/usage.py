@@ -212,7 +212,7 @@ goes on.
   --key value          any override of dprec fit
 
 example:
-  dprec tune recipes/sequences.yaml --data.path my_log.csv --try model.learning_rate=0.01,0.02,0.04
+  dprec tune recipes/sequences.yaml --data.path my_log.csv --try model.window=3,5,10
 """
 
 AUDIT = """\

@@ -1,4 +1,4 @@
-"""Each user's gradient is scaled to a bounded norm and added to the sum: the one place that touches it."""
+"""Each user's gradient is scaled to a bounded norm and added to the sum: here alone, with the help of `norms.sweep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models; to add one, subclass `SequenceRecommender`, `Recommender`, `ClickModel` or `TextClassifier` in a new file.
+"""Models; to add one, subclass `SequenceRecommender`, `Recommender` or `ClickModel` in a new file, and import it here.
 
 A recipe names a class of your own by its module, `my_module.MyModel`. A `Learner` that is none of these trains from a
 script; `dprec fit` needs a `Task` for it in `run/tasks`, which says by what it is judged.

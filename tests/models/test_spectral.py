@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import cooccurrence
 from dprec.models.items.cooccurrence import item_counts, pair_weights
-from dprec.models.items.discriminant import COUNT, discriminant, histories_before
+from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
 from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks.causal_network import CausalNetwork
@@ -173,20 +173,22 @@ def test_scores_are_those_of_the_last_position() -> None:
 @pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
 def test_what_came_before_items_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
     monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
-    logs, fade, recent = histories(), 0.5, 3
+    logs, weights = histories(), np.array([1.0, 0.5, 0.3])
     place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
     vectors = np.random.default_rng(5).standard_normal((4, 2))
+    vectors[2] = 0.0  # item 4 is ranked, but not described
     total = np.zeros((4, 3))
     for user in range(logs.users):
         own, items = np.zeros((4, 3)), logs.of(user).tolist()
         for now, item in enumerate(items):
-            ages = [(age, place[old]) for age, old in enumerate(reversed(items[:now])) if age < recent]
-            before = sum((fade**age * vectors[old] for age, old in ages if old < 4), np.zeros(2))
+            ages = [(age, place[old]) for age, old in enumerate(reversed(items[:now])) if age < 3]
+            before = sum((weights[age] * vectors[old] for age, old in ages if old < 4), np.zeros(2))
             if place[item] < 4 and before.any():
-                own[place[item]] += np.r_[before / np.linalg.norm(before), COUNT]
+                later = ((now + 1) / len(items)) ** LATE
+                own[place[item]] += np.r_[before / np.linalg.norm(before), COUNT] * later
         if own.any():
             total += own / np.linalg.norm(own)
-    found = unit_sum(12, logs.users, histories_before(logs, place, vectors, fade, recent)).reshape(4, 3)
+    found = unit_sum(12, logs.users, histories_before(logs, place, vectors, weights)).reshape(4, 3)
     assert np.allclose(found, total)
 
 
@@ -197,8 +199,8 @@ def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) 
     truth = rng.standard_normal((40, 4))
     truth /= 2 * np.linalg.norm(truth, axis=1, keepdims=True)
     found = popularity[:, None] * np.c_[truth, np.full(40, COUNT)] + noise * rng.standard_normal((40, 5))
-    compared, bias = discriminant(found, noise, vectors, popularity)
-    best = (truth @ compared.T + bias).argmax(1)
+    ranking = discriminant(found, noise, vectors, popularity)
+    best = (truth @ ranking.compared.T + ranking.bias - np.log(found[:, -1])).argmax(1)  # were all met as often
     assert (best == np.arange(40)).mean() > 0.9
 
 
@@ -206,9 +208,50 @@ def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
     rng = np.random.default_rng(3)
     vectors, popularity = rng.standard_normal((300, 4)), np.full(300, 10.0)
     found = np.c_[np.zeros((300, 4)), COUNT * popularity] + rng.standard_normal((300, 5)) * [5, 5, 5, 5, 0.01]
-    believed, _ = discriminant(found, 0.01, vectors, popularity)
-    known, _ = discriminant(found, 5.0, vectors, popularity)
+    believed = discriminant(found, 0.01, vectors, popularity).compared
+    known = discriminant(found, 5.0, vectors, popularity).compared
     assert np.linalg.norm(known) < 0.1 * np.linalg.norm(believed)
+
+
+def means_that_follow_from_vectors(noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mean histories of 300 items, what a noisy sum has of them, and the items' vectors."""
+    rng = np.random.default_rng(4)
+    vectors = rng.standard_normal((300, 4))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    truth = 0.5 * vectors @ np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    return truth, 10 * np.c_[truth, np.full(300, COUNT)] + noise * rng.standard_normal((300, 5)), vectors
+
+
+def test_means_that_noise_hides_are_drawn_to_what_vectors_let_expect() -> None:
+    truth, found, vectors = means_that_follow_from_vectors(noise=8.0)
+    told = discriminant(found, 8.0, vectors, np.full(300, 10.0)).compared
+    shuffled = np.random.default_rng(0).permutation(vectors)
+    untold = discriminant(found, 8.0, shuffled, np.full(300, 10.0)).compared
+
+    def best(compared: np.ndarray) -> float:
+        scores = compared @ (truth - truth.mean(0)).T
+        return float(scores.diagonal().mean() / scores.std())
+
+    assert best(told) > 2 * best(untold)
+
+
+def test_items_without_a_vector_are_described_by_the_histories_before_them() -> None:
+    _, found, vectors = means_that_follow_from_vectors(noise=0.1)
+    known = vectors.copy()
+    known[::3] = 0.0
+    described = discriminant(found, 0.1, known, np.full(300, 10.0)).vectors
+    likeness = (described * vectors).sum(1) / np.linalg.norm(described, axis=1)
+    assert (likeness[::3] > 0.95).all()
+    assert np.allclose(described[1::3], vectors[1::3])  # of length 1: they stay as they are
+
+
+@pytest.mark.parametrize(("noise", "many"), [(0.0, 40), (1.0, 16), (1e9, 2)])
+def test_pairs_describe_the_more_items_the_less_noise_there_is(noise: float, many: int) -> None:
+    described = Spectral(60, top=50, rank=4, pair_share=0.5, lead_share=0.3).described
+    assert isinstance(described, DiscriminantItems)
+    popularity = np.arange(1.0, 41.0)
+    core = described.core(popularity, noise)
+    assert core.tolist() == list(range(40 - many, 40))
 
 
 def test_where_noise_hides_every_pair_items_follow_by_popularity() -> None:

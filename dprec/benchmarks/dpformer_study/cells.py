@@ -15,7 +15,6 @@ MODELS = {
     "spectral": "Spectral",
     "spectral_small": "Spectral, 300 items",
     "discriminant": "Spectral, by the histories before items",
-    "discriminant_small": "Spectral, by the histories before 300 items",
     "als": "PrivateALS",
     "dpformer": "DPFormer",
     "transformer": "Transformer",
@@ -38,10 +37,6 @@ VARIANTS = {
     "lstm_plain": ("lstm", CELL_ALONE),
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
-    "discriminant_small": (
-        "discriminant", ("--model.top", "300", "--model.clear", "0", "--model.rank", "24", "--model.lead_share", "0.34",
-                         "--model.frequency_share", "0.05"),
-    ),
     "transformer_untied_halved": ("transformer_untied", ("--model.dim", "32")),
     "transformer_paper": ("dpformer_paper", PLAIN),
     "transformer_paper_untied": ("dpformer_paper", (*PLAIN, "--model.tied", "false")),
@@ -49,7 +44,6 @@ VARIANTS = {
         "dpformer_paper", (*PLAIN, "--model.tied", "false", "--model.dim", "32"),
     ),
 }  # fmt: skip
-SMALL = ("spectral_small", "discriminant_small")  # shown at the smallest ε alone
 EPSILONS = (5.0, 8.0, 10.0)
 SHOWN = (1.0, *EPSILONS)
 GRID = ((0.005, 0.01, 0.02, 0.04), (256, 1024))  # learning rates and batch sizes, of one model at one ε
@@ -128,9 +122,9 @@ def all_cells() -> list[Cell]:
     >>> [cell.name for cell in all_cells() if cell.tuned][:2], Cell("movielens", "spectral_small", 1.0) in all_cells()
     (['movielens_spectral_former@8:0.005:256', 'movielens_spectral_former@8:0.005:1024'], True)
     """
-    small = [Cell("movielens", model, SHOWN[0]) for model in SMALL]
+    first = [Cell("movielens", "spectral_small", SHOWN[0]), *(Cell(data, "discriminant", SHOWN[0]) for data in DATA)]
     tables = [Cell(data, model, epsilon) for data in DATA for model in MODELS for epsilon in EPSILONS]
-    return small + [cell for cell in tables if cell.model not in SMALL] + grid_cells()
+    return first + [cell for cell in tables if cell.model != "spectral_small"] + grid_cells()
 
 
 def grid_cells() -> list[Cell]:

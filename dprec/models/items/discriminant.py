@@ -1,12 +1,16 @@
 """Items told apart by the histories that lead to them: a linear discriminant analysis from one more sum over users.
 
 An item is as likely after a history as the history is near those that came before the item, in units of how histories
-vary. The sum has the mean of those histories. How histories vary follows from what was released before.
+vary. The sum has the mean of those histories. How histories vary follows from what was released before, and so does
+which mean to expect of an item that noise hides. Items that too few users met to be described by pairs are described
+by the histories before them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +23,18 @@ from dprec.models.items.cooccurrence import user_events
 from dprec.models.items.spectral import MIX, SpectralItems
 from dprec.models.learning.learner import refuse_unless
 
+CORE = 25.0  # how many users met an item that pairs describe, at least, over the noise of the pairs to the power of
+STEEPER = 0.7  # this
+LARGEST = 2000  # items that pairs describe: time grows with the third power
+LATE = 0.5  # an event counts more the later it comes: its place in the history to this power
+NEAR, FAR, SHARP = 0.5, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
 COUNT = 0.3  # what an event adds to its item's count, beside a history of length 1
 RIDGE = 0.15  # of the mean variance of histories, added to that of each direction
 STEEP = 0.5  # the part of a score that is believed: histories are no normal distribution
 CURVED = 0.75  # the part of squared lengths that bias takes off; half of them, if they were one
+FLAT = 0.3  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
+LEVEL = 0.7  # lengths of vectors, to this power, weigh the items of a history
+EXPECT, DESCRIBE = 0.03, 0.3  # ridges of the two regressions: of means on vectors, and of vectors on means
 
 
 def leading_release(lead_share: float) -> Release:
@@ -37,8 +49,6 @@ class DiscriminantItems(SpectralItems):
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
     """
-
-    fade = 0.65
 
     def __init__(self, *arguments: Any, lead_share: float) -> None:
         super().__init__(*arguments)
@@ -58,60 +68,159 @@ class DiscriminantItems(SpectralItems):
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
         place, popularity = self.choose(histories, sums)
-        vectors = self.describe_pairs(histories, sums, place, popularity)
-        vectors = vectors[:, np.square(vectors).sum(0) > 0]
+        core = self.core(popularity, sums.std(self.pairs))
+        among = np.full(len(popularity) + 1, len(core))
+        among[core] = np.arange(len(core))
+        inner = among[np.minimum(place, len(popularity))]
+        found = self.pair_vectors(histories, sums, inner, popularity[core])
+        found, stretched = flattened(found[:, np.square(found).sum(0) > 0])
+        self.error *= stretched
+        vectors = np.zeros((len(popularity), found.shape[1]))
+        vectors[core] = found
         n, r = vectors.shape
-        portions = histories_before(histories, place, vectors, self.fade, len(self.weights))
-        found = sums(self.leads, n * (r + 1), histories.users, portions).reshape(n, r + 1)
-        compared, bias = discriminant(found, sums.std(self.leads), vectors, popularity)
-        self.ranked.zero_()[:n, :r] = torch.from_numpy(compared / MIX)
+        weights = self.recency(len(self.weights)).double().numpy()
+        leads = sums(self.leads, n * (r + 1), histories.users, histories_before(histories, place, vectors, weights))
+        ranking = discriminant(leads.reshape(n, r + 1), sums.std(self.leads), vectors, popularity)
+        self.describe(ranking.vectors)
+        self.ranked.zero_()[:n, :r] = torch.from_numpy(ranking.compared / MIX)
         with torch.no_grad():
-            self.bias[:n] += torch.from_numpy(bias)
+            self.bias[:n] = torch.from_numpy(ranking.bias)
+
+    def core(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
+        """Return the places, ascending, of the items that pairs describe: at least two."""
+        most = np.argsort(-popularity, kind="stable")[:LARGEST]
+        return np.sort(most[: max(2, int((popularity[most] >= CORE * noise_std**STEEPER).sum()))])
+
+    def recency(self, recent: int) -> Tensor:
+        ages = torch.arange(recent).float()
+        return SHARP * NEAR**ages + (1 - SHARP) * FAR**ages
 
     def scaled(self, summed: Tensor, weight: Tensor) -> Tensor:
         return summed / (summed.square().sum(2, keepdim=True) + 1e-12).sqrt()
 
 
+def flattened(vectors: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return vectors (n, r) of mean length 1 whose axes differ less in size, and how much larger their errors are.
+
+    The smaller an axis is, the larger is the error along it.
+
+    >>> vectors, stretched = flattened(np.diag([1.5, 0.5]))
+    >>> vectors.diagonal().round(2).tolist(), round(stretched, 2)
+    ([1.16, 0.84], 1.61)
+    """
+    sizes = np.linalg.norm(vectors, axis=0)
+    factors = sizes ** (FLAT - 1)
+    factors /= max(np.linalg.norm(vectors * factors, axis=1).mean(), 1e-300)
+    errors = np.square(1 / sizes)
+    stretched = math.sqrt((errors @ np.square(factors)) / errors.sum()) if len(sizes) else 1.0
+    return vectors * factors, stretched
+
+
 def histories_before(
-    histories: Histories, place: np.ndarray, vectors: np.ndarray, fade: float, recent: int
+    histories: Histories, place: np.ndarray, vectors: np.ndarray, weights: np.ndarray
 ) -> Iterator[Portion]:
     """What came before each chosen item: entries of sums (n, r + 1) for n items with `vectors` (n, r).
 
-    A history is the sum of the vectors of its last `recent` items, of which one counts `fade` times as much as the one
-    after it, scaled to length 1. The last number of an item's row counts its events, each as `COUNT`.
+    A history is the sum of its last items' vectors times `weights`, the latest first, scaled to length 1. The last
+    number of an item's row counts its events, each as `COUNT`. Later events count more.
     `place` (items,) is the place of an item among the chosen ones, n or more for other items.
     """
     (n, r), known = vectors.shape, np.vstack([vectors, np.zeros(vectors.shape[1])])
     for users, _, items in user_events(histories, r + 1):
         places = np.minimum(place[items], n)
         before = np.zeros((len(users), r + 1))
-        for age in range(1, min(recent, len(users) - 1) + 1):
+        for age in range(1, min(len(weights), len(users) - 1) + 1):
             same = users[age:] == users[:-age]
-            before[age:, :r] += np.where(same[:, None], fade ** (age - 1) * known[places[:-age]], 0.0)
+            before[age:, :r] += np.where(same[:, None], weights[age - 1] * known[places[:-age]], 0.0)
         length = np.linalg.norm(before, axis=1)
         told = (places < n) & (length > 0)
         before = before[told] / length[told, None]
         before[:, r] = COUNT
+        before *= _later(users)[told, None] ** LATE
         keys = places[told, None] * (r + 1) + np.arange(r + 1)
         yield Portion(np.repeat(users[told], r + 1), keys.ravel(), before.ravel())
 
 
-def discriminant(
-    found: np.ndarray, noise_std: float, vectors: np.ndarray, popularity: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors (n, r) and a bias (n,) that score items by the history before them, from `histories_before`.
+def _later(users: np.ndarray) -> np.ndarray:
+    """Return how far through its user's history each event is, above 0 and at most 1.
 
-    An item's mean is drawn towards the mean of all as far as noise hides it: in each direction by what the variance
-    of the means is there, beside that of this item's noise.
+    >>> _later(np.array([3, 3, 7])).tolist()
+    [0.5, 1.0, 1.0]
+    """
+    _, first, lengths = np.unique(users, return_index=True, return_counts=True)
+    found: np.ndarray = (np.arange(len(users)) - np.repeat(first, lengths) + 1) / np.repeat(lengths, lengths)
+    return found
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How n items are ranked by a history: the sum of its items' `vectors`, times `compared`, plus `bias`."""
+
+    vectors: np.ndarray  # (n, r)
+    compared: np.ndarray  # (n, r)
+    bias: np.ndarray  # (n,)
+
+
+def discriminant(found: np.ndarray, noise_std: float, vectors: np.ndarray, popularity: np.ndarray) -> Ranking:
+    """Return how items are ranked, from the answer to `histories_before` and the noise in it.
+
+    An item's mean is drawn, as far as noise hides it, towards what its vector lets expect. Items without a vector
+    (zero) are drawn towards the mean of all, and get the vector that their mean lets expect.
     """
     count = np.maximum(found[:, -1], max(noise_std, 1e-9)) / COUNT
     middle = found[:, :-1].sum(0) / count.sum()
-    met = vectors.T @ (np.sqrt(popularity)[:, None] * vectors)  # histories vary along with who is met together
-    variances, axes = np.linalg.eigh(met @ met / max(np.square(met).sum(), 1e-300))
-    scale = np.sqrt(np.maximum(variances, 0.0) + RIDGE * max(variances.sum(), 1e-12) / max(len(variances), 1))
+    core = np.square(vectors).sum(1) > 0
+    axes, scale = _whitening(vectors, popularity)
     means = (found[:, :-1] / count[:, None] - middle) @ axes / scale
     noise = np.square(noise_std / count[:, None] / scale)
-    spread = np.maximum((count[:, None] * (np.square(means) - noise)).sum(0) / count.sum(), 0.0)
-    means *= spread / np.maximum(spread + noise, 1e-300)
+    expected = np.zeros_like(means)
+    expected[core] = _expected(means[core], noise[core], vectors[core] @ axes, count[core])
+    for group in (core, ~core):
+        means[group] = _shrunk(means[group], noise[group], expected[group], count[group])
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    weighed = vectors * np.maximum(lengths, 1e-12) ** (LEVEL - 1)
+    weighed[~core] = means[~core] @ _ridge(means[core], weighed[core], count[core], DESCRIBE)
     compared = STEEP * (means / scale) @ axes.T
-    return compared, -STEEP * CURVED * np.square(means).sum(1) - compared @ middle
+    bias = np.log(count / count.sum()) - STEEP * CURVED * np.square(means).sum(1) - compared @ middle
+    return Ranking(weighed, compared, bias)
+
+
+def _whitening(vectors: np.ndarray, popularity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the axes (r, r) along which histories vary and by how much (r,): as who is met together varies."""
+    met = vectors.T @ (np.sqrt(popularity)[:, None] * vectors)
+    variances, axes = np.linalg.eigh(met @ met / max(np.square(met).sum(), 1e-300))
+    ridge = RIDGE * max(variances.sum(), 1e-12) / max(len(variances), 1)
+    return axes, np.sqrt(np.maximum(variances, 0.0) + ridge)
+
+
+def _expected(means: np.ndarray, noise: np.ndarray, vectors: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return what the directions of vectors let expect of means (n, r), each with its variance of the noise."""
+    directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    directions = directions - count @ directions / max(count.sum(), 1e-300)
+    spread = np.maximum(_variance(means, noise, count), 1e-9)
+    found = [
+        directions @ _ridge(directions, mean[:, None], 1 / (hidden + varied), EXPECT)
+        for mean, hidden, varied in zip(means.T, noise.T, spread, strict=True)
+    ]
+    return np.hstack(found) if found else np.zeros_like(means)
+
+
+def _shrunk(means: np.ndarray, noise: np.ndarray, expected: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return means drawn towards what is expected, in each direction by how much they vary beside their noise."""
+    spread = np.maximum(_variance(means - expected, noise, count), 0.0)
+    shrunk: np.ndarray = expected + (means - expected) * spread / np.maximum(spread + noise, 1e-300)
+    return shrunk
+
+
+def _variance(found: np.ndarray, noise: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return how much found (n, r) varies around 0 in each direction without its noise, which may come out below 0."""
+    variance: np.ndarray = count @ (np.square(found) - noise) / max(count.sum(), 1e-300)
+    return variance
+
+
+def _ridge(given: np.ndarray, wanted: np.ndarray, weight: np.ndarray, ridge: float) -> np.ndarray:
+    """Return the weighted regression (r, k) of what is wanted (n, k) on what is given (n, r)."""
+    products = (given * weight[:, None]).T @ given
+    products += np.eye(len(products)) * (ridge * np.trace(products) / max(len(products), 1) + 1e-300)
+    found: np.ndarray = np.linalg.solve(products, (given * weight[:, None]).T @ wanted)
+    return found

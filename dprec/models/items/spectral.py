@@ -35,8 +35,6 @@ class SpectralItems(DescribedItems):
     The arguments are those of `Spectral`.
     """
 
-    fade = FADE
-
     def __init__(
         self,
         items: int,
@@ -66,7 +64,7 @@ class SpectralItems(DescribedItems):
         self.error: Tensor
         self.register_buffer("error", torch.zeros(()))  # standard error in each coordinate of a vector
         self.mix = nn.Parameter(MIX * torch.eye(self.rank))
-        self.weights = nn.Parameter(self.fade ** torch.arange(recent).float())
+        self.weights = nn.Parameter(self.recency(recent))
         self.bias = nn.Parameter(torch.zeros(self.top))
 
     @property
@@ -74,20 +72,25 @@ class SpectralItems(DescribedItems):
         return self.frequencies, self.pairs
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
-        place, popularity = self.choose(histories, sums)
-        self.describe_pairs(histories, sums, place, popularity)
+        self.describe(self.pair_vectors(histories, sums, *self.choose(histories, sums)))
 
-    def describe_pairs(
+    def pair_vectors(
         self, histories: Histories, sums: ExactSums, place: np.ndarray, popularity: np.ndarray
     ) -> np.ndarray:
-        """Describe the chosen items by which of them are met together; return their vectors (n, rank)."""
+        """Return vectors (n, rank) of items by which of them are met together.
+
+        `place` (items,) is the place of an item among these n, n or more for other items; `popularity` is (n,).
+        """
         n = len(popularity)
         pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
         upper = sums(self.pairs, n**2, histories.users, pairs).reshape(n, n)
         vectors, error = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs))
-        self.describe(vectors)
         self.error.fill_(error)
         return vectors
+
+    def recency(self, recent: int) -> Tensor:
+        """Return how much each of the last items of a history counts before training, the latest first: (recent,)."""
+        return FADE ** torch.arange(recent).float()
 
     def recent(self, history: Tensor, described: Tensor) -> Tensor:
         """Return the mix of the last items' vectors at each position, (B, T, r)."""
