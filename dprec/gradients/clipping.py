@@ -23,8 +23,9 @@ from dprec.gradients.uses.batches import Alone, select_alone
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
-# Sums are rounded to float32. Clipping this much lower keeps a user's share within the bound all the same.
-HEADROOM = 1e-6
+# Norms of built gradients are off by up to 2e-6 of themselves, sums are rounded to float32. Clipping this much lower
+# keeps a user's share within the bound all the same.
+HEADROOM = 3e-6
 # Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
 SMALLEST = 1e-6
 # And what rounding may have put into a share is at most one in so many of the bound, in every mode. It is an upper

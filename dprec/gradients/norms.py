@@ -99,6 +99,8 @@ def sweep(
         if known:
             left = _sum_known([use, *others], known, out, squared, rounded, scale, dtype)
             break
+    if not len(left):  # a pass over the parameter costs as much as some of its users
+        return
     part = WidePart(out, dtype)
     for chosen, gradient in built(contributions, out.shape, left):
         own = square(gradient)

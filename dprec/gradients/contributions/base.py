@@ -69,6 +69,10 @@ class Contribution(ABC):
 
     # From here on: what a form may know better.
 
+    def write(self, out: Tensor, places: Places) -> None:
+        """Overwrite out (b, *shape) with the gradients of the users at these places."""
+        self.materialise(out.zero_(), places)
+
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Return a way to the norms of this and the others together that builds no gradient; None: build them."""
         return None

@@ -27,6 +27,9 @@ class Outer(OfProducts):
     def materialise(self, out: Tensor, places: Places) -> None:
         out.baddbmm_(self.left[places].mT, self.right[places])
 
+    def write(self, out: Tensor, places: Places) -> None:
+        out.baddbmm_(self.left[places].mT, self.right[places], beta=0)  # whatever was there, NaN or not
+
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
         out.addmm_(left.flatten(0, 1).T, self.right.flatten(0, 1))
@@ -48,8 +51,9 @@ class Outer(OfProducts):
         left, right = self._joined(maps)
         if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
-        gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left).zero_()
-        for use in (self, *maps):
+        gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
+        self.write(gradient, slice(0, len(left)))
+        for use in maps:
             use.materialise(gradient, slice(0, len(left)))
         return Dense(gradient, torch.stack([use.terms() for use in (self, *maps)]).sum(0))
 
