@@ -54,6 +54,23 @@ def test_some_kernels_compile_without_spills(tmp_path: Path) -> None:
     assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
 
 
+@outside
+@pytest.mark.parametrize("capability", [80, 90])
+def test_wide_softmaxes_compile_without_spills(capability: int) -> None:
+    """They have the least room left."""
+    from dprec.benchmarks.card.compiler import compiled
+    from dprec.benchmarks.card.launches import launches
+
+    kernels = [
+        (launch.case, kernel)
+        for launch in launches((128,), (0,))
+        if launch.kernel == "catalogue_softmax_fwd_kernel"
+        for kernel in compiled(launch.run, capability)
+    ]
+    assert len(kernels) == 2
+    assert not [(case, kernel) for case, kernel in kernels if kernel.spilled]
+
+
 def test_a_kernel_that_spills_fails(capsys: pytest.CaptureFixture[str]) -> None:
     from dprec.benchmarks import gpu
     from dprec.errors import UserError

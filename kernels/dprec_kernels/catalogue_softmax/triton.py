@@ -159,11 +159,13 @@ def forward_all(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> 
     slope = torch.empty(count, dim, dtype=torch.float32, device=hidden.device)
     likeliest = torch.empty_like(loss)
     if count:
-        tile = _tile(dim)
+        tile, precision = _tile(dim), _precision(hidden, table)
+        if precision == "tf32":
+            _spread(tile)
         with torch.cuda.device_of(hidden):
             catalogue_softmax_fwd_kernel[(triton.cdiv(count, tile["BN"]),)](
                 hidden, table, target, loss, log_total, slope, likeliest, count, items, dim, padding,
-                **tile, PRECISION=_precision(hidden, table),
+                **tile, PRECISION=precision,
             )  # fmt: skip
     return loss, log_total, slope, likeliest
 
@@ -175,8 +177,7 @@ def add_table_gradient(
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
     tile = _tile(dim)
-    # Sums in float64 take twice the room, and what goes through tensor cores more still: the compiler would spill.
-    tile["num_warps"] = max(tile["num_warps"], 8 if tile["BV"] * tile["BD"] >= 2048 else 4)
+    _spread(tile)
     precision = _precision(hidden, table) if tile["BD"] <= 128 else "ieee"
     with torch.cuda.device_of(hidden):
         catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]),)](
@@ -222,6 +223,14 @@ def _tile(dim: int) -> dict[str, int]:
     # More numbers a tile or a thread than this, and the compiler moves some off the chip: 32 vectors of 64, too.
     tile = max(16, min(64, 1024 // width))
     return {"BN": tile, "BV": tile, "BD": width, "num_warps": max(4, tile * width // 512)}
+
+
+def _spread(tile: dict[str, int]) -> None:
+    """Let more warps hold a tile: sums in float64 and what goes through tensor cores take so much room.
+
+    With fewer the compiler would move numbers off the chip; so it would with more, where neither is the case.
+    """
+    tile["num_warps"] = max(tile["num_warps"], 8 if tile["BV"] * tile["BD"] >= 2048 else 4)
 
 
 def _precision(hidden: Tensor, table: Tensor) -> str:
