@@ -27,7 +27,7 @@ COLUMNS = {
 }  # fmt: skip
 COMPARED = {
     "PyTorch non-private", "PyTorch user by user", "dprec non-private", "dprec private", "dprec private, untied",
-    "Opacus hooks", "Opacus ghost", "fastDP",
+    "Opacus hooks", "Opacus ghost", "fastDP", "Opake",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,21 @@ from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, PAPER
 from dprec.benchmarks.dpformer_study.tables import belongs
 
-BARS = ("spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
+BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": ("with Re-Attention", DPREC), "transformer": ("without", PRIVATE)}
 
 
 def bars(rows: Sequence[Row], file: Path) -> None:
     """NDCG@10 of each model at each ε, with the paper's as a line across the bar."""
     plt = pyplot()
-    drawn, panels = plt.subplots(1, len(DATA), figsize=(11, 3.6), layout="constrained")
+    drawn, panels = plt.subplots(1, len(DATA), figsize=(12, 3.8), layout="constrained")
     for panel, (data, name) in zip(panels, DATA.items(), strict=True):
         for place, model in enumerate(BARS):
             for number, epsilon in enumerate(EPSILONS):
                 at = place + 0.27 * (number - 1)
                 found = [100 * r["ndcg@10"] for r in rows if belongs(r, data, model, epsilon)]
                 if found:
-                    colour = DPREC if model in ("spectral_former", "dpformer") else PRIVATE
+                    colour = DPREC if model in ("discriminant", "spectral_former", "dpformer") else PRIVATE
                     panel.bar(at, statistics.mean(found), width=0.25, color=colour, alpha=0.5 + 0.25 * number)
                 if (model, data) in PAPER:
                     panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
@@ -38,7 +39,12 @@ def bars(rows: Sequence[Row], file: Path) -> None:
 
 
 def _wrapped(name: str) -> str:
-    return re.sub("(?i)(former)", r"-\n\1", name).replace(", ", ",\n")
+    """Return a name in lines that fit below a bar.
+
+    >>> _wrapped("SpectralFormer"), _wrapped("Transformer, untied")
+    ('Spectral-\\nFormer', 'Trans-\\nformer,\\nuntied')
+    """
+    return textwrap.fill(re.sub("(?i)(former)", r"- \1", name), 9)
 
 
 def curves(rows: Sequence[Row], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The systems that dprec is compared with: plain PyTorch, a loop over users, Opacus in both its modes, fastDP.
+"""The systems that dprec is compared with: plain PyTorch, a loop over users, Opake, Opacus in both its modes, fastDP.
 
 Opacus and fastDP clip a tied table wrongly (tests/gradients/test_opacus.py), so they train two tables.
 They get the same micro-batches as dprec, and each accumulates them in its own way.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dprec.benchmarks.peers.systems import CannotRun, DprecPlain, DprecPrivate, DprecUntied, System, adam
 from dprec.data import SequenceBatch
@@ -181,6 +182,47 @@ class FastDP(Peer):
         return MAX_NORM / (norm + 1e-2)
 
 
+class Opake(Peer):
+    """One gradient per user by torch.func; users of a micro-batch at once, padding included, as it asks."""
+
+    name = "Opake"
+
+    def build(self) -> None:
+        super().build()
+        warnings.filterwarnings("ignore", message=".*performance drop.*batching rule.*")
+        try:
+            from opake.dpsgd.clipping import clipped_grad
+        except ImportError as error:
+            raise CannotRun(f"not installed: {error}") from error
+        self.plain.whole_rows = True
+        self.clipped, self.state = clipped_grad(self._loss_of_one, clipping_norm=MAX_NORM, batch_argnums=(1, 2))
+
+    def _loss_of_one(self, values: dict[str, Tensor], history: Tensor, targets: Tensor) -> Tensor:
+        losses: Tensor = functional_call(self.plain, values, (history[None], targets[None]))
+        return losses.sum()
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        values = {name: p.detach() for name, p in self.plain.named_parameters()}
+        totals = self._clipped_sums(values, batch[0])
+        for part in batch[1:]:
+            torch._foreach_add_(list(totals.values()), list(self._clipped_sums(values, part).values()))
+        for name, parameter in self.plain.named_parameters():
+            total = totals[name]
+            if self.noise_multiplier:
+                total += torch.normal(0.0, self.noise_multiplier * MAX_NORM, total.shape)
+            parameter.grad = total.div_(self.users)
+        self.optimizer.step()
+
+    def _clipped_sums(self, values: dict[str, Tensor], part: SequenceBatch) -> dict[str, Tensor]:
+        clipped: Any
+        clipped, self.state = self.clipped(values, part.history, part.targets, state=self.state)
+        sums: dict[str, Tensor] = getattr(clipped, "pytree", clipped)
+        return {name: sums[name] for name in values}
+
+    def scale(self, norm: Tensor) -> Tensor:
+        return (MAX_NORM / norm).clamp(max=1.0)
+
+
 class OptimizerAlone(Peer):
     """What every system needs for any loss: a gradient, and Adam's moments and scratch."""
 
@@ -196,7 +238,17 @@ class OptimizerAlone(Peer):
 
 SYSTEMS: dict[str, type[System]] = {
     kind.name: kind
-    for kind in (PlainPyTorch, DprecPlain, DprecPrivate, UserByUser, DprecUntied, OpacusHooks, OpacusGhost, FastDP)
+    for kind in (
+        PlainPyTorch,
+        DprecPlain,
+        DprecPrivate,
+        UserByUser,
+        Opake,
+        DprecUntied,
+        OpacusHooks,
+        OpacusGhost,
+        FastDP,
+    )
 }
 RECURRENT: dict[str, type[System]] = {
     kind.name: kind for kind in (PlainPyTorch, DprecPlain, DprecPrivate, UserByUser, OpacusRecurrent)

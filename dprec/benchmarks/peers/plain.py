@@ -17,6 +17,8 @@ class PlainModel(nn.Module):
     Item 0 is padding on the right: it is not a class of the softmax, and no position with a target attends to it.
     """
 
+    whole_rows = False  # Opacus, fastDP and Opake need whole rows of users; the untied form always has them
+
     def __init__(self, ids: int, length: int, dim: int, tied: bool) -> None:
         super().__init__()
         self.embedding = nn.Embedding(ids, dim)
@@ -37,12 +39,12 @@ class PlainModel(nn.Module):
     def forward(self, history: Tensor, targets: Tensor) -> Tensor:
         x = self.encode(self.embedding(history))
         real = targets != 0
-        if self.tied:  # only positions with a target, which saves the scores of the padding
+        if self.tied and not self.whole_rows:  # only positions with a target, which saves the scores of the padding
             scores = F.linear(x[real], self.embedding.weight[1:])
             each = F.cross_entropy(scores, targets[real] - 1, reduction="none")
             loss = x.new_zeros(targets.shape).masked_scatter(real, each)
-        else:  # Opacus and fastDP need whole rows of users
-            scores = self.output(x).flatten(0, 1)
+        else:
+            scores = (F.linear(x, self.embedding.weight[1:]) if self.tied else self.output(x)).flatten(0, 1)
             each = F.cross_entropy(scores, targets.flatten() - 1, ignore_index=-1, reduction="none")
             loss = each.view(targets.shape)
         return loss.sum(1) / real.sum(1).clamp(min=1)

@@ -29,10 +29,12 @@ LARGEST = 2000  # items that pairs describe: time grows with the third power
 LATE = 0.5  # an event counts more the later it comes: its place in the history to this power
 NEAR, FAR, SHARP = 0.5, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
 COUNT = 0.3  # what an event adds to its item's count, beside a history of length 1
-RIDGE = 0.15  # of the mean variance of histories, added to that of each direction
-STEEP = 0.5  # the part of a score that is believed: histories are no normal distribution
-CURVED = 0.75  # the part of squared lengths that bias takes off; half of them, if they were one
-FLAT = 0.3  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
+EDGE = 0.9  # eigenvalues of the pairs just below the largest of the noise count, too: what follows draws noise back
+OWN = 0.75  # an item's popularity is its count in this sum to this power, times the first release's to the rest
+RIDGE = 0.1  # of the mean variance of histories, added to that of each direction
+STEEP, MANY = 1.2, 0.22  # the part of a score that is believed: the first, over the number of directions to the second
+CURVED = 0.37  # the part of a mean's squared length that bias takes off; half of what is believed, if they were one
+FLAT = 0.25  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
 LEVEL = 0.7  # lengths of vectors, to this power, weigh the items of a history
 EXPECT, DESCRIBE = 0.03, 0.3  # ridges of the two regressions: of means on vectors, and of vectors on means
 
@@ -49,6 +51,8 @@ class DiscriminantItems(SpectralItems):
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
     """
+
+    edge = EDGE
 
     def __init__(self, *arguments: Any, lead_share: float) -> None:
         super().__init__(*arguments)
@@ -180,8 +184,10 @@ def discriminant(found: np.ndarray, noise_std: float, vectors: np.ndarray, popul
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     weighed = vectors * np.maximum(lengths, 1e-12) ** (LEVEL - 1)
     weighed[~core] = means[~core] @ _ridge(means[core], weighed[core], count[core], DESCRIBE)
-    compared = STEEP * (means / scale) @ axes.T
-    bias = np.log(count / count.sum()) - STEEP * CURVED * np.square(means).sum(1) - compared @ middle
+    steep = STEEP / max(vectors.shape[1], 1) ** MANY
+    compared = steep * (means / scale) @ axes.T
+    met = OWN * np.log(count / count.sum()) + (1 - OWN) * np.log(popularity / popularity.sum())
+    bias = met - CURVED * np.square(means).sum(1) - compared @ middle
     return Ranking(weighed, compared, bias)
 
 

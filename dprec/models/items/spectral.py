@@ -22,6 +22,7 @@ from dprec.models.learning.learner import refuse_unless
 MIX = 3.0  # scale of the scores before training
 FADE = 0.85  # before training, the weight of an item of a history falls by this with each later item
 FILLS = 4  # rounds that find the vectors and then the diagonal
+EDGE = 1.0  # the least eigenvalue that counts, beside the largest that noise alone has
 
 
 def spectral_releases(frequency_share: float, pair_share: float) -> tuple[Release, Release]:
@@ -34,6 +35,8 @@ class SpectralItems(DescribedItems):
 
     The arguments are those of `Spectral`.
     """
+
+    edge = EDGE
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class SpectralItems(DescribedItems):
         n = len(popularity)
         pairs = pair_weights(histories, place, popularity**-self.damping, self.window, self.decay)
         upper = sums(self.pairs, n**2, histories.users, pairs).reshape(n, n)
-        vectors, error = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs))
+        vectors, error = spectral_vectors(np.triu(upper, 1), self.rank, sums.std(self.pairs), self.edge)
         self.error.fill_(error)
         return vectors
 
@@ -106,13 +109,13 @@ class SpectralItems(DescribedItems):
         return summed / (weight + 1e-6).sqrt()
 
 
-def spectral_vectors(upper: np.ndarray, rank: int, noise_std: float) -> tuple[np.ndarray, float]:
+def spectral_vectors(upper: np.ndarray, rank: int, noise_std: float, edge: float = EDGE) -> tuple[np.ndarray, float]:
     """Return vectors (n, rank) of mean length 1 whose products are the strictly upper-triangular sums, denoised.
 
     Also return the mean standard error of their coordinates from the noise.
 
-    The noise has eigenvalues up to 2 · noise_std · √n. Smaller eigenvalues are dropped, larger ones are shrunk to their
-    likely size. The sums do not have an item's product with itself: it is computed from the
+    The noise has eigenvalues up to 2 · noise_std · √n. Smaller eigenvalues than `edge` times that are dropped, larger
+    ones are shrunk to their likely size. The sums do not have an item's product with itself: it is computed from the
     vectors, and the vectors are computed again with it, a few times.
 
     >>> vectors, error = spectral_vectors(np.triu(np.ones((4, 4)), 1), rank=2, noise_std=0.0)
@@ -123,7 +126,7 @@ def spectral_vectors(upper: np.ndarray, rank: int, noise_std: float) -> tuple[np
     for _ in range(FILLS):
         values, vectors = np.linalg.eigh(products)
         positive = np.maximum(values, 0.0)
-        shrunk = np.sqrt(np.maximum(positive**2 - 4 * noise_std**2 * len(values), 0.0))
+        shrunk = np.sqrt(np.maximum(positive**2 - 4 * (edge * noise_std) ** 2 * len(values), 0.0))
         leading = np.argsort(-shrunk)[:rank]
         described = vectors[:, leading] * np.sqrt(shrunk[leading])
         np.fill_diagonal(products, np.square(described).sum(1))
