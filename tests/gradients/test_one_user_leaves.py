@@ -203,4 +203,4 @@ def test_and_an_engine_that_takes_norms_a_little_too_small_is_found(
 ) -> None:
     exact = Clipping.scale
     monkeypatch.setattr(Clipping, "scale", lambda *given: 1.001 * exact(*given))
-    assert unexcused(name, tmp_path, range(12))
+    assert any(unexcused(name, tmp_path, range(seed, seed + 1)) for seed in range(24))
