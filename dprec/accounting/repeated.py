@@ -88,7 +88,9 @@ class Price:
 
     @classmethod
     def of(cls, budget: PrivacyBudget, repeated: Repeated, plans: Sequence[tuple[Plan, int]]) -> Price:
-        """`plans` are those of all candidates, with their steps: a run takes any of them."""
+        """`plans` are those of all candidates, which draw users by one law, with their steps: a run takes any."""
+        if len({plan.sampling.kind for plan, _ in plans}) > 1:
+            raise ValueError("the plans of one choice draw users by different laws")
 
         def at(epsilon: float) -> Price:
             alone = calibrate(PrivacyBudget(epsilon, budget.delta), lambda sigma: Event("gaussian", sigma), steps=1)
@@ -98,8 +100,6 @@ class Price:
                 for plan, steps in plans
             ]
             orders = scored[0][0]
-            if any(order != orders for order, _ in scored):
-                raise UserError("--try data.sampling: settings of one choice draw users by the same law; choose one")
             worst = np.max([values for _, values in scored], axis=0)
             return cls(budget, repeated.epsilon(orders, worst, budget.delta), epsilon, noise)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import math
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,13 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of
 from dprec.cli.command import Stopped
 from dprec.cli.keys import normal
-from dprec.cli.parser import parse
+from dprec.cli.parser import Settings, parse
 from dprec.data.selection.packing import RankingUsers
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.metrics.ranking import GAINS
 from dprec.metrics.ranks import both_ranks
+from dprec.models import Learner
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.saved.folder import RunFolder, write_private_json
@@ -40,6 +40,8 @@ from dprec.run.saved.lock import training_alone
 from dprec.run.tasks.ranking import Ranking
 
 Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line
+
+SAME_LOG = frozenset({"batch_size", "max_length", "one_target", "tokens"})  # of `data`: they read the same users
 
 
 def candidates_of(tried: Sequence[str]) -> list[Candidate]:
@@ -79,6 +81,8 @@ class Tuning:
     users: int
     unit: str
     folder: Path
+    assumptions: list[str]  # of all settings, since the choice hangs on each of them
+    coarse: bool  # whether any of them trains in bfloat16
 
     @classmethod
     def of(cls, line: CommandLine, candidates: list[Candidate], repeated: Repeated, out: str | None) -> Tuning:
@@ -88,6 +92,8 @@ class Tuning:
             raise UserError(
                 "data.catalogue is private, and each run would choose another: give a file, or leave it out"
             )
+        for each in settings:
+            _refuse_other_log(each.tree["data"], settings[0].tree["data"])
         experiments = [Experiment(each) for each in settings]
         first, plans = experiments[0], list[tuple[Plan, int]]()
         for candidate, experiment in zip(candidates, experiments, strict=True):
@@ -106,7 +112,18 @@ class Tuning:
         assert privacy.epsilon is not None
         price = Price.of(PrivacyBudget(privacy.epsilon, privacy.delta), repeated, plans)
         folder = Path(out) if out else Path("runs") / f"{first.name}-tuned"
-        return cls(line, candidates, repeated, price, first.metrics[0], first.data.users, first.data.unit, folder)
+        return cls(
+            line,
+            candidates,
+            repeated,
+            price,
+            first.metrics[0],
+            first.data.users,
+            first.data.unit,
+            folder,
+            list(dict.fromkeys(assumed for each in experiments for assumed in each.assumptions)),
+            any("bf16" in str(each.settings.tree["trainer"]["precision"]) for each in experiments),
+        )
 
     @property
     def promise(self) -> str:
@@ -212,10 +229,22 @@ class Tuning:
         return float(total) / self.users
 
     def _kind(self) -> type[Experiment]:
-        promise, epsilon = self.promise, self.price.epsilon
+        promise, epsilon, assumed, coarse = self.promise, self.price.epsilon, self.assumptions, self.coarse
 
         class Tuned(Experiment):
             """A run of which the choice has to be paid, too."""
+
+            def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
+                super().__init__(settings, checkpoint)
+                assert self.privacy is not None
+                self.privacy.coarse |= coarse
+
+            def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
+                return always_scoring(cls)
+
+            @property
+            def assumptions(self) -> list[str]:
+                return assumed
 
             @property
             def guarantee(self) -> str:
@@ -242,6 +271,21 @@ class Tuning:
         }
 
 
+def always_scoring(cls: Any) -> Any:
+    """Return a model that scores 0 for all items wherever a user's scores are not finite, which ranks their item last.
+
+    An error would end the run, and that a run ended hangs on its users, by no law that the price knows.
+    """
+
+    class Scoring(cls):  # type: ignore[misc]
+        def scores(self, batch: Any) -> torch.Tensor:
+            scores: torch.Tensor = super().scores(batch)
+            lost = ~torch.isfinite(scores[:, 1:]).all(1, keepdim=True)
+            return scores.masked_fill(lost, 0.0)
+
+    return Scoring
+
+
 def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
     """Return the sum of a metric over users, each ranked alone.
 
@@ -254,8 +298,7 @@ def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
         for number in range(len(alone)):
             batch = alone[number].to(model.device)
             _, masked = both_ranks(model.scores(batch), batch.target, batch.seen)
-            gain = float(GAINS[kind](masked, int(cutoff)))
-            total += min(max(gain, 0.0), 1.0) if math.isfinite(gain) else 0.0
+            total += min(max(float(GAINS[kind](masked, int(cutoff))), 0.0), 1.0)
     return total
 
 
@@ -266,6 +309,18 @@ def _held_out(experiment: Experiment) -> RankingUsers:
 
 def _with(line: CommandLine, more: Sequence[tuple[str, str]]) -> CommandLine:
     return CommandLine(recipes=list(line.recipes), overrides=[*line.overrides, *more])
+
+
+def _refuse_other_log(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Who counts as a user, and of which events, is not for a choice: its price holds for one answer alone."""
+    settings, others = own["init_args"], other["init_args"]
+    changed = [key for key in settings | others if settings.get(key) != others.get(key)]
+    fixed = sorted({*changed} - SAME_LOG)
+    if own["class_path"] != other["class_path"] or fixed:
+        raise UserError(
+            f"--try {f'data.{fixed[0]}' if fixed else 'data'}: settings of one choice are of the same log, read in the "
+            "same way, and draw users by the same law; choose it without --try"
+        )
 
 
 def _subject(experiment: Experiment) -> tuple[Any, ...]:

@@ -19,6 +19,10 @@ HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
 
 
+WIDE = 1 << 18  # numbers of rows that are multiplied in float64 at once
+_WIDE = torch.empty(0, dtype=torch.float64)
+
+
 class WidePart:
     """A part of a sum: what is added to `sum` goes to the total with `flush`."""
 
@@ -96,6 +100,31 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         _add_small(total, left, right)
     else:
         _add_large(total, left, right)
+
+
+def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add Σ_n left_n rightᵀ_n, in float64 throughout on a CPU: for rows of which a user has several, that may cancel.
+
+    >>> total = torch.zeros(1, 1, dtype=torch.float64)
+    >>> add_wide_product(total, torch.tensor([[1.0], [1e-9], [-1.0]]), torch.ones(3, 1))
+    >>> round(float(total) * 1e9, 3)
+    1.0
+    """
+    if not answers_at_once(total):
+        add_product(total, left, right)
+        return
+    step = max(1, WIDE // max(1, left.shape[1] + right.shape[1]))
+    for start in range(0, len(left), step):
+        a, b = (
+            workspace.take(f"{name} rows of a product", (min(step, len(x) - start), x.shape[1]), _WIDE).copy_(
+                x[start : start + step]
+            )
+            for name, x in (("left", left), ("right", right))
+        )
+        if total.dtype == _WIDE.dtype:
+            total.addmm_(a.T, b)
+        else:
+            total.add_(a.T @ b)
 
 
 def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:

@@ -16,7 +16,9 @@ from dprec.cli.parser import parse
 from dprec.fit import main as fit
 from dprec.metrics.ranking import ndcg_at
 from dprec.metrics.ranks import both_ranks
+from dprec.models import Transformer
 from dprec.noise.gaussian import GaussianNoise
+from dprec.privacy.guarantee import COARSE_GRADIENTS
 from dprec.run import tuning
 from dprec.run.experiment import Experiment
 from dprec.tune import main as tune
@@ -166,6 +168,30 @@ def test_users_are_scored_alone_and_nobody_adds_more_than_one(recipe: Path) -> N
     assert len(held_out) < held_out.users  # the batches of the data set are as they were
 
 
+def test_a_run_that_diverges_is_scored_like_any_other(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error would end the run, and its settings would be drawn again by what was found about users."""
+    monkeypatch.setattr(tuning.Tuning, "_picks", lambda _: [0, 0])
+    out = tmp_path / "choice"
+    tried = ["--try", "model.learning_rate=1e30", "--out", str(out)]
+    assert tune([str(recipe), *tried]) == 0, capsys.readouterr().err
+    kept = json.loads((out / "best" / "metrics.json").read_text())
+    assert kept["hit@10/all"] == 0  # among all items, everybody's is the last
+    checkpoint = torch.load(out / "best" / "checkpoints" / "last.ckpt", weights_only=False)
+    assert not torch.isfinite(checkpoint["state_dict"]["embedding.weight"]).all()
+
+
+def test_the_sentence_has_what_holds_of_any_of_the_settings(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transformer, "assumptions", property(lambda model: [f"{model.item_table.shape[1]} columns"]))
+    line = CommandLine([str(recipe)])
+    candidates = tuning.candidates_of(["model.dim=8,4", "trainer.precision=bf16-mixed,32-true"])
+    made = tuning.Tuning.of(line, candidates, Repeated(5), "unused")
+    kept = made._kind()(parse(tuning._with(line, candidates[-1])))
+    for part in ("8 columns", "4 columns", COARSE_GRADIENTS):
+        assert part in kept.guarantee
+
+
 def test_the_score_has_the_noise_that_was_paid(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +237,9 @@ def test_how_many_runs_is_drawn(recipe: Path) -> None:
         (["--try", "model.dim="], "--try model.dim=: write KEY=VALUE,VALUE"),
         (["--try", "privacy.epsilon=1,8"], "--try privacy.epsilon: it is the same for all settings"),
         (["--try", "model.dim=4,x"], "model.dim is 'x': expected int"),
-        (["--try", "data.min_events=0,6"], "changes the data or δ"),
+        (["--try", "data.min_events=0,6"], "--try data.min_events: settings of one choice are of the same log"),
+        (["--try", "data.sampling=poisson,shuffle"], "--try data.sampling: settings of one choice are of the same log"),
+        (["--try", "data.user_column=user,item"], "--try data.user_column: settings of one choice are of the same log"),
         ([*TRIED, "--runs", "1"], "--runs is 1: give more than 1 run on average"),
         ([*TRIED, "--privacy", "null"], "tune needs a budget"),
         ([*TRIED, "--privacy.noise_seed", "1"], "is not private, so neither is the choice"),

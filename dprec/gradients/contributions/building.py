@@ -20,10 +20,14 @@ TERMS = 64  # squares that are added up in float32
 
 
 def built(
-    contributions: Sequence[Contribution], shape: Size, users: Sequence[int] | range
+    contributions: Sequence[Contribution],
+    shape: Size,
+    users: Sequence[int] | range,
+    dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[Places, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
-    like = torch.empty(0, **precision(contributions))
+    held = precision(contributions)
+    like = torch.empty(0, dtype=dtype or held["dtype"], device=held["device"])
     step = users_at_once(shape.numel(), like, SLICE)
     for start in range(0, len(users), step):
         part = users[start : start + step]

@@ -12,18 +12,20 @@ from torch import Size, Tensor
 
 from dprec.gradients.contributions.base import (
     ROUNDED,
+    SLICE,
     Contribution,
     OfProducts,
     Places,
     SquaredNorms,
     all_of,
     lengths,
+    users_at_once,
     zeroed,
 )
 from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.ordering import distinct, is_among
-from dprec_kernels.wide_sum import add_product
+from dprec_kernels.wide_sum import WidePart, add_product
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -145,7 +147,7 @@ class SharedRows(OfProducts, LookUp):
     right: Tensor  # (B, T, d)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out.index_add_(1, self.ids, self.left[places].mT @ self.right[places])
+        out.index_add_(1, self.ids, (self.left[places].mT @ self.right[places]).to(out.dtype))
 
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         left = self.left * weight[:, None, None]
@@ -188,9 +190,20 @@ class SharedRows(OfProducts, LookUp):
         return users.repeat_interleave(len(ids)), ids.repeat(len(users))
 
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        left = self.left * weight[:, None, None]
-        total = left.new_zeros(len(self.ids), self.right.shape[2], dtype=dtype)
-        add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
+        """Return Σ_u weight[u] · left_uᵀ right_u: of several positions, whose terms may cancel, user by user.
+
+        Then it is of the numbers whose norms were taken, and does not hang on who is in the batch.
+        """
+        left, right = self.left, self.right
+        total = left.new_zeros(len(self.ids), right.shape[2], dtype=dtype)
+        if left.shape[1] == 1:
+            add_product(total, (left * weight[:, None, None]).flatten(0, 1), right.flatten(0, 1))
+        elif total.numel():
+            part, step = WidePart(total, left.dtype), users_at_once(total.numel(), total, SLICE)
+            for start in range(0, len(left), step):
+                users = slice(start, start + step)
+                part.add(left[users].mT @ right[users], weight[users])
+            part.flush()
         return total
 
 
@@ -219,9 +232,10 @@ def _squared_norms(shared: Sequence[SharedRows], own: Sequence[Rows]) -> Tensor:
         ids, values = joined(own)
         if not len(read):  # a strategy has chosen none of the shared rows
             return sample_norms.rows(ids, values)
-        place = torch.searchsorted(read, ids).clamp(max=len(read) - 1)  # (B, N)
+        place = torch.searchsorted(read, ids.contiguous()).clamp(max=len(read) - 1)  # (B, N)
         met = (read[place] == ids).unsqueeze(2)
-        small.append(Rows(place, values.masked_fill(~met, 0.0)))
+        small.append(Rows(place, values.masked_fill(~met, 0.0).double()))
         elsewhere = sample_norms.rows(ids, values.masked_fill(met, 0.0))
     users, shape = range(len(shared[0].left)), Size((len(read), shared[0].right.shape[2]))
-    return torch.cat([square(gradient) for _, gradient in built(small, shape, users)]) + elsewhere
+    squared = [square(gradient) for _, gradient in built(small, shape, users, torch.float64)]
+    return torch.cat(squared) + elsewhere

@@ -13,7 +13,7 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.paths import on_card
-from dprec_kernels.wide_sum import add_product
+from dprec_kernels.wide_sum import add_product, add_wide_product
 from dprec_kernels.workspace import workspace
 
 
@@ -36,7 +36,8 @@ class Outer(OfProducts):
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
-        add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
+        add = add_product if left.shape[1] == 1 else add_wide_product
+        add(total, left.flatten(0, 1), self.right.flatten(0, 1))
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Linear maps of the same weight are one, with the positions of all."""

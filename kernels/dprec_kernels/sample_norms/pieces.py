@@ -10,15 +10,15 @@ from torch import Tensor
 from dprec_kernels.ordering import ascending, ordered
 from dprec_kernels.workspace import workspace
 
-PIECE = 1 << 18  # elements of the users' gradients built at once: 1 MB of float32 stays in the cache
+PIECE = 1 << 17  # elements of the users' gradients built at once: 1 MB of float64 stays in the cache
 GRAM_PIECE = 1 << 17  # elements of their Gram matrices
 
 GRAM_COST = 2  # a product in the Gram form, in float64, against one of the direct form; measured on a CPU
 FEW = 4  # reads that share their row are merged alone where they are at most one in so many; measured
 
-# The Gram form's terms are squares: where they cancel, float32 would lose twice the digits that the gradient loses. The
-# norm would then depend on the form, which the longest history of a batch decides for all users. So they are float64.
-# What their rounding may still hide is added, since a norm that is too small would not bound: this many times the
+# Many terms that cancel leave their rounding, which float32 adds up term by term: what a user reads or multiplies more
+# than once is added up in float64. The Gram form's terms are squares, which would lose twice the digits. What their
+# rounding may still hide is added, since a norm that is too small would not bound: this many times the
 # rounding of (Σ_t ‖left_t‖ ‖right_t‖)². At most 3.4 was seen missing, at one position and 1,024 x 1,024.
 GRAM_ROUNDINGS = 16
 
@@ -38,7 +38,7 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
 def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     shape = left.shape[2], right.shape[2]
     for users in _slices(len(left), shape[0] * shape[1], PIECE):
-        a, b = _wide(left[users]), _wide(right[users])
+        a, b = left[users].double(), right[users].double()
         gradient = torch.bmm(a.mT, b, out=workspace.take("gradient", (len(a), *shape), a))
         norms[users] = _square(gradient.flatten(1))
     return norms
@@ -85,11 +85,11 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
         begins = begins.flatten()[shared]
         group = begins.cumsum(0) - 1
         owner = torch.div(shared[begins], reads, rounding_mode="floor")
-        merged = workspace.take("merged", (len(owner), values.shape[1]), values).zero_()
+        merged = workspace.take("merged", (len(owner), values.shape[1]), norms).zero_()
         if len(shared) == users * reads:
-            merged.index_add_(0, torch.empty_like(group).index_copy_(0, source, group), values)
+            merged.index_add_(0, torch.empty_like(group).index_copy_(0, source, group), values.double())
         else:
-            merged.index_add_(0, group, values[source[shared]])
+            merged.index_add_(0, group, values[source[shared]].double())
         norms.index_add_(0, owner, _square(merged))
     return norms
 

@@ -2,7 +2,7 @@
 # ruff: noqa: N803
 """The same norms with every tile of a user's gradient on chip. Not measured yet on a GPU.
 
-Sums are float32 whatever comes in; a tile's square has one writer, so results repeat bit for bit.
+Sums are float32 over STEPS terms and float64 beyond; a tile's square has one writer, so results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def linear_norms_fwd_kernel(
     user, tile = pid // (row_tiles * column_tiles), pid % (row_tiles * column_tiles)
     o = (tile // column_tiles) * BO + tl.arange(0, BO)  # [BO]
     i = (tile % column_tiles) * BI + tl.arange(0, BI)  # [BI]
-    gradient = tl.zeros([BO, BI], tl.float32)
+    gradient = tl.zeros([BO, BI], tl.float64)
     for start in range(0, length, BT):
         t = start + tl.arange(0, BT)  # [BT]
         at = (user * length + t)[:, None]
         present = (t < length)[:, None]
         a = tl.load(left + at * outputs + o[None, :], mask=present & (o < outputs)[None, :], other=0.0)
         b = tl.load(right + at * inputs + i[None, :], mask=present & (i < inputs)[None, :], other=0.0)
-        gradient = tl.dot(tl.trans(a.to(tl.float32)), b.to(tl.float32), gradient, input_precision=PRECISION)
+        gradient += tl.dot(tl.trans(a.to(tl.float32)), b.to(tl.float32), input_precision=PRECISION).to(tl.float64)
     tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
 
 
@@ -49,7 +49,7 @@ def rows_norms_fwd_kernel(
     row = tl.load(ids + user * reads + n, mask=n < reads, other=0)
     before = tl.load(ids + user * reads + n - 1, mask=(n > 0) & (n < reads), other=0)
     begins = (n < reads) & ((n == 0) | (row != before))
-    merged = tl.zeros([BN, BD], tl.float32)
+    merged = tl.zeros([BN, BD], tl.float64)
     for start in range(block * BN, tl.load(stop + user * blocks + block), BN):
         m = start + tl.arange(0, BN)  # [BN]
         other = tl.load(ids + user * reads + m, mask=m < reads, other=0)
@@ -58,7 +58,7 @@ def rows_norms_fwd_kernel(
             values + place[:, None] * width + k[None, :], mask=(m < reads)[:, None] & (k < width)[None, :], other=0.0
         )
         same = (row[:, None] == other[None, :]).to(tl.float32)  # [BN, BN]
-        merged = tl.dot(same, value.to(tl.float32), merged, input_precision="ieee")
+        merged += tl.dot(same, value.to(tl.float32), input_precision="ieee").to(tl.float64)
     merged = tl.where(begins[:, None], merged, 0.0)
     tl.store(partial + pid, tl.sum(tl.sum(merged * merged, 1), 0))
 
@@ -74,7 +74,7 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
     left, right = left.contiguous(), right.contiguous()
     rows, columns = _width(outputs), _width(inputs)
     row_tiles, column_tiles = triton.cdiv(outputs, rows), triton.cdiv(inputs, columns)
-    partial = torch.empty(users, row_tiles * column_tiles, dtype=torch.float32, device=left.device)
+    partial = torch.empty(users, row_tiles * column_tiles, dtype=torch.float64, device=left.device)
     # Tensor cores take 16-bit inputs in tf32 without loss; a float32 input would lose digits there.
     precision = "tf32" if max(left.dtype.itemsize, right.dtype.itemsize) == 2 else "ieee"
     with torch.cuda.device_of(left):
@@ -82,7 +82,7 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
             left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
             BT=16 if length <= 16 else STEPS, BO=rows, BI=columns, PRECISION=precision,
         )  # fmt: skip
-    return partial.sum(1, dtype=torch.float64)
+    return partial.sum(1)
 
 
 def rows(ids: Tensor, values: Tensor) -> Tensor:
@@ -97,12 +97,12 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     each, order = ids.long().sort(dim=1, stable=True)
     ends = torch.arange(1, blocks + 1, device=ids.device).mul_(block).clamp_(max=reads) - 1  # last read of a block
     stop = torch.searchsorted(each, each[:, ends].contiguous(), right=True)  # (B, blocks) where its last row ends
-    partial = torch.empty(users, blocks * columns, dtype=torch.float32, device=ids.device)
+    partial = torch.empty(users, blocks * columns, dtype=torch.float64, device=ids.device)
     with torch.cuda.device_of(values):
         rows_norms_fwd_kernel[(partial.numel(),)](
             each, order, stop, values, partial, reads, width, blocks, columns, BN=block, BD=taken
         )
-    return partial.sum(1, dtype=torch.float64)
+    return partial.sum(1)
 
 
 def _width(size: int) -> int:

@@ -90,6 +90,8 @@ def summed(
 ) -> tuple[Tensor, Tensor]:
     """Return the rows that were read, sorted, each once, and the sums (n, d) over their reads, as `sparse_update` has.
 
+    Rows (n,) may be anybody's: two reads of one row are taken for one user's.
+
     >>> summed(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]]), scales=torch.tensor([0.5]))
     (tensor([1, 3]), tensor([[1.0000],
             [0.5000]]))
@@ -97,7 +99,7 @@ def summed(
     _check(rows, values, values.shape[-1], scales)
     with torch.no_grad():
         reads = pieces.merge(rows, scales)
-        return reads.rows, pieces.summed(reads, values.detach(), dtype)
+        return reads.rows, pieces.summed(reads, values.detach(), dtype, rows.dim() > 1)
 
 
 def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> None:

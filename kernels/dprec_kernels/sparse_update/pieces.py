@@ -15,8 +15,9 @@ from dprec_kernels.paths import answers_at_once
 from dprec_kernels.sparse_update.sgd import SGD
 from dprec_kernels.tables import Tables
 
+TOGETHER = 32  # users whose reads of a row are added up in the precision of the gradients
+FEW = 4  # reads that are added up in float64 are picked where they are at most one in so many
 WIDEST = 2048  # numbers of a row that a kernel has on chip
-TOGETHER = 32  # reads of a row that are added up in the precision of the gradients
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,35 @@ def merge(rows: Tensor, scales: Tensor | None) -> Reads:
     return Reads(read, torch.searchsorted(flat[kept], read), order[kept], users[kept], weights[kept])
 
 
-def summed(reads: Reads, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the merged gradients of all rows (n, d). Of a row that many read, parts are added up in float64."""
+def summed(reads: Reads, values: Tensor, dtype: torch.dtype, owned: bool) -> Tensor:
+    """Return the merged gradients of all rows (n, d); `owned` says whether it is known who made which read.
+
+    Of a row that many read, or somebody more than once, they are added up in float64: terms of one user may cancel, and
+    what rounding leaves of them would hang on who else reads the row.
+    """
     each, which = without_repeats(values, reads)
-    each = each.to(dtype)
-    sums = _bagged(which, each, reads.begins, reads.weights)
+    sums = _bagged(which, each.to(dtype), reads.begins, reads.weights)
     counts = torch.diff(reads.begins, append=reads.begins.new_tensor([len(which)]))
-    many = (counts > TOGETHER).nonzero().squeeze(1)
-    if not len(many):
+    wide = (counts > TOGETHER) | _read_again(reads, counts) if owned else counts > 1
+    places = wide.nonzero().squeeze(1)
+    if not len(places):
         return sums
-    own = (counts > TOGETHER).repeat_interleave(counts)
+    own = wide.repeat_interleave(counts)
+    which, counts = which[own], counts[places]
+    if FEW * len(which) < len(each):
+        each, which = each[which], torch.arange(len(which), device=which.device)
     weights = None if reads.weights is None else reads.weights[own]
-    counts = counts[many]
-    parts = (counts + TOGETHER - 1) // TOGETHER
-    row = torch.arange(len(many), device=many.device).repeat_interleave(parts)
-    nth = torch.arange(len(row), device=row.device) - (parts.cumsum(0) - parts)[row]
-    begins = (counts.cumsum(0) - counts)[row] + nth * TOGETHER
-    wide = torch.zeros(len(many), each.shape[1], dtype=torch.float64, device=each.device)
-    wide.index_add_(0, row, _bagged(which[own], each, begins, weights).double())
-    return sums.index_copy_(0, many, wide.to(dtype))
+    exact = _bagged(which, each.double(), counts.cumsum(0) - counts, weights)
+    return sums.index_copy_(0, places, exact.to(dtype))
+
+
+def _read_again(reads: Reads, counts: Tensor) -> Tensor:
+    """Return (n,) which rows somebody reads more than once; a user's reads of a row lie side by side."""
+    again = torch.zeros(len(reads.users) + 1, dtype=torch.int64, device=counts.device)
+    torch.eq(reads.users[1:], reads.users[:-1], out=again[1:-1])
+    again.index_fill_(0, reads.begins.clamp(max=len(reads.users)), 0)  # beside the last read of another row
+    before = again.cumsum(0)
+    return before[reads.begins + (counts - 1).clamp(min=0)] > before[reads.begins]
 
 
 def sparse_update(
