@@ -35,6 +35,8 @@ class Spectral(DescribedRecommender):
         pair_share: part for pairs of items seen together. Training has the rest.
         lead_share: part for the histories that lead to each item: an item is then ranked by how near a history is to
             those, in place of the vectors of the pairs. 0 leaves it out.
+        shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect. 1 is best
+            for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and more are shown.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """
@@ -53,6 +55,7 @@ class Spectral(DescribedRecommender):
         frequency_share: float = 0.03,
         pair_share: float = 0.82,
         lead_share: float = 0.0,
+        shrink: float = 1.0,
         clear: float = 0.0,
         repeat_share: float = 0.0,
         **options: Any,
@@ -60,7 +63,7 @@ class Spectral(DescribedRecommender):
         super().__init__(items, **options)
         options_of_items = (items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear)
         self.described = (
-            DiscriminantItems(*options_of_items, lead_share=lead_share)
+            DiscriminantItems(*options_of_items, lead_share=lead_share, shrink=shrink)
             if lead_share
             else SpectralItems(*options_of_items)
         )

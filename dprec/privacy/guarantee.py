@@ -95,9 +95,9 @@ def guarantee(
     return (
         f"({round_up(epsilon)}, {round_up(plan.delta)})-differential privacy per {sampling.unit}, "
         f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
-        f"{before}{steps} steps of Gaussian noise with multiplier {plan.sigma:.6g} on per-{sampling.unit} "
-        f"gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, {law}{caution}; "
-        f"assumed public: {public}; not covered: {unit.not_covered}, "
+        f"{before}{steps} step{'s' * (steps != 1)} of Gaussian noise with multiplier {plan.sigma:.6g} on "
+        f"per-{sampling.unit} gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, "
+        f"{law}{caution}; assumed public: {public}; not covered: {unit.not_covered}, "
         f"{COARSE_GRADIENTS if coarse else ''}"
         "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
     )

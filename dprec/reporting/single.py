@@ -131,7 +131,8 @@ def _ledger(run: Finished) -> str:
 def _size(metrics: Mapping[str, Any]) -> str:
     unit = f"{metrics.get('unit', 'user')}s"
     items = f", {metrics['items']:,} items" if "items" in metrics else ""
-    return f"{metrics.get('dataset')}: {metrics.get(unit, 0):,} {unit}{items}, {metrics.get('steps', 0):,} steps."
+    steps = metrics.get("steps", 0)
+    return f"{metrics.get('dataset')}: {metrics.get(unit, 0):,} {unit}{items}, {steps:,} step{'s' * (steps != 1)}."
 
 
 def _reproduced(run: Finished) -> str:

@@ -47,7 +47,8 @@ def promise(privacy: Privacy | None, steps: int) -> str:
         return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
     return (
         f"private: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
-        f"noise multiplier {privacy.sigma:.3g}, {steps} steps; the unit is one {privacy.sampling.unit}"
+        f"noise multiplier {privacy.sigma:.3g}, {steps} step{'s' * (steps != 1)}; "
+        f"the unit is one {privacy.sampling.unit}"
     )
 
 

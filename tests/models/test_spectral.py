@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import cooccurrence
 from dprec.models.items.cooccurrence import item_counts, pair_weights
-from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, discriminant, histories_before
+from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, _shrunk, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
 from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks.causal_network import CausalNetwork
@@ -206,7 +206,7 @@ def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) 
     truth = rng.standard_normal((40, 4))
     truth /= 2 * np.linalg.norm(truth, axis=1, keepdims=True)
     found = popularity[:, None] * np.c_[truth, np.full(40, COUNT)] + noise * rng.standard_normal((40, 5))
-    ranking = discriminant(found, noise, vectors, popularity)
+    ranking = discriminant(found, noise, vectors, popularity, 1.0)
     best = (truth @ ranking.compared.T + ranking.bias - np.log(found[:, -1])).argmax(1)  # were all met as often
     assert (best == np.arange(40)).mean() > 0.9
 
@@ -215,7 +215,7 @@ def test_both_sums_say_how_popular_an_item_is() -> None:
     _, found, vectors = means_that_follow_from_vectors(noise=0.1)
     once, twice = np.full(300, 10.0), np.full(300, 10.0)
     twice[7] = 20.0
-    more = discriminant(found, 0.1, vectors, twice).bias - discriminant(found, 0.1, vectors, once).bias
+    more = discriminant(found, 0.1, vectors, twice, 1.0).bias - discriminant(found, 0.1, vectors, once, 1.0).bias
     expected = 0.25 * np.log(2)
     assert more[7] - more[8] == pytest.approx(expected, abs=0.02)  # whitening hangs on popularity, too
 
@@ -225,7 +225,8 @@ def test_the_fewer_directions_there_are_the_more_a_score_is_believed() -> None:
     few, many = (np.hstack([vectors, np.zeros((300, more))]) for more in (0, 28))
     wide = np.hstack([found[:, :4], np.zeros((300, 28)), found[:, 4:]])
     sizes = [
-        np.linalg.norm(discriminant(f, 0.1, v, np.full(300, 10.0)).compared) for f, v in ((found, few), (wide, many))
+        np.linalg.norm(discriminant(f, 0.1, v, np.full(300, 10.0), 1.0).compared)
+        for f, v in ((found, few), (wide, many))
     ]
     assert sizes[0] > 1.3 * sizes[1]
 
@@ -234,9 +235,26 @@ def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
     rng = np.random.default_rng(3)
     vectors, popularity = rng.standard_normal((300, 4)), np.full(300, 10.0)
     found = np.c_[np.zeros((300, 4)), COUNT * popularity] + rng.standard_normal((300, 5)) * [5, 5, 5, 5, 0.01]
-    believed = discriminant(found, 0.01, vectors, popularity).compared
-    known = discriminant(found, 5.0, vectors, popularity).compared
+    believed = discriminant(found, 0.01, vectors, popularity, 1.0).compared
+    known = discriminant(found, 5.0, vectors, popularity, 1.0).compared
     assert np.linalg.norm(known) < 0.1 * np.linalg.norm(believed)
+
+
+def test_means_may_stay_as_far_apart_as_they_are() -> None:
+    """Each drawn as is best for it alone, they vary less than they would without noise."""
+    rng = np.random.default_rng(5)
+    truth, noise = rng.standard_normal((4000, 3)), np.full((4000, 3), 2.0)
+    found, zero, count = truth + np.sqrt(noise) * rng.standard_normal((4000, 3)), np.zeros((4000, 3)), np.ones(4000)
+    own, apart = (_shrunk(found, noise, zero, count, shrink) for shrink in (1.0, 0.5))
+    assert own.var() == pytest.approx(1 / 3, rel=0.1)
+    assert apart.var() == pytest.approx(1, rel=0.1)
+    assert np.square(own - truth).mean() < np.square(apart - truth).mean()
+
+
+@pytest.mark.parametrize("shrink", [-0.1, 1.1, float("nan")])
+def test_how_far_means_are_drawn_is_at_most_all_the_way(shrink: float) -> None:
+    with pytest.raises(UserError, match="shrink"):
+        Spectral(40, top=8, rank=4, pair_share=0.5, lead_share=0.3, shrink=shrink)
 
 
 def means_that_follow_from_vectors(noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -250,9 +268,9 @@ def means_that_follow_from_vectors(noise: float) -> tuple[np.ndarray, np.ndarray
 
 def test_means_that_noise_hides_are_drawn_to_what_vectors_let_expect() -> None:
     truth, found, vectors = means_that_follow_from_vectors(noise=8.0)
-    told = discriminant(found, 8.0, vectors, np.full(300, 10.0)).compared
+    told = discriminant(found, 8.0, vectors, np.full(300, 10.0), 1.0).compared
     shuffled = np.random.default_rng(0).permutation(vectors)
-    untold = discriminant(found, 8.0, shuffled, np.full(300, 10.0)).compared
+    untold = discriminant(found, 8.0, shuffled, np.full(300, 10.0), 1.0).compared
 
     def best(compared: np.ndarray) -> float:
         scores = compared @ (truth - truth.mean(0)).T
@@ -265,7 +283,7 @@ def test_items_without_a_vector_are_described_by_the_histories_before_them() -> 
     _, found, vectors = means_that_follow_from_vectors(noise=0.1)
     known = vectors.copy()
     known[::3] = 0.0
-    described = discriminant(found, 0.1, known, np.full(300, 10.0)).vectors
+    described = discriminant(found, 0.1, known, np.full(300, 10.0), 1.0).vectors
     likeness = (described * vectors).sum(1) / np.linalg.norm(described, axis=1)
     assert (likeness[::3] > 0.95).all()
     assert np.allclose(described[1::3], vectors[1::3])  # of length 1: they stay as they are

@@ -50,15 +50,18 @@ class DiscriminantItems(SpectralItems):
     Args:
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
+        shrink: how far an item's mean is drawn to what is expected of it where noise hides it.
     """
 
     edge = EDGE
 
-    def __init__(self, *arguments: Any, lead_share: float) -> None:
+    def __init__(self, *arguments: Any, lead_share: float, shrink: float = 1.0) -> None:
         super().__init__(*arguments)
         rest = 1 - self.frequencies.share - self.pairs.share
         refuse_unless(0 < lead_share < rest, "lead_share", lead_share)
+        refuse_unless(0 <= shrink <= 1, "shrink", shrink)
         self.leads = leading_release(lead_share)
+        self.shrink = shrink
         self.ranked: Tensor
         self.register_buffer("ranked", torch.zeros(self.top, self.rank))
 
@@ -84,7 +87,7 @@ class DiscriminantItems(SpectralItems):
         n, r = vectors.shape
         weights = self.recency(len(self.weights)).double().numpy()
         leads = sums(self.leads, n * (r + 1), histories.users, histories_before(histories, place, vectors, weights))
-        ranking = discriminant(leads.reshape(n, r + 1), sums.std(self.leads), vectors, popularity)
+        ranking = discriminant(leads.reshape(n, r + 1), sums.std(self.leads), vectors, popularity, self.shrink)
         self.describe(ranking.vectors)
         self.ranked.zero_()[:n, :r] = torch.from_numpy(ranking.compared / MIX)
         with torch.no_grad():
@@ -165,11 +168,13 @@ class Ranking:
     bias: np.ndarray  # (n,)
 
 
-def discriminant(found: np.ndarray, noise_std: float, vectors: np.ndarray, popularity: np.ndarray) -> Ranking:
+def discriminant(
+    found: np.ndarray, noise_std: float, vectors: np.ndarray, popularity: np.ndarray, shrink: float
+) -> Ranking:
     """Return how items are ranked, from the answer to `histories_before` and the noise in it.
 
-    An item's mean is drawn, as far as noise hides it, towards what its vector lets expect. Items without a vector
-    (zero) are drawn towards the mean of all, and get the vector that their mean lets expect.
+    An item's mean is drawn, as far as noise hides it and `shrink` says, towards what its vector lets expect. Items
+    without a vector (zero) are drawn towards the mean of all, and get the vector that their mean lets expect.
     """
     count = np.maximum(found[:, -1], max(noise_std, 1e-9)) / COUNT
     middle = found[:, :-1].sum(0) / count.sum()
@@ -180,7 +185,7 @@ def discriminant(found: np.ndarray, noise_std: float, vectors: np.ndarray, popul
     expected = np.zeros_like(means)
     expected[core] = _expected(means[core], noise[core], vectors[core] @ axes, count[core])
     for group in (core, ~core):
-        means[group] = _shrunk(means[group], noise[group], expected[group], count[group])
+        means[group] = _shrunk(means[group], noise[group], expected[group], count[group], shrink)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     weighed = vectors * np.maximum(lengths, 1e-12) ** (LEVEL - 1)
     weighed[~core] = means[~core] @ _ridge(means[core], weighed[core], count[core], DESCRIBE)
@@ -211,10 +216,14 @@ def _expected(means: np.ndarray, noise: np.ndarray, vectors: np.ndarray, count: 
     return np.hstack(found) if found else np.zeros_like(means)
 
 
-def _shrunk(means: np.ndarray, noise: np.ndarray, expected: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return means drawn towards what is expected, in each direction by how much they vary beside their noise."""
+def _shrunk(means: np.ndarray, noise: np.ndarray, expected: np.ndarray, count: np.ndarray, shrink: float) -> np.ndarray:
+    """Return means drawn towards what is expected, in each direction by how much they vary beside their noise.
+
+    With a `shrink` of 1 each is its own best guess. Such guesses vary less than the means do, the more so the rarer the
+    item is, and an item whose mean is like that of others is seldom first; with 0.5 they vary as much.
+    """
     spread = np.maximum(_variance(means - expected, noise, count), 0.0)
-    shrunk: np.ndarray = expected + (means - expected) * spread / np.maximum(spread + noise, 1e-300)
+    shrunk: np.ndarray = expected + (means - expected) * (spread / np.maximum(spread + noise, 1e-300)) ** shrink
     return shrunk
 
 
