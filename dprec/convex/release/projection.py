@@ -14,16 +14,17 @@ def project_l1(vector: np.ndarray, radius: float) -> np.ndarray:
     array([ 2., -0.,  0.])
     """
     sizes = np.abs(vector)
-    if sizes.sum() <= radius:
+    total = sizes.sum()
+    if total <= radius:
         return vector.copy()
-    # An entry below the threshold of a superset is below the final one too, so only survivors are checked again.
-    kept = sizes
+    # The threshold of any subset is below the final one: that of all entries, and that of the largest alone. So only
+    # entries above it are checked again.
+    kept, threshold = sizes, max(sizes.max() - radius, (total - radius) / len(sizes))
     while True:
-        threshold = (kept.sum() - radius) / len(kept)
         above = kept[kept > threshold]
         if len(above) == len(kept) or not len(above):
             return shrunk(vector, threshold)
-        kept = above
+        kept, threshold = above, (above.sum() - radius) / len(above)
 
 
 def project_linf(vector: np.ndarray, radius: float) -> np.ndarray:
