@@ -26,6 +26,7 @@ from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.compare import one_thread
+from dprec.benchmarks.table_work import noise
 from dprec.benchmarks.table_work.stages import STAGES
 from dprec.benchmarks.table_work.steady import LookUps
 from dprec.benchmarks.table_work.steps import HOOKED, SYSTEMS, Pooled, Step
@@ -43,6 +44,7 @@ UNFUSED_FITS = 4.0  # GB: it needs as much again, so that it has its own process
 ROUNDS, SLOW_ROUNDS = 5, 3
 MINUTES = 30.0  # seconds of a step that is measured once, and its embedding part not by itself
 SWEEPS = ("sizes", "batches", "poolings", "access", "networks")
+NOISE = "noise"  # normals alone, of which there is a table of its own
 SWEPT = ("table_gb", "batch", "pooling", "access", "network")  # what a sweep varies; everything else is equal
 MILLISECONDS = [lead * 10**power for power in range(6) for lead in (1, 2, 5)]  # ticks of a picture
 OPTIONS = ("sweeps",)  # of the command line
@@ -144,8 +146,10 @@ def cases(sweeps: Sequence[str], quick: bool) -> list[Case]:
 def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> list[Row]:
     """Return a row for each case of the sweeps and each system."""
     wanted = list(SWEEPS) if sweeps is None else sweeps.split(",")
+    if wanted == [NOISE]:
+        return noise.run(quick, say)
     if unknown := [sweep for sweep in wanted if sweep not in SWEEPS]:
-        raise UserError(f"--sweeps has {unknown[0]!r}: give some of {','.join(SWEEPS)}")
+        raise UserError(f"--sweeps has {unknown[0]!r}: give some of {','.join(SWEEPS)}, or {NOISE} alone")
     chosen = cases(wanted, quick)
     together = [case for case in chosen if "sizes" in wanted and replace(case, gigabytes=0, hooked=False) == SIZED]
     groups = [together, *([case] for case in chosen if case not in together)]
@@ -165,6 +169,8 @@ def run(quick: bool, say: Callable[[str], None], sweeps: str | None = None) -> l
 
 def table(rows: Sequence[Row]) -> Group:
     """Return the comparison and its summary."""
+    if "millions_per_second" in rows[0]:
+        return noise.table(rows)
     line = f"DLRM. One thread. The stages of a step are in --json. {report.machine()}"
     case = "{network}, {table_gb:g} GB, {batch:,} records, {pooling} look-ups, {access}"
     named = [row | {"case": case.format(**row)} for row in rows]
@@ -175,7 +181,9 @@ ready_to_draw = figure.pyplot
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:
-    """Time of a step against the varied quantity."""
+    """Time of a step against the varied quantity, or normals in a second."""
+    if "millions_per_second" in rows[0]:
+        return noise.picture(rows, file)
     plt = figure.pyplot()
     common = {key: Counter(row[key] for row in rows).most_common(1)[0][0] for key in SWEPT}
     across = {"table_gb": "GB of tables", "batch": "records a step", "pooling": "look-ups a feature"}

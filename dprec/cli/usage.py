@@ -276,7 +276,8 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --quick          tiny sizes: only shows that everything runs
 
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
-  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access,networks; default all
+  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access,networks; default all; or noise: how many
+                   normals come in a second
   --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
                    sparse gradients are; of stream: strategies, or periods: streaming periods and ε; of shares:
                    estimates (default), or histogram: how many items so many users met; of eana: theorem

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import ndtr
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, sparsity, stream
 from dprec.benchmarks.common.sweep import Point
+from dprec.benchmarks.table_work.noise import Sources
 from dprec.data import Sequences
 
 
@@ -42,6 +44,29 @@ def test_some_sweeps_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(lazydp.cases(lazydp.SWEEPS, quick=False)) == 3 + 2 + 3 + 3 + 3
     assert bench(["lazydp", "--quick", "--sweeps", "sises"]) == 2
     assert "--sweeps has 'sises': give some of sizes,batches,poolings,access,networks" in capsys.readouterr().err
+    assert bench(["lazydp", "--quick", "--sweeps", "noise,sizes"]) == 2
+    assert "noise alone" in capsys.readouterr().err
+
+
+def test_normals_stand_beside_what_memory_takes(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, "lazydp", "--sweeps", "noise", "--picture", str(tmp_path / "noise.png"))
+    assert (tmp_path / "noise.png").stat().st_size
+    for row in rows:
+        base = next(r for r in rows if r["threads"] == row["threads"])
+        assert row["of_memory"] == pytest.approx(row["ns"] / base["ns"])  # type: ignore[operator]
+        assert row["millions_per_second"] == pytest.approx(1e3 / row["ns"])  # type: ignore[operator]
+    assert [row["threads"] for row in rows[:2]] == [1, 2]
+
+
+def test_each_source_of_normals_fills_all_of_its_memory() -> None:
+    for name, where in Sources(torch.zeros(1024, 128)).steps():
+        sources = Sources(torch.full((1024, 128), 1e-9))
+        sources.steps()[name, where]()
+        changed = (sources.numbers != torch.tensor(1e-9)).all(dim=1)
+        assert changed[: len(sources.chunk)].all()
+        assert where == "a cache" or changed.all()
+        if "written" not in name and "scaled" not in name and "added" not in name:
+            assert float(sources.chunk.std()) == pytest.approx(1, abs=0.02)
 
 
 def test_other_networks_stand_beside_each_other(tmp_path: Path) -> None:
