@@ -105,7 +105,7 @@ def picture(rows: Sequence[Row], file: Path) -> None:
 
 
 def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], steps: int) -> tuple[float, float | None]:
-    """Return the mean time of a step after the first one, and how many rows got noise in it."""
+    """Return the mean processor time of a step after the first one, and how many rows got noise in it."""
     parameters, step_noise = dict(module.named_parameters()), StepNoise(GaussianNoise(), 1.0, BATCH)
     optimizer, rules = SGD(parameters.values(), lr=0.01, fused=True), RowRules([strategy])
     rules.begin(module, parameters, step_noise, 1.0)
@@ -114,9 +114,9 @@ def _seconds(module: OneTable, strategy: Strategy, batches: Sequence[Tensor], st
     begin = 0.0
     for number in range(steps + 1):
         if number == 1:
-            begin = time.perf_counter()
+            begin = time.process_time()
         gradient(parameters, module.losses, [batches[number % len(batches)]])
         rules.update(optimizer)
         optimizer.step()
         optimizer.zero_grad()
-    return (time.perf_counter() - begin) / steps, rules.report().get("rows_noised")
+    return (time.process_time() - begin) / steps, rules.report().get("rows_noised")
