@@ -6,17 +6,20 @@ They are compared with plain noise in every entry and with DP-SGD, at the same �
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Group
 from rich.table import Table
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.convex_studies import clicks, means, risks
+from dprec.benchmarks.convex_studies import clicks, descent, means, risks
 from dprec.benchmarks.convex_studies import picture as drawing
 from dprec.benchmarks.convex_studies.measured import slope
 from dprec.benchmarks.peers.compare import one_thread
+from dprec.errors import UserError
 
+OPTIONS = ("study",)  # of the command line
 COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}
 HEADINGS = {  # study: the meaning of its value
     "error by records": "‖ẑ − z̄‖₂",
@@ -26,21 +29,32 @@ HEADINGS = {  # study: the meaning of its value
     "excess risk": "F(ŵ) − F(w₀)",
     "stopping time": "steps",
     clicks.STUDY: "entropy",
+    descent.RISK: "F(ŵ) − F(w₀)",
+    descent.NORM: "‖∇F(ŵ)‖",
 }
 
 
-def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
-    """Return a row for each method, place and study."""
+def run(quick: bool, say: Callable[[str], None], study: str | None = None) -> list[Row]:
+    """Return a row for each method, place and study: of rates and clicks, or of bias-reduced descent."""
+    if study not in (None, "rates", "descent"):
+        raise UserError(f"--study {study}: give rates or descent")
     with one_thread():
+        if study == "descent":
+            return descent.run(quick, say)
         return [*means.run(quick, say), *risks.run(quick, say), *clicks.run(quick, say)]
 
 
 def table(rows: Sequence[Row]) -> Group:
     """Return a table for each study, and the exponents."""
-    return Group(*(_table(rows, study) for study in HEADINGS), *slopes(rows))
+    found = {row["study"] for row in rows}
+    return Group(*(_table(rows, study) for study in HEADINGS if study in found), *slopes(rows))
 
 
-picture = drawing.panels
+def picture(rows: Sequence[Row], file: Path) -> None:
+    """Draw the panels of these studies."""
+    (drawing.descent if any(row["study"] == descent.RISK for row in rows) else drawing.panels)(rows, file)
+
+
 ready_to_draw = figure.pyplot
 
 
@@ -51,6 +65,10 @@ def slopes(rows: Sequence[Row]) -> list[str]:
         ("error by records", "projection", 1e7, 1e8, "-1 beyond it"),
         ("excess risk", "output perturbation", 1e3, 1e6, "-1/2"),
         ("excess risk", "output perturbation, pure", 1e3, 1e6, "-1/3"),
+        (descent.RISK, descent.POPULATION, 1e3, 1e5, "-1/2"),
+        (descent.RISK, descent.RECORDS, 1e3, 1e5, "-1/2"),
+        (descent.RISK, descent.BESIDE, 1e3, 1e5, "-1/2"),
+        (descent.NORM, descent.RECORDS, 1e3, 1e5, "-1/4"),
     )
     lines = []
     for study, method, low, high, theory in asked:

@@ -243,6 +243,7 @@ examples:
 BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench lazydp [--sweeps LIST]
+       dprec bench convex [--study rates|descent]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
        dprec bench shares [--study estimates|histogram]
        dprec bench eana [--study theorem|precision|context] [--runs FOLDER]
@@ -281,7 +282,8 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
                    sparse gradients are; of stream: strategies, or periods: streaming periods and ε; of shares:
                    estimates (default), or histogram: how many items so many users met; of eana: theorem
-                   (default), precision of the dual encoder, or context: of three features an activity
+                   (default), precision of the dual encoder, or context: of three features an activity; of
+                   convex: rates (default), or descent: bias-reduced descent
   --runs FOLDER    where the runs are; default runs/ and the benchmark's name; or a file of --json, read again
   --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
   --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, figure2,

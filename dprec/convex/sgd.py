@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -183,17 +184,23 @@ class Descent:
 
     def run(self) -> np.ndarray:
         """Return the average of the iterates including w = 0, or one of them."""
-        weights, total = np.zeros(self.rows.shape[1]), np.zeros(self.rows.shape[1])
-        taken = self.rng.integers(self.steps + 1)
-        for step, level in enumerate(self.levels[: self.steps]):
+        total, taken = np.zeros(self.rows.shape[1]), self.rng.integers(self.steps + 1)
+        for step, weights in enumerate(self.iterates()):
             if not self.loss.convex and step == taken:
                 return weights
             total += weights
+        return total / (self.steps + 1)
+
+    def iterates(self) -> Iterator[np.ndarray]:
+        """Give w = 0, and the weights after each step."""
+        weights = np.zeros(self.rows.shape[1])
+        yield weights
+        for level in self.levels[: self.steps]:
             draw = Draw.of(level, self.rows.shape[0], self.rng)
             weights = weights - self.rate * debiased(draw, self.law, partial(self._mean, weights))
             if self.model.radius is not None:
                 weights *= min(1.0, self.model.radius / max(float(np.linalg.norm(weights)), 1e-300))
-        return (total + weights) / (self.steps + 1) if self.loss.convex else weights
+            yield weights
 
     def _mean(self, weights: np.ndarray, who: np.ndarray) -> np.ndarray:
         """Return the private mean of these records' gradients."""

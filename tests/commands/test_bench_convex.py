@@ -7,8 +7,12 @@ import pytest
 
 from dprec.bench import main as bench
 from dprec.benchmarks.convex import HEADINGS, slopes
+from dprec.benchmarks.convex_studies import descent
 from dprec.benchmarks.convex_studies.clicks import SPARSITY, hashed, invented
 from dprec.benchmarks.convex_studies.measured import measured
+from dprec.benchmarks.convex_studies.risks import Records
+from dprec.convex.losses import Logistic
+from dprec.convex.minimum import minimum, risk
 from tests.commands.support import strict
 
 COLUMNS = {"study", "method", "n", "d", "s", "epsilon", "delta", "value", "theory", "auc", "note"}
@@ -25,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_study_has_rows_and_the_clicks_every_method(folder: Path) -> None:
     rows: list[dict] = strict(folder / "rows.json")  # type: ignore[assignment]
     assert all(row.keys() == COLUMNS for row in rows)
-    assert {row["study"] for row in rows} == HEADINGS.keys()
+    assert {row["study"] for row in rows} == HEADINGS.keys() - {descent.RISK, descent.NORM}
     clicks = [row for row in rows if row["study"] == "clicks"]
     assert {row["method"].split(",")[0] for row in clicks} == {
         "without privacy", "output perturbation", "bias-reduced SGD", "DP-SGD",
@@ -36,6 +40,31 @@ def test_every_study_has_rows_and_the_clicks_every_method(folder: Path) -> None:
 
 def test_the_picture(folder: Path) -> None:
     assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_descent_has_its_own_rows_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--quick", "--json", str(tmp_path / "rows.json"), "--picture", str(tmp_path / "picture.png")]
+    assert bench(["convex", "--study", "descent", *options]) == 0
+    rows: list[dict] = strict(tmp_path / "rows.json")  # type: ignore[assignment]
+    assert {row["study"] for row in rows} == {descent.RISK, descent.NORM}
+    assert all(row["value"] > 0 for row in rows)
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert bench(["convex", "--study", "ascent"]) == 2
+    assert "--study ascent: give rates or descent" in capsys.readouterr().err
+
+
+def test_excess_risks_are_above_the_least_there_is() -> None:
+    records = Records.drawn(3_000, 50, np.random.default_rng(1))
+    best = minimum(records.features, records.clicked, Logistic(), 1e-9, 1e-9, order=2).weights
+    assert descent.excess_of_records(records, best) == pytest.approx(0, abs=1e-6)
+    assert descent.excess_of_records(records, best + 0.1) > 1e-4
+    assert descent.excess_of_population(records, records.truth) == pytest.approx(0, abs=1e-12)
+    many = Records.drawn(1_000_000, 50, np.random.default_rng(1))  # the same places and odds
+    other = many.truth / 2
+    seen = risk(many.features, many.clicked, Logistic(), other) - risk(
+        many.features, many.clicked, Logistic(), many.truth
+    )
+    assert descent.excess_of_population(records, other) == pytest.approx(seen, rel=0.02)
 
 
 def test_slopes_are_said_where_there_are_two_points() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dprec.benchmarks.common.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.convex_studies import descent as measurements
 from dprec.benchmarks.convex_studies.clicks import STUDY
 from dprec.benchmarks.convex_studies.measured import curve
 
@@ -27,6 +28,29 @@ def panels(rows: Sequence[Row], file: Path) -> None:
     _clicks(clicks, rows)
     for panel in (means, sparsity, risks, clicks):
         panel.set_xscale("log")
+        panel.legend(frameon=False, fontsize=8)
+    save(plt, drawn, file)
+
+
+def descent(rows: Sequence[Row], file: Path) -> None:
+    """Draw bias-reduced descent: excess risks, and the gradient's norm, beside the rates of the theory."""
+    plt = pyplot()
+    drawn, (risks, norms) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    title = "Bias-reduced descent, d = {d:,}, ε = {epsilon:g}"
+    _title(risks, rows, measurements.RISK, title, "records", "F(ŵ) − F(w₀)")
+    for method, colour in (
+        (measurements.POPULATION, DPREC),
+        (measurements.RECORDS, OTHER),
+        (measurements.BESIDE, FAINT),
+    ):
+        _plot(risks, rows, measurements.RISK, method, color=colour)
+    _rate(risks, rows, measurements.RISK, measurements.POPULATION, 2)
+    _title(norms, rows, measurements.NORM, "A loss that is not convex", "records", "‖∇F(ŵ)‖")
+    _plot(norms, rows, measurements.NORM, measurements.RECORDS, color=DPREC)
+    _rate(norms, rows, measurements.NORM, measurements.RECORDS, 4)
+    for panel in (risks, norms):
+        panel.set_xscale("log")
+        panel.set_yscale("log")
         panel.legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
 
@@ -65,14 +89,18 @@ def _risks(panel: Any, rows: Sequence[Row]) -> None:
     study = "excess risk"
     title = "Excess risk of output perturbation, d = {d:,}, ε = {epsilon:g}"
     _title(panel, rows, study, title, "records", "F(ŵ) − F(w₀)")
-    for method, colour, power in (("output perturbation", DPREC, -1 / 2), ("output perturbation, pure", OTHER, -1 / 3)):
+    for method, colour, root in (("output perturbation", DPREC, 2), ("output perturbation, pure", OTHER, 3)):
         _plot(panel, rows, study, method, color=colour)
-        places, values = (np.array(part) for part in curve(rows, study, method))
-        rate = values[0] * (places / places[0]) ** power if len(places) else values
-        panel.plot(
-            places, rate, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), label=f"∝ n^(−1/{round(-1 / power)})"
-        )
+        _rate(panel, rows, study, method, root, color=colour)
     panel.set_yscale("log")
+
+
+def _rate(panel: Any, rows: Sequence[Row], study: str, method: str, root: int, color: str = DPREC) -> None:
+    """Draw n^(-1/root) from the first value on."""
+    places, values = (np.array(part) for part in curve(rows, study, method))
+    if len(places):
+        rate = values[0] * (places / places[0]) ** (-1 / root)
+        panel.plot(places, rate, color=color, linewidth=0.8, linestyle=(0, (4, 3)), label=f"∝ n^(−1/{root})")
 
 
 def _clicks(panel: Any, rows: Sequence[Row]) -> None:

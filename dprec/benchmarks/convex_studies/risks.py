@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -23,6 +24,34 @@ from dprec.convex.stopping import steps_within_filter
 EPSILON, DELTA = 1.0, 1e-6
 VALUES, ODDS = 20, 2.0
 METHODS = {"output perturbation": DELTA, "output perturbation, pure": 0.0}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of one value each, one-hot, and what their clicks are drawn from."""
+
+    features: sparse.csr_array  # (n, d)
+    clicked: np.ndarray  # (n,)
+    places: np.ndarray  # (VALUES,) columns of the values; no record has another
+    chances: np.ndarray  # (VALUES,)
+    odds: np.ndarray  # (VALUES,)
+
+    @classmethod
+    def drawn(cls, n: int, d: int, rng: np.random.Generator) -> Records:
+        chances = 0.5 ** np.arange(1, VALUES + 1)
+        chances /= chances.sum()
+        places = rng.choice(d, VALUES, replace=False)
+        odds = ODDS * np.where(np.arange(VALUES) % 2, 1.0, -1.0)
+        value = rng.choice(VALUES, size=n, p=chances)
+        clicked = (rng.random(n) < 1 / (1 + np.exp(-odds[value]))).astype(float)
+        features = sparse.csr_array((np.ones(n), places[value], np.arange(n + 1)), shape=(n, d))
+        return cls(features, clicked, places, chances, odds)
+
+    @property
+    def truth(self) -> np.ndarray:
+        weights = np.zeros(self.features.shape[1])
+        weights[self.places] = self.odds
+        return weights
 
 
 def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
@@ -41,15 +70,9 @@ def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
 
 def excess(n: int, d: int, rounds: int, rng: np.random.Generator) -> list[Row]:
     """Return F(ŵ) - F(w₀) on the training records, where w₀ are the true odds."""
-    chances = 0.5 ** np.arange(1, VALUES + 1)
-    places = rng.choice(d, VALUES, replace=False)
-    odds = ODDS * np.where(np.arange(VALUES) % 2, 1.0, -1.0)
-    value = rng.choice(VALUES, size=n, p=chances / chances.sum())
-    clicked = (rng.random(n) < 1 / (1 + np.exp(-odds[value]))).astype(float)
-    features = sparse.csr_array((np.ones(n), places[value], np.arange(n + 1)), shape=(n, d))
-    weights = np.zeros(d)
-    weights[places] = odds
-    reference = risk(features, clicked, Logistic(), weights)
+    records = Records.drawn(n, d, rng)
+    features, clicked = records.features, records.clicked
+    reference = risk(features, clicked, Logistic(), records.truth)
     rows = []
     for method, delta in METHODS.items():
         models = [
