@@ -48,7 +48,7 @@ class BiasReducedSGD(Estimator):
         learning_rate: by default scale / (√steps · a bound on the estimate's root mean square).
         scale: the expected norm of the best weights, for the default of `learning_rate`.
         radius: keep the iterates in a ball of this radius; the squared loss needs one.
-        max_steps: stop earlier.
+        max_steps: stop earlier. It learns with about a third of the number of records; few good steps learn nothing.
         stopping: "ledger" for exact composition, "filter" for the rule of the paper.
         failure: the allowed probability of a bad result. Below about 1/2, several runs share the budget, and the best
             is chosen privately. None: one run.
