@@ -41,11 +41,11 @@ class Kept:
         for items, shift in self.shifts:
             yield items, self.tile(items)[rows], (shift[rows] - log_total.unsqueeze(1)).exp_()
 
-    def part(self, items: slice, log_total: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same two of all positions and of items that lie within one tile."""
+    def part(self, items: slice, log_total: Tensor, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return the same two of these rows and of items that lie within one tile."""
         tile, shift = self.shifts[items.start // self.shifts[0][0].stop]
-        exponentials = self.tile(tile)[:, items.start - tile.start : items.stop - tile.start]
-        return exponentials, (shift - log_total.unsqueeze(1)).exp_()
+        exponentials = self.tile(tile)[rows, items.start - tile.start : items.stop - tile.start]
+        return exponentials, (shift[rows] - log_total.unsqueeze(1)).exp_()
 
 
 class Room:

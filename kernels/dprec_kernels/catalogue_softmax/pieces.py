@@ -15,18 +15,25 @@ from dprec_kernels.workspace import workspace
 PIECE = 1 << 18  # scores held at once: 1 MB of float32 stays in the second-level cache
 ITEMS = 1024  # of which items at a time
 MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
+SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
 POSITIONS = 512  # of users who go through one pass together
 
 
 @dataclass
 class Group:
-    """Users of similar length whose positions went through one pass together."""
+    """Users of similar length. Their positions went through one pass, together with those of the groups beside it."""
 
     users: Tensor  # (b,)
     length: int  # t: of the longest of them
     products: Tensor | None  # (b, t, t): ⟨p_t, p_s⟩ of the softmaxes of a user's positions
-    kept: Kept | None  # of the (b * t) positions
+    kept: Kept | None  # of the pass
     likeliest: Tensor  # (b, t): the largest chance that an item has at each position
+    first: int = 0  # which of the pass's positions is the first of these (b * t)
+
+    @property
+    def rows(self) -> slice:
+        """Which of the pass's positions are these users'."""
+        return slice(self.first, self.first + len(self.users) * self.length)
 
 
 def forward(
@@ -60,26 +67,53 @@ def forward_users(
 
     Users of at most `longest` positions have the products of their softmaxes.
     """
+    width, most = target.shape[1], min(POSITIONS, PIECE // min(ITEMS, table.shape[0]))
+    hidden, target = hidden.flatten(0, 1), target.flatten()
     loss, slope = hidden.new_zeros(target.shape), torch.zeros_like(hidden)
     log_total = hidden.new_full(target.shape, float("inf"))
     real = target != padding
-    hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)  # whatever stands there must not meet what is kept
-    lengths = (real * torch.arange(1, target.shape[1] + 1, device=target.device)).amax(1).clamp_(min=1)  # (B,)
-    alike = list(_alike(lengths, longest, min(POSITIONS, PIECE // min(ITEMS, table.shape[0]))))
+    lengths = (real.view(-1, width) * torch.arange(1, width + 1, device=target.device)).amax(1).clamp_(min=1)  # (B,)
+    alike = list(_alike(lengths, longest, most))
     room = Room(sum(len(users) * length for users, length in alike), len(table), hidden)
     groups: list[Group] = []
-    for users, length in alike:
-        products = hidden.new_zeros(len(users), length, length) if length <= longest else None
-        kept = room.take(len(users) * length)
-        part = (hidden[users, :length].flatten(0, 1), table, target[users, :length].flatten(), padding)
-        there = real[users, :length]
-        passed = _one_pass(*part, kept, products)
-        found = [result.view(len(users), length, *result.shape[1:]) for result in passed]
-        loss[users, :length] = found[0].where(there, 0.0)
-        log_total[users, :length] = found[1].where(there, float("inf"))
-        slope[users, :length] = found[2].where(there.unsqueeze(-1), 0.0)
-        groups.append(Group(users, length, products, kept, found[3].where(there, 0.0)))
-    return loss, log_total, slope, groups
+    for run in _passes(alike, longest, most):
+        places = torch.cat([(users.unsqueeze(1) * width + _counted(length, users)).flatten() for users, length in run])
+        kept, start = room.take(len(places)), len(groups)
+        for users, length in run:
+            products = hidden.new_zeros(len(users), length, length) if length <= longest else None
+            first = groups[-1].rows.stop if len(groups) > start else 0
+            groups.append(Group(users, length, products, kept, hidden, first))
+        there = real[places]
+        # Whatever stands at a position without a target must not meet what is kept.
+        own = hidden[places].masked_fill_(~there.unsqueeze(1), 0.0)
+        pairs = [(group.rows, group.products) for group in groups[start:] if group.products is not None]
+        found = _one_pass(own, table, target[places], padding, kept, pairs)
+        loss[places] = found[0].where(there, 0.0)
+        log_total[places] = found[1].where(there, float("inf"))
+        slope[places] = found[2].masked_fill_(~there.unsqueeze(1), 0.0)
+        likeliest = found[3].where(there, 0.0)
+        for group in groups[start:]:
+            group.likeliest = likeliest[group.rows].view(-1, group.length)
+    return loss.view(-1, width), log_total.view(-1, width), slope.view(-1, width, slope.shape[1]), groups
+
+
+def _counted(length: int, like: Tensor) -> Tensor:
+    return torch.arange(length, device=like.device)
+
+
+def _passes(
+    alike: Sequence[tuple[Tensor, int]], longest: int, positions: int
+) -> Iterator[Sequence[tuple[Tensor, int]]]:
+    """Yield the groups that go through one pass: of about so many positions, all with their products or all without."""
+    start, count = 0, 0
+    for place, (users, length) in enumerate(alike):
+        own = len(users) * length
+        if place > start and (count + own > positions or (alike[start][1] <= longest) != (length <= longest)):
+            yield alike[start:place]
+            start, count = place, 0
+        count += own
+    if start < len(alike):
+        yield alike[start:]
 
 
 def _alike(lengths: Tensor, longest: int, positions: int) -> Iterator[tuple[Tensor, int]]:
@@ -98,47 +132,58 @@ def _alike(lengths: Tensor, longest: int, positions: int) -> Iterator[tuple[Tens
 
 
 def _one_pass(
-    hidden: Tensor, table: Tensor, target: Tensor, padding: int, kept: Kept | None, products: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One pass over the items: the largest score so far, the sum and the mean item are kept and rescaled.
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, kept: Kept | None,
+    pairs: Sequence[tuple[slice, Tensor]] = (),
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """One pass over the items: sum and mean item are kept less a shift, which is raised as the scores grow.
 
-    Return loss, log Σ exp, slope and the largest chance. `products` (b, t, t), for positions (b * t), receives the
-    softmaxes' products of all pairs of a user.
+    Return loss, log Σ exp, slope and the largest chance. Of each of `pairs`, positions (b * t) and products (b, t, t),
+    the products receive those of the softmaxes of all pairs of a user.
 
     The target's own chance is kept apart. Where it is nearly 1, what is left of "softmax - 1" is rounding, and the sum
     of all other chances is not.
     """
-    wanted, place = table[target], target.unsqueeze(1)
-    top = hidden.new_full((len(hidden), 1), float("-inf"))
-    hit, rest, mean = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(hidden)
-    for items in _tiles(table.shape[0], len(hidden)):
-        width = items.stop - items.start
-        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), width), hidden)
+    wanted, order = table[target], target.argsort()
+    least = torch.finfo(hidden.dtype).min
+    tiles = list(_tiles(table.shape[0], len(hidden)))
+    stops = torch.searchsorted(target[order], torch.tensor([items.stop for items in tiles], device=target.device))
+    shift = largest = hidden.new_full((len(hidden), 1), float("-inf"))
+    hit, rest, mean = torch.zeros_like(shift), torch.zeros_like(shift), torch.zeros_like(hidden)
+    before = 0
+    for items, after in zip(tiles, stops.tolist(), strict=True):
+        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
         torch.mm(hidden, table[items].T, out=scores)
         _leave_out(scores, items, padding, float("-inf"))
-        higher = torch.maximum(top, scores.amax(1, keepdim=True)).clamp_(min=torch.finfo(hidden.dtype).min)
-        rescale = (top - higher).exp_()
-        scores.sub_(higher).exp_()
-        column, here = (place - items.start).clamp(0, width - 1), (place >= items.start) & (place < items.stop)
-        met = scores.gather(1, column)
-        scores.scatter_(1, column, met.masked_fill(here, 0.0))
-        hit.mul_(rescale).add_(met.masked_fill(~here, 0.0))
-        rest.mul_(rescale).add_(scores.sum(1, keepdim=True))
-        mean.mul_(rescale).addmm_(scores, table[items])
-        scores.scatter_(1, column, met)
-        top = higher
+        highest = scores.amax(1, keepdim=True).clamp_(min=least)
+        largest = torch.maximum(largest, highest)
+        far = ~(highest <= shift + SLACK)  # also where it is not a number
+        if bool(far.any()):
+            higher = torch.where(far, torch.maximum(shift, highest), shift)
+            rescale, shift = (shift - higher).exp_(), higher
+            for each in (hit, rest, mean):
+                each.mul_(rescale)
+            for rows, products in pairs:
+                _rescale_pairs(products, rescale[rows])
+        scores.sub_(shift).exp_()
+        here = order[before:after], target[order[before:after]] - items.start
+        met, before = scores[here], after
+        scores[here] = 0.0
+        hit[here[0], 0] = met
+        rest.add_(scores.sum(1, keepdim=True))
+        mean.addmm_(scores, table[items])
+        scores[here] = met
         if kept:
-            kept.shifts.append((items, higher))
-        if products is not None:
-            _rescale_pairs(products, rescale)
-            own = scores.view(*products.shape[:2], -1)
+            kept.shifts.append((items, shift))
+        for rows, products in pairs:
+            own = scores[rows].view(*products.shape[:2], -1)
             products.baddbmm_(own, own.mT)
     total = hit + rest
-    if products is not None:
-        _rescale_pairs(products, 1 / total)
-    log_total = (top + total.log()).squeeze(1)
+    for rows, products in pairs:
+        _rescale_pairs(products, 1 / total[rows])
+    log_total = (shift + total.log()).squeeze(1)
     slope = mean.addcmul_(rest, wanted, value=-1.0).div_(total)
-    return log_total - (hidden * wanted).sum(1), log_total, slope, (1 / total).squeeze(1)
+    likeliest = (largest - shift).exp_().div_(total).squeeze(1)
+    return log_total - (hidden * wanted).sum(1), log_total, slope, likeliest
 
 
 def _rescale_pairs(products: Tensor, factor: Tensor) -> None:
@@ -174,23 +219,36 @@ def add_groups_gradient(
     weight: Tensor, padding: int,
 ) -> None:  # fmt: skip
     """Add what the users of these groups give to the gradient of Σ weight · loss, for hidden (B, T, d), to `out`."""
-    held = []
-    for group in groups:
-        h, wanted, total, each = (
-            tensor[group.users, : group.length].flatten(0, 1) for tensor in (hidden, target, log_total, weight)
-        )
-        if group.kept is None:
+    width, held = target.shape[1], []
+    hidden, target, log_total, weight = (x.flatten(0, 1) for x in (hidden, target, log_total, weight))
+    for run in _together(groups):
+        places = torch.cat([(g.users.unsqueeze(1) * width + _counted(g.length, g.users)).flatten() for g in run])
+        h, wanted, total, each = (tensor[places] for tensor in (hidden, target, log_total, weight))
+        if run[0].kept is None:
             add_table_gradient(out, h, table, wanted, total, each, padding)
         else:
             weighted = h * (each * (wanted != padding)).unsqueeze(1)
             out.index_add_(0, wanted, weighted.to(out.dtype), alpha=-1.0)
-            held.append((group.kept, weighted, total))
+            held.append((run[0].kept, weighted, total, slice(run[0].first, run[-1].rows.stop)))
     for items in _tiles(len(out)) if held else ():
         product = WideProduct(out[items], hidden)
-        for kept, weighted, total in held:
-            exponentials, factor = kept.part(items, total)
+        for kept, weighted, total, rows in held:
+            exponentials, factor = kept.part(items, total, rows)
             product.add(exponentials, weighted * factor)
         product.flush()
+
+
+def _together(groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
+    """Yield groups whose positions lie beside each other in one pass, and alone those of which nothing is kept."""
+    start = 0
+    for place in range(1, len(groups) + 1):
+        last = groups[place - 1]
+        if place < len(groups):
+            own = groups[place]
+            if own.kept is not None and own.kept is last.kept and own.first == last.rows.stop:
+                continue
+        yield groups[start:place]
+        start = place
 
 
 def add_user_gradient(
@@ -198,7 +256,8 @@ def add_user_gradient(
 ) -> None:
     """Add the gradient of user `row` of a group with what it kept, for hidden (T, d), to out (items, d)."""
     assert group.kept is not None
-    own = slice(row * group.length, (row + 1) * group.length)
+    first = group.first + row * group.length
+    own = slice(first, first + group.length)
     wanted = target[: group.length]
     weighted = hidden[: group.length] * (weight[: group.length] * (wanted != padding)).unsqueeze(1)
     _add_kept(out, group.kept, weighted, wanted, log_total[: group.length], own)
