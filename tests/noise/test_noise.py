@@ -227,6 +227,22 @@ def test_float32_normals_reach_as_far_as_their_uniforms(uniform: float, radius: 
     assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=1e-6)
 
 
+def test_small_uniforms_have_more_bits() -> None:
+    class Small:
+        def random(self, count: int = 0, out: np.ndarray | None = None) -> np.ndarray:
+            if out is None:
+                return np.linspace(0.0, 1.0, count, endpoint=False)
+            out[:] = 0.0
+            return out
+
+    noise = GaussianNoise(seed=5)
+    noise._philox = Small()  # type: ignore[assignment]
+    radii = noise._normals(16)[:8]  # at angle 0
+    expected = torch.linspace(0.0, 1.0, 9, dtype=torch.float64)[:8] * 2.0**-53 + 2.0**-106
+    assert torch.allclose(radii, (-2 * expected.log()).sqrt(), rtol=1e-12, atol=0)
+    assert radii[0] > 12
+
+
 def test_float64_rows_get_float64_normals() -> None:
     drawn = GaussianNoise(seed=5)(torch.empty(300, 7, dtype=torch.float64), torch.arange(300))
     assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
