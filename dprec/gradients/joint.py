@@ -1,4 +1,4 @@
-"""Several parameters at once, where each alone would cost a card launches, and a wait for how many rows it has."""
+"""Several parameters at once, where each alone would cost calls or launches, and a card a wait for each."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dprec_kernels.paths import answers_at_once
 
 JOINT = "(side by side)"
 READS = "(one read of each table)"
+LITTLE = 1 << 10  # numbers of a parameter
 
 
 class Joint:
@@ -68,9 +69,9 @@ def _one_read(use: Contribution) -> bool:
 
 
 def _small(use: Dense, out: Tensor) -> bool:
-    """Whether these gradients, on a card, are what is summed, and are summed in float64."""
+    """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
     plain = use.summed is None and use.values.dtype == torch.float32 and out.dtype == torch.float64
-    return plain and not answers_at_once(use.values)
+    return plain and (not answers_at_once(use.values) or out.numel() <= LITTLE)
 
 
 def merge_together(
