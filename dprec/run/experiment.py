@@ -26,6 +26,7 @@ from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
+from dprec.run.memory import keep_freed_memory
 from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import SaveRun
@@ -42,6 +43,7 @@ class Experiment:
     """The objects that settings describe, made in the order that finds mistakes earliest."""
 
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
+        keep_freed_memory()
         tree = settings.tree
         self.settings = settings
         self.folder: RunFolder | None = None  # where its metrics are, once it has written them

@@ -81,7 +81,7 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
 
     def for_scale(gradient: Tensor) -> Contribution:
         centred = function(x.detach(), shape, **dict.fromkeys(affine), eps=given["eps"])
-        return Dense(_per_user(gradient * centred, tape.users, shape))
+        return Dense(_per_user(centred.mul_(gradient.detach()), tape.users, shape))  # in memory that is at hand
 
     def for_shift(gradient: Tensor) -> Contribution:
         return Dense(_per_user(gradient, tape.users, shape))
