@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dprec_kernels import catalogue_softmax
-from dprec_kernels.catalogue_softmax import pieces, reference
+from dprec_kernels.catalogue_softmax import centred, pieces, reference
 
 SIZES = [(3, 7, 11, 5), (1, 1, 2, 1), (2, 63, 37, 60), (5, 1, 300, 8)]
 
@@ -64,3 +64,11 @@ def test_large_scores_do_not_overflow() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="target"):
         catalogue_softmax(torch.zeros(2, 3, 4), torch.zeros(5, 4), torch.zeros(2, 4, dtype=torch.long))
+
+
+def test_a_table_that_moves_is_looked_at_again() -> None:
+    table = torch.randn(50, 8)
+    assert centred(table) is table
+    assert centred(table[:]).data_ptr() == table.data_ptr()
+    table += 1000
+    assert centred(table[:]).abs().max() < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from types import ModuleType
 
 import torch
@@ -86,8 +87,9 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
         return table
     others = len(table) - 1
     if not on_card(table):  # most tables are far from it, which few digits tell at a fifth of the time
-        known = (table.data_ptr(), table._version, table.shape, padding)
-        if getattr(_seen, "spread", None) == known:  # by the micro-batch before; wrong, it would cost digits
+        memory = weakref.ref(table.untyped_storage())  # not its address, where another table may come to lie
+        known = (memory, table.storage_offset(), table._version, table.shape, table.stride(), padding)
+        if getattr(_seen, "spread", None) == known:  # by the micro-batch before
             return table
         size, own = torch.linalg.vector_norm(table).square(), table[padding]
         spread = size - own.square().sum() - (table.sum(0) - own).square().sum() / others
