@@ -22,6 +22,7 @@ BENCHMARKS = {
     "phantom": "dprec.benchmarks.phantom",
     "processes": "dprec.benchmarks.processes",
     "recurrent": "dprec.benchmarks.recurrent",
+    "runs": "dprec.benchmarks.runs",
     "shares": "dprec.benchmarks.shares",
     "sparsity": "dprec.benchmarks.sparsity",
     "stream": "dprec.benchmarks.stream",

@@ -246,6 +246,7 @@ usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench convex [--study rates|descent]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
        dprec bench shares [--study estimates|histogram]
+       dprec bench runs [--recipes LIST] [--threads LIST] [--rounds N]
        dprec bench eana [--study theorem|precision|context] [--runs FOLDER]
        dprec bench sparsity|stream [--study NAME] [--epsilons LIST] [--runs FOLDER]
        dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
@@ -264,6 +265,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
   eana             ε of EANA's theorem, and what models learn under its noise and under DP-SGD's
   gpu              a card's kernels: right or not, a private step beside a plain one, memory, largest batch
+  runs             where a whole run's time goes: imports, reading, planning, training, evaluation
   shares           the share of users who met each item, as DPFormer estimates it, against the truth
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
   stream           training day by day on clicks that drift: rows chosen once, every day or in every step
