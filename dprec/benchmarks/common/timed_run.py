@@ -25,7 +25,7 @@ class Stages:
     >>> stages.enter("evaluate")
     >>> stages.leave()
     >>> sorted(stages.clock), stages.now
-    (['start', 'train'], 'train')
+    (['evaluate', 'start', 'train'], 'train')
     """
 
     def __init__(self, began: float) -> None:
