@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec_kernels.dense_noise import dense_noise
+from dprec_kernels.dense_noise import of_matrices
 from dprec_kernels.normals import parts
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
@@ -95,19 +97,26 @@ class GaussianNoise:
 
     def add_(self, tensor: Tensor, std: float) -> None:
         """Adds i.i.d. N(0, std²) to a float32 or float64 tensor of any shape and layout."""
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"noise is added in float32 or float64, not {tensor.dtype}")
+        self.add_all_([tensor], std)
+
+    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+        """Do the same with several, as if one after the other: on a card in one launch for all of a type."""
+        for tensor in tensors:
+            if tensor.dtype not in (torch.float32, torch.float64):
+                raise TypeError(f"noise is added in float32 or float64, not {tensor.dtype}")
         if not 0 <= std < float("inf"):
             raise ValueError(f"the noise's standard deviation is {std}: it must be finite and not negative")
-        if std == 0 or tensor.numel() == 0:
+        if std == 0:
             return
         with torch.no_grad():
-            for piece in _flat_pieces(tensor):
-                if by_numpy(piece):
-                    self._add_flat(piece, std)
+            pieces = [piece for tensor in tensors if tensor.numel() for piece in _flat_pieces(tensor)]
+            for (here, _, _), alike in groupby(pieces, lambda piece: (by_numpy(piece), piece.dtype, piece.device)):
+                if here:
+                    for piece in alike:
+                        self._add_flat(piece, std)
                 else:
-                    for matrix in _matrices(piece):
-                        dense_noise(matrix, std, self.placed())
+                    matrices = [matrix for piece in alike for matrix in _matrices(piece)]
+                    of_matrices(matrices, std, self.placed(len(matrices)))
 
     def add_rows_(self, values: Tensor, rows: Tensor, std: float) -> None:
         """Add N(0, std²) to values (n, ...) of rows (n,), a function of each row's number, whoever holds the row."""

@@ -119,15 +119,20 @@ class PrivateGradient:
         if shards:
             give_to_owners({n: t for n, t in sums.items() if n in shards and isinstance(t, RowSum)}, shards, ranks)
         self.rules.merge(sums)
-        rows: dict[str, Tensor] = {}
+        rows: dict[str, tuple[Tensor, Tensor]] = {}
+        noisy, nothing = [], []
         for name, total in sums.items():
             self.check.noising(name, total)
             if isinstance(total, RowSum):
                 rows[name] = self.rules.released(name, total, std)
+                if self.rules.noised_at_once(name):
+                    noisy.append(rows[name][1])
             else:
-                self.step_noise.source.add_(total, std)
-                for row in self.padding.get(name, ()):
-                    total[row] = 0.0
+                noisy.append(total)
+                nothing += [total[row] for row in self.padding.get(name, ())]
+        self.step_noise.source.add_all_(noisy, std)
+        if nothing:
+            torch._foreach_zero_(nothing)
         self._release_rows(rows, parameters, expected, std)
         self._release_dense(parameters, expected, std)
         self.check.end()
@@ -135,12 +140,19 @@ class PrivateGradient:
         return float(torch.cat([users.losses.float() for users in seen]).nanmean()) if seen else None
 
     def _release_rows(
-        self, gradients: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter], expected: float, std: float
+        self,
+        gradients: Mapping[str, tuple[Tensor, Tensor]],
+        parameters: Mapping[str, nn.Parameter],
+        expected: float,
+        std: float,
     ) -> None:
-        """Do the same as below with those of tables, which are sparse."""
+        """Do the same as below with the rows of tables and their values."""
         if gradients:
-            torch._foreach_div_([gradient.values() for gradient in gradients.values()], expected)
-        for name, gradient in gradients.items():
+            torch._foreach_div_([values for _, values in gradients.values()], expected)
+        for name, (rows, values) in gradients.items():
+            gradient = torch.sparse_coo_tensor(
+                rows.unsqueeze(0), values, parameters[name].shape, is_coalesced=True, check_invariants=False
+            )
             self.check.noised(name, gradient, expected, std)
             parameters[name].grad = gradient.to(parameters[name].dtype)
 

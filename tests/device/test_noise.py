@@ -24,6 +24,15 @@ def test_replayed_noise_is_the_same_bit_for_bit() -> None:
     assert not torch.equal(first[0], drawn(noise.at(4), 5, 7))
 
 
+def test_several_at_once_get_what_they_get_one_after_the_other() -> None:
+    shapes, noise = [(5, 7), (3,), (0, 2), (WIDEST + 5,)], GaussianNoise(9)
+    noise.at(3)
+    apart = [drawn(noise, *shape) for shape in shapes]
+    together = [torch.zeros(*shape, dtype=torch.float64).to(DEVICE) for shape in shapes]
+    noise.at(3).add_all_(together, 2.0)
+    assert all(torch.equal(one, other.cpu() / 2.0) for one, other in zip(apart, together, strict=True))
+
+
 def test_it_is_what_the_plain_reference_draws() -> None:
     noise = GaussianNoise(9).at(3)
     found, source = drawn(noise, 3, 4), noise.placed()

@@ -23,8 +23,9 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp64* i32 i32 fp32 fp32" + " i32" * 2 + " i64" * 4
-    assert shared_memory(kernels.dense_noise_fwd_kernel, types, BN=8, BP=64, WIDE=True) <= 99 * 1024
+    types = "fp64* i64* i32 i32 fp32 fp32" + " i32" * 2 + " i64" * 4
+    for shape in ({"BM": 0, "BN": 8, "BP": 64}, {"BM": 32, "BN": 1, "BP": 512}):
+        assert shared_memory(kernels.dense_noise_fwd_kernel, types, **shape, WIDE=True) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -40,6 +41,19 @@ def test_a_step_equals_the_reference(
     reference.dense_noise(exact, 0.7, drawn, -0.3, 0.9, rows, values)
     kernels.dense_noise(found, 0.7, SOURCE, -0.3, 0.9, rows.to(device), values.to(device))
     assert torch.allclose(found.cpu(), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_several_matrices_get_what_each_gets_alone(kernels: ModuleType, dtype: torch.dtype, device: str) -> None:
+    shapes = [(1, 7), (3, 1024), (1, 1500), (40, 2), (1, 1)]
+    found = [torch.ones(shape, dtype=dtype, device=device) for shape in shapes]
+    kernels.of_matrices(found, 0.7, SOURCE)
+    for place, each in enumerate(found):
+        alone = torch.ones_like(each)
+        source = RowNoise(SOURCE.seed, SOURCE.stream + place, SOURCE.step)
+        kernels.dense_noise(alone, 0.7, source, 1.0, 1.0, torch.empty(0, dtype=torch.int64), alone[:0])
+        assert torch.equal(each, alone)
 
 
 @pytest.fixture(name="kernels")

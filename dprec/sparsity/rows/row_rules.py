@@ -343,8 +343,12 @@ class RowRules:
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
         self._whole = {name for name in wanted if mine[name].held}
 
-    def released(self, name: str, total: RowSum, std: float) -> Tensor:
-        """Return the sum with its noise, as a sparse tensor of the table's shape."""
+    def noised_at_once(self, name: str) -> bool:
+        """Whether what is released of a table gets its noise together with all that does."""
+        return self.noised_now(name) and not self._tables[name].sharded
+
+    def released(self, name: str, total: RowSum, std: float) -> tuple[Tensor, Tensor]:
+        """Return the rows of a sum that are released, and their values, without noise if it comes `noised_at_once`."""
         table, ruling = self._tables[name], self._over[name][-1]
         without_padding, chosen = total.held, self._chosen[name]
         rows, values = total.release()
@@ -367,12 +371,8 @@ class RowRules:
         if self.noised_now(name):
             if table.sharded:  # a stream would give the rows of two owners the same noise
                 ruling.noise.add_rows_(values, rows, std)
-            else:
-                ruling.noise.add_(values, std)
             self.tally.add(len(rows), values.numel(), untouched)
-        return torch.sparse_coo_tensor(
-            rows.unsqueeze(0), values, total.shape, is_coalesced=True, check_invariants=False
-        )
+        return rows, values
 
     def _among(self, space: RowSpace) -> Tensor | None:
         """Return the rows of a space that are left so far; None where nothing was chosen yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor
 
 from dprec_kernels import normals, paths
 from dprec_kernels.dense_noise import pieces, reference
-from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.row_noise import STREAMS, RowNoise
 
-__all__ = ["dense_noise", "pieces", "reference"]
+__all__ = ["dense_noise", "of_matrices", "pieces", "reference"]
 
 
 def dense_noise(
@@ -51,6 +52,31 @@ def dense_noise(
     with torch.no_grad():
         given = table.detach(), std, source, alpha, keep, rows, values.to(table.dtype)
         _fast(table, source).dense_noise(*given)
+
+
+def of_matrices(matrices: Sequence[Tensor], std: float, source: RowNoise) -> None:
+    """Add std · N(0, 1) to several matrices, in place; the numbers of one do not depend on the others.
+
+    Matrix m draws from the stream m after that of `source`.
+
+    >>> first, second, source = torch.zeros(2, 3), torch.zeros(1, 3), RowNoise(seed=7, stream=5, step=0)
+    >>> of_matrices([first, second], 2.0, source)
+    >>> again = torch.zeros(1, 3)
+    >>> dense_noise(again, 2.0, RowNoise(seed=7, stream=6, step=0))
+    >>> torch.equal(second, again), bool((first[:1] != second).all())
+    (True, True)
+    """
+    if not 0 <= source.stream <= STREAMS - len(matrices):
+        raise ValueError(f"{len(matrices)} matrices from stream {source.stream} on need more than {STREAMS} streams")
+    each = [matrix.detach() for matrix in matrices if matrix.numel()]
+    if len({matrix.dtype for matrix in each}) > 1 or len({matrix.device for matrix in each}) > 1:
+        raise ValueError("matrices must be of one type, on one device")
+    plain = all(paths.lies_plainly(matrix, torch.float32, torch.float64) for matrix in each)
+    if len(each) == len(matrices) and plain and len(each) > 1 and paths.on_card(each[0]):
+        paths.fast(__name__, each[0]).of_matrices(each, std, source)
+        return
+    for place, matrix in enumerate(matrices):
+        dense_noise(matrix, std, RowNoise(source.seed, source.stream + place, source.step))
 
 
 def _fast(table: Tensor, source: normals.Source | None) -> ModuleType:
