@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, zeroed
+from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
-from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.contributions.look_ups import Rows, repeated, without
 from dprec.gradients.row_sum import RowSum
 from dprec_kernels.ordering import is_among, ordered
 from dprec_kernels.paths import answers_at_once
@@ -113,16 +113,7 @@ def only_together(uses: Sequence[Rows], rows: Sequence[Tensor], sizes: Sequence[
     device, starts, reads = uses[0].ids.device, [0, *accumulate(sizes)], [use.ids.shape[1] for use in uses]
     ids = torch.cat([use.ids for use in uses], 1) + repeated(starts, reads, device)
     lost = ~is_among(ids, torch.cat(list(rows)) + repeated(starts, [len(each) for each in rows], device))
-    return [Rows(use.ids, zeroed(use.values, own)) for use, own in zip(uses, lost.split(reads, 1), strict=True)]
-
-
-def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
-    """Return each of the first numbers so many times, in one copy to the device.
-
-    >>> repeated([0, 5, 9], [2, 1], torch.device("cpu"))
-    tensor([0, 0, 5])
-    """
-    return torch.tensor(numbers[: len(times)]).repeat_interleave(torch.tensor(times)).to(device)
+    return without(uses, lost)
 
 
 def spread(rows: Tensor, touched: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

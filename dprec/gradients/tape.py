@@ -12,7 +12,7 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch.utils.checkpoint import CheckpointError
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
@@ -83,6 +84,7 @@ class Tape(TorchFunctionMode):
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
+        self._made: dict[Hashable, Tensor] = {}
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
@@ -124,10 +126,18 @@ class Tape(TorchFunctionMode):
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
         try:
             _backward(losses)
+            self._finish()
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         finally:
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
+
+    def _finish(self) -> None:
+        """Finish together what all uses left to be done, which is little of each."""
+        padded = [use for uses in self.contributions.values() for use in uses if isinstance(use, PaddedRows)]
+        done = dict(zip(map(id, padded), without_padding(padded), strict=True)) if padded else {}
+        for uses in self.contributions.values() if done else ():
+            uses[:] = [done.get(id(use), use) for use in uses]
 
     def _refuse_other_leaves(self, losses: Tensor) -> None:
         """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
@@ -179,6 +189,12 @@ class Tape(TorchFunctionMode):
         """Return the ids at which an expression reads its parameter, if that is what it does."""
         expression = expression_of(value)
         return None if expression is None or expression.transpose else expression.ids
+
+    def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return what several operations need and the first of them makes."""
+        if what not in self._made:
+            self._made[what] = make()
+        return self._made[what]
 
     def record(
         self,

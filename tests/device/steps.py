@@ -15,7 +15,7 @@ from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models import DLRM, PCTR, DPFormer
-from dprec.models.learning.optimizers import SGD
+from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
@@ -83,7 +83,9 @@ class Steps:
         self.users, self.batch = users, case.batch
         self.private, self.plain = case.model.to(DEVICE), copy.deepcopy(case.model).to(DEVICE)
         self.rules, noise = RowRules(case.strategies), StepNoise(GaussianNoise(3), 1.0, users)
-        self.optimizers = {id(model): SGD(model.parameters(), lr=0.1) for model in (self.private, self.plain)}
+        self.optimizers = {
+            id(model): make("sgd", model.parameters(), 0.1, 0.0, 0.0) for model in (self.private, self.plain)
+        }
         self.rules.begin(self.private, trained_parameters(self.private), noise, 1.0)
         self.rules.guard(self.private, self.optimizers[id(self.private)], 0)
         self.gradient = PrivateGradient(Clipping(), noise, padding_rows(self.private), self.rules)

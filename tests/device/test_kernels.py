@@ -13,6 +13,7 @@ import torch
 import dprec_kernels
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
@@ -108,6 +109,27 @@ def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.Monkey
         steps.rules.settle()
         weights.append([value.cpu() for value in steps.private.state_dict().values()])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+@inside
+def test_rows_of_several_tables_step_at_once() -> None:
+    torch.manual_seed(1)
+    weights = [torch.randn(5, 3), torch.randn(7, 1), torch.randn(4, 6)]
+    rows = [torch.tensor([0, 3]), torch.tensor([6]), torch.tensor([1, 2, 3])]
+    gradients = [torch.sparse_coo_tensor(i[None], torch.randn(len(i), w.shape[1]), w.shape, is_coalesced=True)
+                 for i, w in zip(rows, weights, strict=True)]  # fmt: skip
+    stepped = {}
+    for device in ("cpu", DEVICE):
+        tables = [torch.nn.Parameter(weight.clone().to(device)) for weight in weights]
+        for table, gradient in zip(tables, gradients, strict=True):
+            table.grad = gradient.to(device)
+        LAUNCHED.clear()
+        with interpreted():
+            make("sgd", iter(tables), 0.3, 0.0, 0.0).step()
+        stepped[str(device)] = [table.detach().cpu() for table in tables], list(LAUNCHED)
+    (exact, _), (found, launches) = stepped.values()
+    assert launches == ["sparse_update_fwd_kernel"]
+    assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(exact, found, strict=True))
 
 
 @inside

@@ -139,6 +139,48 @@ class Rows(LookUp):
 
 
 @dataclass
+class PaddedRows(Rows):
+    """A card's reads, which have a gradient at `padding`, too, until that of all tables is zeroed at once."""
+
+    padding: int
+
+
+def without_padding(uses: Sequence[PaddedRows]) -> list[Rows]:
+    """Return these uses by the same users without the gradients of what was read for padding.
+
+    >>> use = PaddedRows(torch.tensor([[4, 0]]), torch.ones(1, 2, 1), padding=0)
+    >>> without_padding([use])[0].values.flatten()
+    tensor([1., 0.])
+    """
+    ids = uses[0].ids if len(uses) == 1 else torch.cat([use.ids for use in uses], 1)  # (B, N)
+    padding: Tensor | int = uses[0].padding
+    if any(use.padding != padding for use in uses):
+        padding = repeated([use.padding for use in uses], [use.ids.shape[1] for use in uses], ids.device)
+    return without(uses, ids == padding)
+
+
+def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
+    """Return uses by the same users without the gradients of `lost` reads (B, N) of all of them, side by side."""
+    reads, widths = [use.ids.shape[1] for use in uses], [use.values.shape[2:].numel() for use in uses]
+    if len(uses) == 1 or len({use.values.dtype for use in uses}) > 1:
+        return [Rows(u.ids, zeroed(u.values, own)) for u, own in zip(uses, lost.split(reads, 1), strict=True)]
+    sizes = [width for width, count in zip(widths, reads, strict=True) for _ in range(count)]
+    each = torch.cat([use.values.reshape(len(lost), -1) for use in uses], 1)  # (B, N d)
+    each.masked_fill_(lost.index_select(1, repeated(range(len(sizes)), sizes, lost.device)), 0.0)
+    own = each.split([width * count for width, count in zip(widths, reads, strict=True)], 1)
+    return [Rows(use.ids, part.view(use.values.shape)) for use, part in zip(uses, own, strict=True)]
+
+
+def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
+    """Return each of the first numbers so many times, in one copy to the device.
+
+    >>> repeated([0, 5, 9], [2, 1], torch.device("cpu"))
+    tensor([0, 0, 5])
+    """
+    return torch.tensor(numbers[: len(times)]).repeat_interleave(torch.tensor(times)).to(device)
+
+
+@dataclass
 class SharedRows(OfProducts, LookUp):
     """Rows of a table (items, d) that all users read alike, as one matrix: shared negatives. Repeats add up."""
 

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from dprec.distributed import host_tables
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.contributions.look_ups import PaddedRows, Rows
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.layout import layout_of, mark
@@ -139,17 +139,30 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
     tape.announce(weight, ids)
     rows = tape.rows(ids, "embedding_bag", weight)
     own = ids.reshape(tape.users, -1)
-    real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding  # (bags, P)
+    at_once = answers_at_once(ids)
+    real = _real(ids, padding) if at_once else None  # (bags, P)
 
     def for_table(gradient: Tensor) -> Contribution:
         share = at_least_float32(gradient.detach())  # (bags, d)
+        if padding is not None and not at_once and mode == "sum" and isinstance(weight, torch.nn.Parameter):
+            values = share.unsqueeze(1).expand(*ids.shape, -1)
+            return PaddedRows(own, values.reshape(*own.shape, -1), padding)
+        there = _real(ids, padding) if real is None else real
         if mode == "mean":
-            share = share / real.sum(1, keepdim=True).clamp(min=1)
-        if padding is None or (answers_at_once(real) and bool(real.all())):
+            share = share / there.sum(1, keepdim=True).clamp(min=1)
+        if padding is None or (at_once and bool(there.all())):
             values = share.unsqueeze(1).expand(*ids.shape, -1)
         else:
-            values = share.unsqueeze(1) * real.unsqueeze(2)
+            values = share.unsqueeze(1) * there.unsqueeze(2)
         return Rows(own, values.reshape(*own.shape, -1))
 
-    output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
+    if answers_at_once(weight):  # or in the memory of the host
+        output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
+    else:
+        begins = tape.made(("bags", *ids.shape), lambda: torch.arange(0, ids.numel(), ids.shape[1], device=ids.device))
+        output = F.embedding_bag(ids.reshape(-1), weight.detach(), begins, mode=mode, padding_idx=padding)
     return tape.record(output, rows, [(weight, for_table)], kept=[own])
+
+
+def _real(ids: Tensor, padding: int | None) -> Tensor:
+    return torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding

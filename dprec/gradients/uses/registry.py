@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -40,6 +40,9 @@ class Recorder(Protocol):
 
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which something computed from one parameter reads it, if that is what it does."""
+
+    def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return what several operations of a step need and the first of them makes."""
 
     def record(
         self,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import torch
 from pytorch_lightning.core.optimizer import _MockOptimizer
@@ -15,8 +16,12 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from dprec.distributed.host_tables import HostTable
 from dprec.distributed.sharded import LookedUp, counted_from, of_table, own_rows
 from dprec.errors import UserError
+from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
+from dprec_kernels.paths import lies_plainly, on_card
+from dprec_kernels.tables import Tables
 
+_Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # of a table, their gradient, and its group
 AVERAGES = ("exp_avg", "exp_avg_sq")  # that Adam keeps of each number
 FLOOR = 0.5  # smallest divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 gave worse results
 
@@ -40,10 +45,17 @@ class _Rowwise(torch.optim.Optimizer):
                 )
         self.step_whole()
         with torch.no_grad():
-            for (group, parameter), gradient in zip(sparse, gradients, strict=True):
-                self.step_rows(parameter, gradient.indices()[0], gradient.values(), group)
+            self.step_tables(
+                [(p, g.indices()[0], g.values(), group) for (group, p), g in zip(sparse, gradients, strict=True)]
+            )
+            for (_, parameter), gradient in zip(sparse, gradients, strict=True):
                 parameter.grad = gradient
         return result
+
+    def step_tables(self, tables: Sequence[_Rows]) -> None:
+        """Step rows of several tables."""
+        for parameter, rows, gradient, group in tables:
+            self.step_rows(parameter, rows, gradient, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state; what is kept of a table in host memory stays there, wherever Lightning moves the rest."""
@@ -62,6 +74,26 @@ class _Rowwise(torch.optim.Optimizer):
 
 
 class SGD(_Rowwise, torch.optim.SGD):
+    def step_tables(self, tables: Sequence[_Rows]) -> None:
+        """On a card, in one launch those of a group of parameters."""
+        for _, own in groupby(tables, key=lambda each: id(each[3])):
+            alike = list(own)
+            if len(alike) > 1 and all(map(_is_plain, alike)) and not alike[0][3]["momentum"]:
+                self._step_at_once(alike)
+            else:
+                super().step_tables(alike)
+
+    def _step_at_once(self, tables: Sequence[_Rows]) -> None:
+        each, rows, gradients, (group, *_) = zip(*tables, strict=True)
+        counts, widths = torch.tensor([len(own) for own in rows]), torch.tensor([own.shape[1] for own in gradients])
+        numbered = torch.stack([torch.arange(len(rows)), widths]).repeat_interleave(counts, 1)
+        numbered[1] = numbered[1].cumsum(0) - numbered[1]
+        which, starts = numbered.to(rows[0].device)
+        values = torch.cat([own.reshape(-1) for own in gradients])
+        sparse_update.step_tables(
+            Tables.of(each), which, torch.cat(rows), values, starts, sparse_update.SGD(group["lr"])
+        )
+
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if group["momentum"]:
             raise UserError("model.momentum moves rows without a gradient: set it to 0, or use LazyDP")
@@ -192,6 +224,13 @@ def make(
     own: dict[str, dict[str, Any]] = {"sgd": {"momentum": momentum}, "adam_bc": {"noise_std": noise_std}}
     # Fused: one pass over each table, without scratch of the table's size.
     return KINDS[kind](parameters, lr=rate, weight_decay=decay, fused=True, **own.get(kind, {}))
+
+
+def _is_plain(own: _Rows) -> bool:
+    """Whether a kernel takes these rows of a table together with those of others."""
+    parameter, rows, gradient, _ = own
+    plain = on_card(parameter) and lies_plainly(parameter) and not isinstance(parameter, LookedUp)
+    return plain and parameter.dim() == 2 and gradient.dtype == torch.float32 and on_card(rows)
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:

@@ -12,8 +12,7 @@ from torch import Tensor
 from dprec.distributed.ranks import Ranks
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.look_ups import LookUp, Rows
-from dprec.gradients.joint import repeated
+from dprec.gradients.contributions.look_ups import LookUp, Rows, repeated
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.distributed.sharded import ShardedTable, own_rows
-from dprec.gradients.joint import repeated
+from dprec.gradients.contributions.look_ups import repeated
 from dprec.gradients.parameters import padding_rows
 
 
