@@ -15,11 +15,14 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
-from dprec.gradients.joint import READS, Joint
+from dprec.gradients.joint import JOINT, READS, Joint, add_apart, kernels_fit, product_of, scaled_at_once
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, select_alone
+from dprec_kernels.joint import Law, Products, Vectors
+from dprec_kernels.joint import sums as sums_at_once
+from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -73,6 +76,12 @@ class Clipping:
             factor = bound / (norm + STABILITY)
         factor = torch.minimum(factor, bound / (ROUNDINGS * rounding).clamp(min=torch.finfo(norm.dtype).tiny))
         return torch.where((norm < LARGEST) & (rounding < LARGEST), factor, 0.0)  # also where one is not a number
+
+    @property
+    def law(self) -> Law:
+        """The same for kernels."""
+        mode, bound = {"flat": FLAT, "auto-v": AUTO_V, "auto-s": AUTO_S}[self.mode], self.max_norm * (1 - HEADROOM)
+        return Law(mode, bound, SMALLEST, STABILITY, ROUNDINGS, LARGEST)
 
 
 @dataclass(frozen=True)
@@ -223,10 +232,12 @@ def _clip(
     losses: Tensor,
     clipping: Clipping,
 ) -> ClippedUsers:
-    swept, users = _largest_built(contributions, sums), len(losses)
-    squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
+    swept, users, by_kernels = _largest_built(contributions, sums), len(losses), kernels_fit(losses)
+    if swept is not None and by_kernels and users * sums[swept].shape.numel() <= norms.KEPT:
+        swept = None  # to build it first, as the others, is fewer launches
     shapes = {name: out.shape for name, out in sums.items()}
-    rest, room = {}, norms.KEPT
+    rest: dict[str, list[Contribution]] = {}
+    room = norms.KEPT
     for name, uses in contributions.items():
         if name != swept:
             rest[name] = uses
@@ -235,7 +246,7 @@ def _clip(
                 numbers = users * shapes[name].numel()
                 room -= numbers if numbers <= room else 0
     # By the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the user.
-    built = {
+    built: dict[str, Tensor | float] = {
         f"{name}, built": norms.rounding(contributions[name])
         for name, uses in rest.items()
         if uses is not contributions[name]
@@ -243,6 +254,56 @@ def _clip(
     joint = Joint(rest, sums)
     rest, sums = joint.contributions, joint.sums
     shapes = {name: out.shape for name, out in sums.items()} | {READS: torch.Size()}
+    if swept is None and by_kernels:
+        more = [each for each in built.values() if isinstance(each, Tensor)]
+        norm, scale, seen = scaled_at_once(joint.measured, more, shapes, losses, clipping.law)
+    else:
+        norm, scale = _measured(contributions, joint, built, swept, shapes, losses, clipping)
+        seen = torch.stack([(scale == 0).double(), losses.double()])
+    lost, told = seen.cpu()  # the one wait for the device
+    left_out = lost.nonzero().flatten().tolist()
+    broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
+    scales = {scale.dtype: scale}
+    products: dict[str, Products | Vectors] = {}
+    for name, uses in rest.items():
+        if broken is not None:
+            for use in uses:
+                use.forget(broken)
+        out = sums[name]
+        if (product := product_of(uses, out)) is not None:
+            products[name] = product
+            continue
+        dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
+        if dtype not in scales:
+            scales[dtype] = scale.to(dtype)
+        weight = scales[dtype]
+        whole = out.zero_() if name == JOINT and isinstance(out, Tensor) else out
+        for use in uses:
+            if isinstance(whole, RowSum):
+                whole.add(use, weight)
+            else:
+                use.add_to(whole, weight, dtype)
+    done = dict(zip(products, sums_at_once(list(products.values()), scale), strict=True)) if products else {}
+    aside = sums.get(JOINT)
+    if isinstance(aside, Tensor):
+        done.setdefault(JOINT, aside)
+    if done:
+        add_apart([total for name in done for total in joint.totals(name)], list(done.values()))
+    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
+
+
+def _measured(
+    contributions: Mapping[str, list[Contribution]],
+    joint: Joint,
+    built: dict[str, Tensor | float],
+    swept: str | None,
+    shapes: Mapping[str, torch.Size],
+    losses: Tensor,
+    clipping: Clipping,
+) -> tuple[Tensor, Tensor]:
+    """Return (B,) norms over all parameters, and scales; add the largest one's gradients where that is swept."""
+    users, sums = len(losses), joint.sums
+    squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
     known = squared_norms(joint.measured, shapes, users)
     every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
     roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in every.items()}
@@ -261,26 +322,7 @@ def _clip(
         assert isinstance(whole, Tensor)
         norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
     norm = squared.sqrt()
-    scale = clipping.scale(norm, rounded)
-    lost, told = torch.stack([(scale == 0).double(), losses.double()]).cpu()  # the one wait for the device
-    left_out = lost.nonzero().flatten().tolist()
-    broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
-    scales = {scale.dtype: scale}
-    for name, uses in rest.items():
-        out = sums[name]
-        dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
-        if dtype not in scales:
-            scales[dtype] = scale.to(dtype)
-        weight = scales[dtype]
-        for use in uses:
-            if broken is not None:
-                use.forget(broken)
-            if isinstance(out, RowSum):
-                out.add(use, weight)
-            else:
-                use.add_to(out, weight, dtype)
-    joint.split()
-    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
+    return norm, clipping.scale(norm, rounded)
 
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:

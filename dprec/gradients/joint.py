@@ -7,15 +7,19 @@ from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution
+from dprec.gradients import norms
+from dprec.gradients.contributions.base import ROUNDED, Contribution, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows, repeated, without
+from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.row_sum import RowSum
+from dprec_kernels import joint as kernels
 from dprec_kernels.ordering import is_among, ordered
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import answers_at_once, on_card
 
+PART = ROUNDED * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
 READS = "(one read of each table)"
 LITTLE = 1 << 10  # numbers of a parameter
@@ -41,7 +45,7 @@ class Joint:
         if values:
             whole = torch.cat(values, 1)
             self.contributions[JOINT] = [Dense(whole)]
-            self.sums[JOINT] = torch.zeros(whole.shape[1], dtype=torch.float64, device=whole.device)
+            self.sums[JOINT] = torch.empty(whole.shape[1], dtype=torch.float64, device=whole.device)
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
         if len(reads) > 1:
@@ -50,15 +54,22 @@ class Joint:
             self.measured = {name: uses for name, uses in self.measured.items() if name not in reads}
             self.measured[READS] = [Rows(rows[0].ids, side_by_side)]
 
-    def split(self) -> None:
-        """Add what was added up together to the sums of the parameters."""
-        if self._apart:
-            whole = self.sums[JOINT]
-            assert isinstance(whole, Tensor)
-            parts = whole.split([out.numel() for out in self._apart])
-            torch._foreach_add_(
-                self._apart, [part.view(out.shape) for part, out in zip(parts, self._apart, strict=True)]
-            )
+    def totals(self, name: str) -> list[Tensor]:
+        """Return the sums of parameters that a sum stands for."""
+        total = self.sums[name]
+        return self._apart if name == JOINT else [total] if isinstance(total, Tensor) else []
+
+
+def add_apart(totals: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
+    """Add sums that lie side by side in tensors to those of single parameters, in this order."""
+    waiting, parts = iter(totals), []
+    for each in whole:
+        own, left = [], each.numel()
+        while left:
+            own.append(next(waiting).numel())
+            left -= own[-1]
+        parts += each.reshape(-1).split(own)
+    torch._foreach_add_(list(totals), [p.view(out.shape) for p, out in zip(parts, totals, strict=True)])
 
 
 def _one_read(use: Contribution) -> bool:
@@ -188,3 +199,57 @@ class _Together:
         rows, values = (part.to(self._sums[0].device) for part in (rows, self._values))
         for each, first, last in zip(self._sums, self._cuts[::2], self._cuts[1::2], strict=True):
             each.hold(rows[first:last], values[first:last])
+
+
+def kernels_fit(losses: Tensor) -> bool:
+    """Whether there are kernels for these users' gradients."""
+    return len(losses) > 0 and on_card(losses)
+
+
+def scaled_at_once(
+    contributions: Mapping[str, list[Contribution]],
+    more: Sequence[Tensor],
+    shapes: Mapping[str, Size],
+    losses: Tensor,
+    law: kernels.Law,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (B,) norms over all parameters and factors, and (2, B) whose factor is 0, and the losses.
+
+    `more` (B,) is what else rounding may have put into the gradients.
+    """
+    measures = [_measure(uses, len(losses), shapes[name]) for name, uses in contributions.items()]
+    beside = [kernels.Measure(squared=off, off=off) for off in more]
+    squared, off = kernels.measured([*measures, *beside], losses, PART)
+    return kernels.scaled(squared, off, len(measures), losses, law)
+
+
+def product_of(uses: Sequence[Contribution], total: object) -> kernels.Products | kernels.Vectors | None:
+    """Return what is scaled and summed, where a kernel does so for several parameters."""
+    if not isinstance(total, Tensor) or total.dtype != torch.float64 or not total.numel() or not on_card(total):
+        return None
+    first, *rest = uses
+    others = all_of(Outer, rest)
+    if isinstance(first, Outer) and others is not None:
+        term = first.joined(others)
+        return term if term.left.dtype == term.right.dtype == torch.float32 else None
+    if isinstance(first, Dense) and not rest and first.values.dtype == torch.float32:
+        return kernels.Vectors(first.values.reshape(len(first.values), 1, -1))
+    return None
+
+
+def _measure(uses: Sequence[Contribution], users: int, shape: Size) -> kernels.Measure:
+    first, *rest = uses
+    terms = [term for use in uses if (term := use.lines()) is not None]
+    every = len(terms) == len(uses)
+    maps = all_of(Outer, rest)
+    if every and isinstance(first, Outer) and maps is not None:
+        return kernels.Measure([first.joined(maps)])
+    if every and not rest and isinstance(first, Dense):
+        return kernels.Measure(terms, rounds=False)
+    if every and not rest and isinstance(first, Rows) and first.ids.shape[1] == 1:
+        return kernels.Measure(terms)
+    squared = norms.squared_norms(uses, users, shape)
+    if every:
+        return kernels.Measure(terms, squared)
+    off = norms.rounding(uses, squared)
+    return kernels.Measure(squared=squared, off=off if isinstance(off, Tensor) else None)

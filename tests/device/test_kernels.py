@@ -32,14 +32,16 @@ SOFTMAX = {
     "catalogue_softmax_user_norms_kernel",
     "catalogue_softmax_bwd_table_kernel",
 }
+CLIPPING = {"joint_norms_fwd_kernel", "user_scales_fwd_kernel", "joint_sums_fwd_kernel"}
+LINEAR = CLIPPING | {"joint_tiles_fwd_kernel"}
 LAUNCHES = {
-    "transformer": SOFTMAX | {"linear_norms_fwd_kernel"},
-    "transformer-untied": SOFTMAX | {"linear_norms_fwd_kernel", "rows_norms_fwd_kernel"},
-    "dpformer": SOFTMAX | {"linear_norms_fwd_kernel"},
-    "spectral-former": {"linear_norms_fwd_kernel"},
-    "gru": SOFTMAX | {"linear_norms_fwd_kernel"},
-    "pctr": {"linear_norms_fwd_kernel", "rows_norms_fwd_kernel"},
-    "scales-and-products": SOFTMAX,
+    "transformer": SOFTMAX | LINEAR,
+    "transformer-untied": SOFTMAX | LINEAR | {"rows_norms_fwd_kernel"},
+    "dpformer": SOFTMAX | LINEAR,
+    "spectral-former": LINEAR,
+    "gru": SOFTMAX | LINEAR,
+    "pctr": LINEAR | {"rows_norms_fwd_kernel"},
+    "scales-and-products": SOFTMAX | CLIPPING,
 }
 # What a step of LazyDP launches for its tables: with noise of many steps at once, and replayed.
 OF_TABLES = {
@@ -116,8 +118,12 @@ def test_rows_of_several_tables_step_at_once() -> None:
     torch.manual_seed(1)
     weights = [torch.randn(5, 3), torch.randn(7, 1), torch.randn(4, 6)]
     rows = [torch.tensor([0, 3]), torch.tensor([6]), torch.tensor([1, 2, 3])]
-    gradients = [torch.sparse_coo_tensor(i[None], torch.randn(len(i), w.shape[1]), w.shape, is_coalesced=True)
-                 for i, w in zip(rows, weights, strict=True)]  # fmt: skip
+    gradients = [
+        torch.sparse_coo_tensor(
+            own[None], torch.randn(len(own), weight.shape[1]), weight.shape, is_coalesced=True, check_invariants=False
+        )
+        for own, weight in zip(rows, weights, strict=True)
+    ]
     stepped = {}
     for device in ("cpu", DEVICE):
         tables = [torch.nn.Parameter(weight.clone().to(device)) for weight in weights]

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dprec_kernels.joint import Law, Measure, Products
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD
 from dprec_kernels.sparse_update.pieces import Reads
@@ -51,6 +52,7 @@ def launches(dims: tuple[int, ...] = DIMS, elements: tuple[int, ...] = (ELEMENTS
                 yield from _softmax(dim, items, dtype)
         for dtype in (torch.float32, torch.bfloat16):
             yield from _norms(dim, dtype)
+        yield from _clipping(dim)
         yield from _tables(dim, max(elements) // dim or MOVIELENS)
 
 
@@ -89,17 +91,36 @@ def _norms(dim: int, dtype: torch.dtype) -> Iterator[Launch]:
     from dprec_kernels.sample_norms import triton
 
     count, size = USERS * LENGTH, dtype.itemsize
-    left, right = _new(USERS, LENGTH, 4 * dim, dtype=dtype), _new(USERS, LENGTH, dim, dtype=dtype)
-    case, products = f"{4 * dim} x {dim}, {_name(dtype)}", 8 * count * dim * dim
-    yield Launch(
-        "linear_norms_fwd_kernel", case, lambda: triton.linear(left, right),
-        count * 5 * dim * size, products, products * (dtype == torch.bfloat16),
-    )  # fmt: skip
+    right = _new(USERS, LENGTH, dim, dtype=dtype)
     ids = _new(USERS, LENGTH, dtype=torch.int64)
     block = min(triton.STEPS, LENGTH)  # each read is compared with those of its block, as a product
     yield Launch(
         "rows_norms_fwd_kernel", f"d {dim}, {_name(dtype)}", lambda: triton.rows(ids, right),
         count * (dim * size + 16), 2 * count * block * dim,
+    )  # fmt: skip
+
+
+def _clipping(dim: int) -> Iterator[Launch]:
+    from dprec_kernels.joint import triton
+
+    count, maps, weights = USERS * LENGTH, 8, 8 * 4 * dim * dim
+    lines = [Products(_new(USERS, LENGTH, 4 * dim), _new(USERS, LENGTH, dim)) for _ in range(maps)]
+    read, floats = maps * count * 5 * dim * 4, _new(USERS)
+    case, products = f"{maps} maps, {4 * dim} x {dim}", 2 * count * weights
+    measure, doubles = [Measure([each]) for each in lines], _new(maps, USERS, dtype=torch.float64)
+    # The second reads what the first has read again, and squares each number.
+    yield Launch(
+        "joint_tiles_fwd_kernel, joint_norms_fwd_kernel", case, lambda: triton.measured(measure, floats, 1e-6),
+        2 * read, products + 2 * maps * count * 5 * dim,
+    )  # fmt: skip
+    law = Law(1, 1.0, 1e-6, 1e-2, 6e4, 1e30)
+    yield Launch(
+        "user_scales_fwd_kernel", f"{USERS:,} users, {maps} maps",
+        lambda: triton.scaled(doubles, doubles, maps, floats, law), 16 * maps * USERS,
+    )  # fmt: skip
+    yield Launch(
+        "joint_sums_fwd_kernel", case, lambda: triton.sums(lines, floats),
+        read + 8 * triton.APART * weights, products,
     )  # fmt: skip
 
 
@@ -125,6 +146,12 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         "dense_noise_fwd_kernel", case,
         lambda: dense_noise.dense_noise(table, 1.0, SOURCE, 1.0, 1.0, rows[:0], out[:0]),
         8 * items * dim, normals=items * dim,
+    )  # fmt: skip
+    matrices = [_new(4 * dim, dim, dtype=torch.float64).view(1, -1) for _ in range(64)]
+    numbers = sum(map(Tensor.numel, matrices))
+    yield Launch(
+        "dense_noise_fwd_kernel", f"d {dim}, 64 parameters", lambda: dense_noise.of_matrices(matrices, 1.0, SOURCE),
+        16 * numbers, normals=numbers,
     )  # fmt: skip
     several = Tables((table,) * TABLES, _new(TABLES, 2, dtype=torch.int64))
     of_several = f"d {dim}, {READS:,} of {TABLES} tables"

@@ -17,7 +17,7 @@ from dprec.models import DPFormer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
-from dprec_kernels import sample_norms
+from dprec_kernels import joint, sample_norms
 from dprec_kernels.catalogue_softmax import catalogue_softmax, for_users, reference, squared_norms
 from dprec_kernels.dense_noise import dense_noise
 from dprec_kernels.lazy_noise import lazy_noise
@@ -71,6 +71,14 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
         none = wanted[:, :0]
         return squared_norms(at, own, wanted, log_total, weight.to(device), none, at[:, :0])
 
+    def of_several(device: str) -> tuple[Tensor, Tensor]:
+        lines = joint.Products(hidden.to(device), hidden.to(device))
+        return joint.measured([joint.Measure([lines])], lines.left[:, 0, 0], 1e-6)
+
+    def summed(device: str) -> Tensor:
+        lines = joint.Products(hidden.to(device), hidden.to(device))
+        return joint.sums([lines], weight[:, 0].to(device))[0]
+
     def noised(device: str) -> Tensor:
         own = torch.zeros(items, dim, device=device)
         dense_noise(own, 2.0, SOURCE)
@@ -89,7 +97,12 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
         "catalogue_softmax_fwd_kernel": loss,
         "catalogue_softmax_bwd_table_kernel": table_gradient,
         "catalogue_softmax_user_norms_kernel": norms,
-        "linear_norms_fwd_kernel": lambda device: sample_norms.linear(hidden.to(device), hidden.to(device)),
+        "joint_tiles_fwd_kernel": lambda device: sample_norms.linear(hidden.to(device), hidden.to(device)),
+        "joint_norms_fwd_kernel": lambda device: torch.cat(of_several(device)[:2]),
+        "joint_sums_fwd_kernel": summed,
+        "user_scales_fwd_kernel": lambda device: torch.stack(
+            joint.scaled(*of_several(device), 1, target[:, 0].float().to(device), Clipping().law)[:2]
+        ),
         "rows_norms_fwd_kernel": lambda device: sample_norms.rows(target.to(device), hidden.to(device)),
         "row_noise_fwd_kernel": lambda device: row_noise(7, 0, few.to(device), 5, dim),
         "dense_noise_fwd_kernel": noised,

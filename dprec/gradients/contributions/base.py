@@ -16,10 +16,12 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from dprec_kernels.joint import Products, Softmaxes, Vectors
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.wide_sum import TOGETHER, WidePart
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
+Line: TypeAlias = "Products | Vectors | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
 ROUNDED = 4  # roundings that a term is taken to have
@@ -87,6 +89,10 @@ class Contribution(ABC):
         `squared` (B,) are the squared norms, if they are known.
         """
         return rounding_of(self.terms())
+
+    def lines(self) -> Line | None:
+        """Return what is added up as kernels know it, whose lengths are `terms`; None where it has another form."""
+        return None
 
     def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
         """Return this and the others as one contribution that is no larger; None where there is none."""

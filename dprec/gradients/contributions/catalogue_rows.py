@@ -12,6 +12,7 @@ from torch import Tensor
 from dprec.gradients.contributions.base import (
     ROUNDED,
     Contribution,
+    Line,
     Places,
     SquaredNorms,
     all_of,
@@ -22,6 +23,7 @@ from dprec.gradients.contributions.base import (
 from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlaps, pieces, squared_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
+from dprec_kernels.joint import Softmaxes
 
 
 @dataclass
@@ -118,6 +120,13 @@ class CatalogueRows(Contribution):
             doubt[own] = off.clamp_(max=len(self.table) ** 0.5) / (ROUNDED * eps)
         each = self.weight.abs() * lengths(self.hidden) * (2**0.5 + doubt)
         return each.masked_fill(self.target == self.padding, 0.0).sum(1)
+
+    def lines(self) -> Line | None:
+        if not self.on_chip or self.log_total.dtype != torch.float32:
+            return None
+        (group,) = self.groups
+        given = self.hidden, self.weight, self.log_total, group.likeliest, self.target
+        return Softmaxes(*given, self.padding, len(self.table))
 
     def forget(self, lost: Tensor) -> None:
         for group in self.groups:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, lengths, listed, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, lengths, listed, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
+from dprec_kernels.joint import Vectors
 from dprec_kernels.wide_sum import add_rows
 
 
@@ -35,6 +36,10 @@ class Dense(Contribution):
 
     def terms(self) -> Tensor:
         return lengths(self.values.reshape(len(self.values), -1)) if self.summed is None else self.summed
+
+    def lines(self) -> Line | None:
+        plain = self.summed is None and self.values.dtype == torch.float32
+        return Vectors(self.values.reshape(len(self.values), 1, -1)) if plain else None
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         return None if others else lambda: square(self.values)

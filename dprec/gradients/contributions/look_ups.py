@@ -14,6 +14,7 @@ from dprec.gradients.contributions.base import (
     ROUNDED,
     SLICE,
     Contribution,
+    Line,
     OfProducts,
     Places,
     SquaredNorms,
@@ -24,6 +25,7 @@ from dprec.gradients.contributions.base import (
 )
 from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
+from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
 from dprec_kernels.wide_sum import WidePart, add_product
 
@@ -102,6 +104,11 @@ class Rows(LookUp):
         if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
             return lengths(self.values[:, 0].reshape(len(self.ids), -1)) * self.ids.shape[1]
         return lengths(self.values.reshape(*self.ids.shape, -1)).sum(1)
+
+    def lines(self) -> Line | None:
+        values = self.values.reshape(*self.ids.shape, -1)
+        plain = values.dtype == torch.float32 and (values.shape[1] == 1 or values.stride(1) != 0)
+        return Vectors(values) if plain else None
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         reads = all_of(Rows, others)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, OfProducts, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
+from dprec_kernels.joint import Products
 from dprec_kernels.paths import on_card
 from dprec_kernels.wide_sum import add_product, add_wide_product
 from dprec_kernels.workspace import workspace
@@ -38,6 +39,14 @@ class Outer(OfProducts):
         left = self.left * weight[:, None, None]
         add = add_product if left.shape[1] == 1 else add_wide_product
         add(total, left.flatten(0, 1), self.right.flatten(0, 1))
+
+    def lines(self) -> Line | None:
+        plain = self.left.dtype == self.right.dtype == torch.float32
+        return Products(self.left, self.right) if plain else None
+
+    def joined(self, others: Sequence[Outer]) -> Products:
+        """Return the maps of one weight as one, with the positions of all."""
+        return Products(*self._joined(others))
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Linear maps of the same weight are one, with the positions of all."""

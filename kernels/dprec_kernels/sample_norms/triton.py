@@ -12,29 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dprec_kernels.joint import Measure, Products
+from dprec_kernels.joint.triton import measured
+
 TILE = 64  # rows and columns of a gradient on chip at once
-STEPS = 32  # positions multiplied, or reads merged, at once
-
-
-@triton.jit
-def linear_norms_fwd_kernel(
-    left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
-    BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One program: a BO x BI tile of one user's Σ_t left_t rightᵀ_t, squared and summed."""
-    pid = tl.program_id(0).to(tl.int64)
-    user, tile = pid // (row_tiles * column_tiles), pid % (row_tiles * column_tiles)
-    o = (tile // column_tiles) * BO + tl.arange(0, BO)  # [BO]
-    i = (tile % column_tiles) * BI + tl.arange(0, BI)  # [BI]
-    gradient = tl.zeros([BO, BI], tl.float64)
-    for start in range(0, length, BT):
-        t = start + tl.arange(0, BT)  # [BT]
-        at = (user * length + t)[:, None]
-        present = (t < length)[:, None]
-        a = tl.load(left + at * outputs + o[None, :], mask=present & (o < outputs)[None, :], other=0.0)
-        b = tl.load(right + at * inputs + i[None, :], mask=present & (i < inputs)[None, :], other=0.0)
-        gradient += tl.dot(tl.trans(a.to(tl.float32)), b.to(tl.float32), input_precision=PRECISION).to(tl.float64)
-    tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
+STEPS = 32  # reads merged at once
 
 
 @triton.jit
@@ -68,23 +50,9 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
 
     Always the direct form: on chip a tile costs no memory, and there is no cancellation.
     """
-    (users, length, outputs), inputs = left.shape, right.shape[2]
-    if users == 0:
+    if len(left) == 0:
         return torch.zeros(0, dtype=torch.float64, device=left.device)
-    left, right = left.contiguous(), right.contiguous()
-    rows, columns = _width(outputs), _width(inputs)
-    row_tiles, column_tiles = triton.cdiv(outputs, rows), triton.cdiv(inputs, columns)
-    partial = torch.empty(users, row_tiles * column_tiles, dtype=torch.float64, device=left.device)
-    # Tensor cores take 16-bit inputs in tf32 without loss; a float32 input would lose digits there.
-    precision = "tf32" if max(left.dtype.itemsize, right.dtype.itemsize) == 2 else "ieee"
-    # Eight warps hold a tile in float64; a second stage of float32 would move numbers off the chip.
-    with torch.cuda.device_of(left):
-        linear_norms_fwd_kernel[(partial.numel(),)](
-            left, right, partial, length, outputs, inputs, row_tiles, column_tiles,
-            BT=16 if length <= 16 else STEPS, BO=rows, BI=columns, PRECISION=precision,
-            num_warps=8, num_stages=1 if precision == "ieee" else 3,
-        )  # fmt: skip
-    return partial.sum(1)
+    return measured([Measure([Products(left.float(), right.float())], rounds=False)], left, 0.0)[0][0]
 
 
 def rows(ids: Tensor, values: Tensor) -> Tensor:

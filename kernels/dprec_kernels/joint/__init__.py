@@ -1,0 +1,68 @@
+"""What clipping asks of all parameters of a step at once, on a card: users' norms, their scales, and scaled sums.
+
+Each is a launch or two, however many parameters there are. Elsewhere parameters go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.joint import reference
+from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+from dprec_kernels.joint.reference import Law
+from dprec_kernels.paths import on_card
+
+__all__ = ["Law", "Measure", "Products", "Softmaxes", "Vectors", "measured", "reference", "scaled", "sums"]
+
+
+def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
+    """Return (n, B) users' squared norms, and (n, B) how far rounding puts a sum from them, in float64.
+
+    The latter is `part` times the lengths of all terms. `like` (B,) is on the device.
+
+    >>> lines = Products(torch.ones(1, 3, 2), torch.ones(1, 3, 2))
+    >>> measured([Measure([lines])], torch.ones(1), 0.5)  # four entries, each 3; three terms of length 2
+    (tensor([[36.]], dtype=torch.float64), tensor([[3.]], dtype=torch.float64))
+    """
+    with torch.no_grad():
+        found: tuple[Tensor, Tensor] = _fast(like).measured(measures, like, part)
+    return found
+
+
+def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (B,) norms and scales, in float64, and (2, B) whose scale is 0, and their losses.
+
+    The norms of the first `raised` parameters, of squared (n, B), are raised by how far each is off (n, B).
+
+    >>> squared, off = torch.tensor([[9.0]]).double(), torch.tensor([[2.0]]).double()
+    >>> [each.tolist() for each in scaled(squared, off, 1, torch.ones(1), Law(0, 1.0, 0.0, 0.0, 0.0, 9.0))]
+    [[5.0], [0.2], [[0.0], [1.0]]]
+    """
+    with torch.no_grad():
+        found: tuple[Tensor, Tensor, Tensor] = _fast(losses).scaled(squared, off, raised, losses, law)
+    return found
+
+
+def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
+    """Return Σ_u weight_u Σ_t left_t rightᵀ_t (o, i) of each linear map, Σ_u weight_u values_u (1, d) of each vector.
+
+    They are added up in float64, from float32 of few rows.
+
+    >>> sums([Vectors(torch.ones(3, 1, 2))], torch.tensor([1.0, 0.5, 0.25]))
+    [tensor([[1.7500, 1.7500]], dtype=torch.float64)]
+    """
+    with torch.no_grad():
+        found: list[Tensor] = _fast(weight).sums(terms, weight)
+    return found
+
+
+def _fast(like: Tensor) -> ModuleType:
+    if len(like) and on_card(like):
+        from dprec_kernels.joint import triton
+
+        return triton
+    return reference

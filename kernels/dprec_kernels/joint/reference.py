@@ -1,0 +1,87 @@
+"""The plain truth: every user's gradient is built, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+
+FLAT, AUTO_V, AUTO_S = 0, 1, 2
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Law:
+    """How a norm becomes a factor, as `dprec.gradients.clipping` has it."""
+
+    mode: int
+    bound: float
+    smallest: float  # norm of AUTO_V
+    stability: float  # of AUTO_S
+    roundings: float  # what rounding put there is one in so many of the bound, at most
+    largest: float  # norm that counts
+
+
+def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
+    """Return (n, B) squared norms, and (n, B) `part` of the lengths of all terms."""
+    squared, off = torch.zeros(2, len(measures), len(like), dtype=torch.float64, device=like.device)
+    for n, measure in enumerate(measures):
+        squared[n] = _squared(measure.terms[0]) if measure.squared is None else measure.squared
+        for term in measure.terms if measure.rounds else ():
+            off[n] += part * _lengths(term, part)
+        if measure.off is not None:
+            off[n] += measure.off
+    return squared, off
+
+
+def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) -> tuple[Tensor, Tensor, Tensor]:
+    """Return norms, scales, and whose scale is 0 beside the losses."""
+    norm = torch.where(off > 0, (squared.sqrt() + off).square(), squared)[:raised].sum(0).sqrt()
+    rounded = off.square().sum(0).sqrt()
+    if law.mode == FLAT:
+        factor = (law.bound / norm.clamp(min=TINY)).clamp(max=1.0)
+    elif law.mode == AUTO_V:
+        factor = law.bound / norm.clamp(min=law.smallest)
+    else:
+        factor = law.bound / (norm + law.stability)
+    factor = torch.minimum(factor, law.bound / (law.roundings * rounded).clamp(min=TINY))
+    scale = torch.where((norm < law.largest) & (rounded < law.largest), factor, 0.0)
+    return norm, scale, torch.stack([(scale == 0).double(), losses.double()])
+
+
+def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
+    """Return the scaled sum of each."""
+    each = weight.double().view(-1, 1, 1)
+    return [
+        (t.values.double() * each).sum((0, 1)).unsqueeze(0)
+        if isinstance(t, Vectors)
+        else torch.einsum("uto,uti->oi", t.left.double() * each, t.right.double())
+        for t in terms
+    ]
+
+
+def _squared(term: Products | Vectors | Softmaxes) -> Tensor:
+    if isinstance(term, Products):
+        return (term.left.double().mT @ term.right.double()).square().sum((1, 2))
+    assert isinstance(term, Vectors)
+    return term.values.double().square().sum((1, 2))
+
+
+def _lengths(term: Products | Vectors | Softmaxes, part: float) -> Tensor:
+    """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
+
+    A chance is exp(score - log total): its relative error is that of a number as large as the two, and of large ones
+    it grows as the exponential does, until each may be 1. All of a position's have norm √(the largest) at most.
+    """
+    if isinstance(term, Products):
+        return (term.left.double().norm(dim=2) * term.right.double().norm(dim=2)).sum(1)
+    if isinstance(term, Vectors):
+        return term.values.double().norm(dim=2).sum(1)
+    doubt = torch.expm1(part * term.log_total.double().abs()) * term.likeliest.double().sqrt()
+    each = term.weight.double().abs() * term.hidden.double().norm(dim=2)
+    each = each * (2**0.5 + doubt.clamp(max=term.items**0.5) / part)
+    return each.masked_fill(term.target == term.padding, 0.0).sum(1)

@@ -1,0 +1,305 @@
+# mypy: disallow-untyped-defs=False
+# ruff: noqa: N803
+"""The same in a launch or two for all parameters, which a list of addresses names. Not measured yet on a GPU.
+
+Sums are float32 over STEPS terms and float64 beyond; each number has one writer, so results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
+
+TILE = 64  # rows and columns of a gradient on chip at once
+STEPS = 32  # positions multiplied at once
+WARPS = 8  # that hold a tile in float64: with fewer the compiler moves numbers off the chip
+WIDTH = 64  # numbers of a vector that are squared at once
+LINE = 16  # whole numbers that tell of a parameter, a term or a linear map
+USERS = 128  # of a program that scales
+APART = 32  # programs that add up a tile, each of some users
+EACH = 16  # users of such a program at least
+HELD = 1 << 26  # numbers of what they add up
+
+PRODUCTS, VECTORS, SOFTMAXES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+FLAT_LAW, AUTO_V_LAW = tl.constexpr(FLAT), tl.constexpr(AUTO_V)
+ROOT = tl.constexpr(2**0.5)
+SMALLEST = tl.constexpr(TINY)
+
+
+@triton.jit
+def tile_of(maps, count, tile, BM: tl.constexpr):
+    """The line of the linear map that has this tile, of those of at most BM."""
+    m = tl.arange(0, BM)
+    first = tl.load(maps + 16 * m, mask=m < count, other=tile + 1)
+    return maps + 16 * (tl.sum((first <= tile).to(tl.int32), 0) - 1)
+
+
+@triton.jit(do_not_specialize=["count", "tiles"])
+def joint_tiles_fwd_kernel(
+    maps, partial, count, tiles, BM: tl.constexpr, BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr
+):
+    """One program: a BO x BI tile of one user's Σ_t left_t rightᵀ_t, squared and summed."""
+    pid = tl.program_id(0).to(tl.int64)
+    user, tile = pid // tiles, pid % tiles
+    own = tile_of(maps, count, tile, BM)
+    left, right = tl.load(own + 2).to(tl.pointer_type(tl.float32)), tl.load(own + 3).to(tl.pointer_type(tl.float32))
+    length, outputs, inputs = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6)
+    tile, columns = tile - tl.load(own), tl.load(own + 1)
+    o = (tile // columns) * BO + tl.arange(0, BO)  # [BO]
+    i = (tile % columns) * BI + tl.arange(0, BI)  # [BI]
+    gradient = tl.zeros([BO, BI], tl.float64)
+    for start in range(0, length, BT):
+        t = start + tl.arange(0, BT)  # [BT]
+        at, present = (user * length + t)[:, None], (t < length)[:, None]
+        a = tl.load(left + at * outputs + o[None, :], mask=present & (o < outputs)[None, :], other=0.0)
+        b = tl.load(right + at * inputs + i[None, :], mask=present & (i < inputs)[None, :], other=0.0)
+        gradient += tl.dot(tl.trans(a), b, input_precision="ieee").to(tl.float64)
+    tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
+
+
+@triton.jit
+def squares(source, at, here, width, BW: tl.constexpr):
+    """The squared lengths of vectors `at` [BT] of a list of vectors, where they are `here`."""
+    found = tl.zeros_like(at).to(tl.float64)
+    for start in range(0, width, BW):
+        k = start + tl.arange(0, BW)
+        value = tl.load(source + at[:, None] * width + k[None, :], mask=here[:, None] & (k < width)[None, :], other=0.0)
+        found += tl.sum(value.to(tl.float64) * value.to(tl.float64), 1)
+    return found
+
+
+@triton.jit(do_not_specialize=["users", "tiles", "part"])
+def joint_norms_fwd_kernel(
+    parameters, terms, partial, squared, off, users, tiles, part, BT: tl.constexpr, BW: tl.constexpr
+):
+    """One program: one user's squared norm of one parameter, and `part` of the lengths of its terms."""
+    pid = tl.program_id(0).to(tl.int64)
+    own, user = parameters + 16 * (pid // users), pid % users
+    lengths = tl.zeros([BT], tl.float64)
+    for term in range(tl.load(own), tl.load(own + 1)):
+        line = terms + 16 * term
+        kind, length = tl.load(line), tl.load(line + 1)
+        left = tl.load(line + 2).to(tl.pointer_type(tl.float32))
+        right = tl.load(line + 3).to(tl.pointer_type(tl.float32))
+        for start in range(0, length, BT):
+            t = start + tl.arange(0, BT)  # [BT]
+            here, at = t < length, user * length + t
+            each = tl.sqrt(squares(left, at, here, tl.load(line + 4), BW))
+            if kind == PRODUCTS:
+                each *= tl.sqrt(squares(right, at, here, tl.load(line + 5), BW))
+            if kind == SOFTMAXES:  # `right` is the gradient at each loss
+                total = tl.load(line + 6).to(tl.pointer_type(tl.float32))
+                likeliest = tl.load(line + 7).to(tl.pointer_type(tl.float32))
+                target = tl.load(line + 8).to(tl.pointer_type(tl.int64))
+                counts = here & (tl.load(target + at, mask=here, other=0) != tl.load(line + 9))
+                score = tl.abs(tl.load(total + at, mask=counts, other=0.0).to(tl.float64))
+                chance = tl.load(likeliest + at, mask=here, other=0.0).to(tl.float64)
+                most = tl.sqrt(tl.load(line + 5).to(tl.float64))
+                doubt = (tl.exp(part * score) - 1.0) * tl.sqrt(chance)
+                doubt = tl.minimum(doubt, most, propagate_nan=tl.PropagateNan.ALL) / part
+                each *= tl.abs(tl.load(right + at, mask=here, other=0.0).to(tl.float64)) * (ROOT + doubt)
+                each = tl.where(counts, each, 0.0)
+            lengths += tl.where(here, each, 0.0)
+    length = tl.sum(lengths, 0)
+    tile = tl.arange(0, BT)
+    square = tl.zeros([BT], tl.float64)
+    last = tl.load(own + 3)
+    for start in range(tl.load(own + 2), last, BT):
+        square += tl.load(partial + user * tiles + start + tile, mask=start + tile < last, other=0.0)
+    known = tl.load(own + 4)
+    more = tl.load(own + 5)
+    found = tl.sum(square, 0)
+    found += tl.load(known.to(tl.pointer_type(tl.float64)) + user, mask=known != 0, other=0.0)
+    found += tl.where(tl.load(own + 6) != 0, length * length, 0.0)
+    rounded = tl.where(tl.load(own + 7) != 0, part * length, 0.0)
+    rounded += tl.load(more.to(tl.pointer_type(tl.float64)) + user, mask=more != 0, other=0.0)
+    tl.store(squared + pid, found)
+    tl.store(off + pid, rounded)
+
+
+@triton.jit(do_not_specialize=["users", "count", "raised"])
+def user_scales_fwd_kernel(
+    squared, off, losses, norms, scales, told, users, count, raised, MODE: tl.constexpr, BOUND: tl.constexpr,
+    LEAST: tl.constexpr, STABILITY: tl.constexpr, ROUNDINGS: tl.constexpr, LARGEST: tl.constexpr, BU: tl.constexpr,
+):  # fmt: skip
+    """One program: the norms and factors of BU users, from those of all parameters."""
+    user = tl.program_id(0).to(tl.int64) * BU + tl.arange(0, BU)
+    here = user < users
+    total, rounded = tl.zeros([BU], tl.float64), tl.zeros([BU], tl.float64)
+    for n in range(0, count):
+        square = tl.load(squared + n * users + user, mask=here, other=0.0)
+        more = tl.load(off + n * users + user, mask=here, other=0.0)
+        far = tl.sqrt(square) + more
+        total += tl.where(n < raised, tl.where(more > 0, far * far, square), 0.0)
+        rounded += more * more
+    norm, rounded = tl.sqrt(total), tl.sqrt(rounded)
+    if MODE == FLAT_LAW:
+        factor = tl.minimum(BOUND / tl.maximum(norm, SMALLEST), 1.0)
+    elif MODE == AUTO_V_LAW:
+        factor = BOUND / tl.maximum(norm, LEAST)
+    else:
+        factor = BOUND / (norm + STABILITY)
+    factor = tl.minimum(factor, BOUND / tl.maximum(ROUNDINGS * rounded, SMALLEST))
+    scale = tl.where((norm < LARGEST) & (rounded < LARGEST), factor, 0.0)  # also where one is not a number
+    tl.store(norms + user, norm, mask=here)
+    tl.store(scales + user, scale, mask=here)
+    tl.store(told + user, (scale == 0).to(tl.float64), mask=here)
+    tl.store(told + users + user, tl.load(losses + user, mask=here, other=0.0).to(tl.float64), mask=here)
+
+
+@triton.jit(do_not_specialize=["count", "users", "each", "width"])
+def joint_sums_fwd_kernel(
+    maps, weight, partial, count, users, each, width,
+    BM: tl.constexpr, BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
+    """One program: a BO x BI tile of `each` users' Σ weight left_t rightᵀ_t. Of vectors, left_t is 1."""
+    tile, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    own = tile_of(maps, count, tile, BM)
+    left, right = tl.load(own + 2).to(tl.pointer_type(tl.float32)), tl.load(own + 3).to(tl.pointer_type(tl.float32))
+    length, outputs, inputs = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6)
+    tile, columns = tile - tl.load(own), tl.load(own + 1)
+    o = (tile // columns) * BO + tl.arange(0, BO)  # [BO]
+    i = (tile % columns) * BI + tl.arange(0, BI)  # [BI]
+    total = tl.zeros([BO, BI], tl.float64)
+    stop = tl.minimum((part + 1) * each, users) * length
+    for start in range(part * each * length, stop, BT):
+        n = start + tl.arange(0, BT)  # [BT]
+        here = (n < stop)[:, None]
+        scale = tl.load(weight + n // length, mask=n < stop, other=0.0)[:, None]
+        a = tl.load(left + n[:, None] * outputs + o[None, :], mask=here & (o < outputs)[None, :], other=0.0)
+        a = tl.where(tl.load(own + 8) != 0, 1.0, a) * scale  # of vectors, whatever was read
+        b = tl.load(right + n[:, None] * inputs + i[None, :], mask=here & (i < inputs)[None, :], other=0.0)
+        total += tl.dot(tl.trans(a), b, input_precision="ieee").to(tl.float64)
+    into = partial + part * width + tl.load(own + 7) + o[:, None] * inputs + i[None, :]
+    tl.store(into, total, mask=(o < outputs)[:, None] & (i < inputs)[None, :])
+
+
+def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
+    """Return (n, B) squared norms, and (n, B) `part` of the lengths of all terms."""
+    users, held = len(like), _Held()
+    linear = {n: term for n, m in enumerate(measures) if (term := _alone(m)) is not None}
+    maps, tile = _Tiles(held, list(linear.values())), 0
+    parameters: list[list[int]] = []
+    terms: list[list[int]] = []
+    for n, measure in enumerate(measures):
+        first = len(terms)
+        terms += [_line(held, term) for term in measure.terms] if measure.rounds or measure.squared is None else []
+        until = tile + (maps.tiles(linear[n]) if n in linear else 0)
+        alone = measure.squared is None and n not in linear
+        given = held(measure.squared, torch.float64), held(measure.off, torch.float64)
+        parameters.append([first, len(terms), tile, until, *given, int(alone), int(measure.rounds)])
+        tile = until
+    lists = _listed([parameters, terms, maps.lines], like.device)
+    partial = torch.empty(users, tile, dtype=torch.float64, device=like.device)
+    squared, off = torch.empty(2, len(measures), users, dtype=torch.float64, device=like.device)
+    with torch.cuda.device_of(like):
+        if tile:
+            joint_tiles_fwd_kernel[(partial.numel(),)](
+                lists[2], partial, len(maps.lines), tile, BM=triton.next_power_of_2(len(maps.lines)), **maps.shape
+            )
+        joint_norms_fwd_kernel[(len(measures) * users,)](
+            lists[0], lists[1], partial, squared, off, users, tile, part, BT=STEPS, BW=WIDTH
+        )
+    return squared, off
+
+
+def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) -> tuple[Tensor, Tensor, Tensor]:
+    """Return norms, scales, and whose scale is 0 beside the losses."""
+    users = len(losses)
+    norm, scale, *_ = told = torch.empty(4, users, dtype=torch.float64, device=losses.device)
+    with torch.cuda.device_of(losses):
+        user_scales_fwd_kernel[(triton.cdiv(users, USERS),)](
+            squared.contiguous(), off.contiguous(), losses.contiguous(), norm, scale, told[2:], users, len(squared),
+            raised, MODE=law.mode, BOUND=law.bound, LEAST=law.smallest, STABILITY=law.stability,
+            ROUNDINGS=law.roundings, LARGEST=law.largest, BU=USERS,
+        )  # fmt: skip
+    return norm, scale, told[2:]
+
+
+def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
+    """Return the scaled sum of each."""
+    users, held = len(weight), _Held()
+    maps = _Tiles(held, terms)
+    apart = max(1, min(APART, triton.cdiv(users, EACH), HELD // max(1, maps.width)))
+    each = triton.cdiv(users, apart)
+    partial = torch.empty(apart, maps.width, dtype=torch.float64, device=weight.device)
+    (lines,) = _listed([maps.lines], weight.device)
+    with torch.cuda.device_of(weight):
+        joint_sums_fwd_kernel[(maps.count, apart)](
+            lines, weight.float().contiguous(), partial, len(terms), users, each, maps.width,
+            BM=triton.next_power_of_2(len(terms)), **maps.shape,
+        )  # fmt: skip
+    whole = partial[0] if apart == 1 else partial.sum(0)
+    own = whole.split([o * i for o, i in maps.sizes])
+    return [part.view(size) for part, size in zip(own, maps.sizes, strict=True)]
+
+
+class _Held:
+    """Keeps tensors until the launch, and says where they lie."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+
+    def __call__(self, tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int:
+        if tensor is None:
+            return 0
+        self._tensors.append(tensor.to(dtype).contiguous())
+        return self._tensors[-1].data_ptr()
+
+
+class _Tiles:
+    """Linear maps, cut into tiles of one shape; vectors are maps of one output."""
+
+    def __init__(self, held: _Held, terms: Sequence[Products | Vectors]) -> None:
+        self.lines: list[list[int]] = []
+        self.sizes = [
+            (t.left.shape[2], t.right.shape[2]) if isinstance(t, Products) else (1, t.values.shape[2]) for t in terms
+        ]
+        rows, columns = (
+            min(TILE, triton.next_power_of_2(max(16, *(s[side] for s in [(0, 0), *self.sizes])))) for side in (0, 1)
+        )
+        self.shape = {"BT": STEPS, "BO": rows, "BI": columns, "num_warps": WARPS}
+        self.count = self.width = 0
+        for term, (outputs, inputs) in zip(terms, self.sizes, strict=True):
+            alone = isinstance(term, Vectors)
+            left, right = (term.values, term.values) if isinstance(term, Vectors) else (term.left, term.right)
+            places, across = (held(left), held(right)), triton.cdiv(inputs, columns)
+            sizes = right.shape[1], outputs, inputs
+            self.lines.append([self.count, across, *places, *sizes, self.width, int(alone)])
+            self.count += triton.cdiv(outputs, rows) * across
+            self.width += outputs * inputs
+
+    def tiles(self, term: Products) -> int:
+        outputs, inputs = term.left.shape[2], term.right.shape[2]
+        return triton.cdiv(outputs, self.shape["BO"]) * triton.cdiv(inputs, self.shape["BI"])
+
+
+def _alone(measure: Measure) -> Products | None:
+    """Return the linear map that has to be measured."""
+    first = measure.terms[0] if measure.squared is None else None
+    return first if isinstance(first, Products) else None
+
+
+def _line(held: _Held, term: Products | Vectors | Softmaxes) -> list[int]:
+    if isinstance(term, Products):
+        (_, length, outputs), inputs = term.left.shape, term.right.shape[2]
+        return [PRODUCTS.value, length, held(term.left), held(term.right), outputs, inputs]
+    if isinstance(term, Vectors):
+        return [VECTORS.value, term.values.shape[1], held(term.values), 0, term.values.shape[2]]
+    (_, length, dim), given = term.hidden.shape, (term.hidden, term.weight, term.log_total, term.likeliest)
+    hidden, weight, total, likeliest = map(held, given)
+    target = held(term.target, torch.int64)
+    return [SOFTMAXES.value, length, hidden, weight, dim, term.items, total, likeliest, target, term.padding]
+
+
+def _listed(groups: Sequence[Sequence[Sequence[int]]], device: torch.device) -> tuple[Tensor, ...]:
+    """Return lists of lines on the device, in one copy."""
+    lines = [[*line, *[0] * (LINE - len(line))] for group in groups for line in group]
+    return torch.tensor(lines, device=device).view(-1, LINE).split([len(group) for group in groups])

@@ -1,0 +1,97 @@
+"""The kernels for all parameters at once against the reference, interpreted everywhere and compiled on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from dprec_kernels.joint import Law, Measure, Products, Softmaxes, Vectors, reference
+from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+
+USERS = 5
+PART = 4 * torch.finfo(torch.float32).eps
+
+
+@outside
+def test_kernels_agree_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+@outside
+def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
+    tile = {"BM": 32, "BT": 32, "BO": 64, "BI": 64}
+    for kernel, types, constants in (
+        (kernels.joint_tiles_fwd_kernel, "i64* fp64* i32 i32", tile),
+        (kernels.joint_norms_fwd_kernel, "i64* i64* fp64* fp64* fp64* i32 i32 fp32", {"BT": 32, "BW": 64}),
+        (kernels.joint_sums_fwd_kernel, "i64* fp32* fp64* i32 i32 i32 i32", tile),
+    ):
+        assert shared_memory(kernel, types, **constants) <= 99 * 1024
+
+
+def products(length: int, outputs: int, inputs: int, device: str) -> Products:
+    return Products(
+        torch.randn(USERS, length, outputs, device=device), torch.randn(USERS, length, inputs, device=device)
+    )
+
+
+def softmaxes(length: int, device: str) -> Softmaxes:
+    target = torch.randint(0, 3, (USERS, length))
+    log_total = torch.randn(USERS, length) * 1e6
+    log_total[target == 0] = math.inf
+    given = torch.randn(USERS, length, 7), torch.randn(USERS, length), log_total, torch.rand(USERS, length), target
+    return Softmaxes(*(each.to(device) for each in given), padding=0, items=11)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_norms_and_lengths_are_those_of_the_reference(kernels: ModuleType, device: str) -> None:
+    torch.manual_seed(1)
+    known, off = (torch.rand(USERS, dtype=torch.float64, device=device) for _ in range(2))
+    measures = [
+        Measure([products(1, 3, 70, device)]),
+        Measure([Vectors(torch.randn(USERS, 1, 150, device=device))], rounds=False),
+        Measure([softmaxes(40, device), Vectors(torch.randn(USERS, 3, 7, device=device))], known),
+        Measure(squared=known, off=off),
+        Measure([products(35, 100, 2, device)]),
+        Measure([Vectors(torch.randn(USERS, 1, 5, device=device))]),
+    ]
+    like = torch.zeros(USERS, device=device)
+    exact, found = (path.measured(measures, like, PART) for path in (reference, kernels))
+    assert torch.allclose(found[0], exact[0], rtol=2e-6)
+    assert torch.allclose(found[1], exact[1], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", [reference.FLAT, reference.AUTO_V, reference.AUTO_S])
+def test_scales_are_those_of_the_reference(kernels: ModuleType, mode: int, device: str) -> None:
+    numbers = [[4.0, 0.0, 1e-20, 1e80, math.nan], [9.0, 0.0, 0.0, 1.0, 1.0], [1e9] * 5]
+    squared = torch.tensor(numbers, dtype=torch.float64, device=device)
+    off = torch.tensor([[0.5, 0.0, 0.0, 0.0, 0.0], [0.0] * 5, [1e-9, 0.0, 1e-9, 0.0, 1.0]], device=device).double()
+    losses = torch.arange(5.0, device=device)
+    law = Law(mode, 0.7 * (1 - 3e-6), 1e-6, 1e-2, 6e4, 1e30)
+    exact, found = (path.scaled(squared, off, 2, losses, law) for path in (reference, kernels))
+    for one, other in zip(exact, found, strict=True):
+        assert torch.allclose(other, one, rtol=1e-14, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("apart", [1, 3])
+def test_sums_are_those_of_the_reference(
+    kernels: ModuleType, apart: int, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(kernels, "EACH", -(-USERS // apart))
+    torch.manual_seed(1)
+    vectors = Vectors(torch.randn(USERS, 1, 150, device=device))
+    terms = [products(1, 3, 70, device), vectors, products(35, 100, 2, device)]
+    weight = torch.rand(USERS, device=device)
+    for exact, found in zip(*(path.sums(terms, weight) for path in (reference, kernels)), strict=True):
+        assert torch.allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(name="kernels")
+def _kernels() -> ModuleType:
+    return importlib.import_module("dprec_kernels.joint.triton")
