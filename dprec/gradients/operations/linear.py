@@ -40,7 +40,8 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return Outer(by_user(gradient, tape.users), inputs)
 
     def for_bias(gradient: Tensor) -> Contribution:
-        return Dense(by_user(gradient, tape.users).sum(1))
+        each = by_user(gradient, tape.users)
+        return Dense(each.squeeze(1) if each.shape[1] == 1 else each.sum(1))
 
     output = tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])
     return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)

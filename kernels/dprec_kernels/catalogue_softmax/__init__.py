@@ -97,10 +97,12 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
             _seen.spread = known
             return table
     common = (table.sum(0, dtype=torch.float64) - table[padding]) / others
+    if on_card(table):  # without waiting for the answer, and by the same law with all on one side
+        against = torch.cat([table[padding], common * (LIKE * others / (LIKE - 1)) ** 0.5])
+        like = torch.linalg.vector_norm(table, dtype=torch.float64) < torch.linalg.vector_norm(against)
+        return table - torch.where(like, common, 0.0).to(table.dtype)
     size = torch.linalg.vector_norm(table, dtype=torch.float64).square() - table[padding].double().square().sum()
     spread = size - others * common.square().sum()
-    if on_card(table):  # without waiting for the answer
-        return table - torch.where(LIKE * spread < size, common, 0.0).to(table.dtype)
     if not bool(LIKE * spread < size):  # also where something is not a number
         return table
     return table - common.to(table.dtype)
