@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution, Places, lengths
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
+HELD = 1 << 16  # numbers carried back to see how far they stretch, that are kept
 APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
 _TOGETHER: dict[Hashable, bool] = {}  # of a computation: whether torch carries several back together, and rightly
 
@@ -32,6 +34,11 @@ class Pulled(Contribution):
         self.inner.materialise(inner, places)
         out += self._back(inner, batched=True)
 
+    def write(self, out: Tensor, places: Places) -> None:
+        inner = out.new_empty(out.shape[0], *self.expression.shape)
+        self.inner.write(inner, places)
+        out.copy_(self._back(inner, batched=True))
+
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         step = max(1, AT_ONCE // max(1, out.numel()))
         for start in range(0, len(weight), step):
@@ -45,8 +52,8 @@ class Pulled(Contribution):
 
     def terms(self) -> Tensor:
         """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
-        some = as_good_as_random(self.expression.shape, self.expression.device)
-        stretch = lengths(self._back(some, batched=False).float().flatten()) / some.norm().clamp(min=1.0)
+        some, length = _probe(self.expression.shape, self.expression.device)
+        stretch = lengths(self._back(some, batched=False).float().flatten()) / length
         return self.inner.terms() * stretch
 
     def numbers(self) -> list[Tensor]:
@@ -82,6 +89,19 @@ class Pulled(Contribution):
             return False
         least = max(APART, 16 * torch.finfo(apart.dtype).eps) * float(apart.nan_to_num().double().norm())
         return torch.allclose(together, apart, rtol=APART, atol=least, equal_nan=True)
+
+
+def _probe(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return numbers to carry back, and their length, 1 at least; small ones are made once."""
+    return _made_once(shape, device) if shape.numel() <= HELD else _made(shape, device)
+
+
+def _made(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+    some = as_good_as_random(shape, device)
+    return some, some.norm().clamp(min=1.0)
+
+
+_made_once = functools.lru_cache(maxsize=16)(_made)
 
 
 def as_good_as_random(shape: torch.Size, device: torch.device) -> Tensor:
