@@ -13,7 +13,7 @@ from tests.device.steps import TABLES, Steps
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 # Launches and waits of a private step, optimizer included, that it must not go beyond, and launches of a plain one.
-MOST = {"dpformer": (420, 1, 125), "dlrm, lazydp": (405, 2, 190), "pctr, adafest": (590, 3, 175)}
+MOST = {"dpformer": (168, 1, 100), "dlrm, lazydp": (210, 2, 155), "pctr, adafest": (262, 3, 140)}
 FEW, MORE = 6, 9  # tables that are counted: what each adds is the same
 
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
