@@ -15,6 +15,7 @@ from dprec_kernels.workspace import workspace
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
 PARTS = 8  # such parts that are added up in float32
 LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache only one at a time
+IN_CACHE = 1 << 16  # numbers of a sum that are worked on at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
 
@@ -156,6 +157,9 @@ def _add_small(total: Tensor, left: Tensor, right: Tensor, held: int = HELD) -> 
 
 
 def _add_large(total: Tensor, left: Tensor, right: Tensor) -> None:
-    product = WideProduct(total, left)
-    product.add(left, right)
-    product.flush()
+    step = max(1, IN_CACHE // total.shape[1])
+    for start in range(0, len(total), step):  # a part of the sum and the sum of its parts stay in the cache
+        own = slice(start, start + step)
+        product = WideProduct(total[own], left)
+        product.add(left[:, own], right)
+        product.flush()
