@@ -83,8 +83,7 @@ class CausalNetwork(nn.Module):
     def placed(self, x: Tensor) -> Tensor:
         """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
-        own = self.positions(places)
-        return self.dropout(x + (own if self.scale == 1 else self.scale * own))  # the rows themselves cost least
+        return self.dropout(x + self.scale * self.positions(places))
 
 
 def refuse_scale(network_scale: float) -> None:
