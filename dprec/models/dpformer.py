@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -9,10 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
+from dprec.distributed.sharded import own_rows
+from dprec.errors import UserError
 from dprec.models.items import shares as item_shares
 from dprec.models.learning.learner import refuse_unless
+from dprec.models.learning.optimizers import PlainRows
 from dprec.models.networks.reattentive import ReAttentiveNetwork
 from dprec.models.transformer import Transformer
 
@@ -42,6 +47,12 @@ class DPFormer(Transformer):
         frequency_share: part of the privacy budget for the estimate. Training has the rest.
         frequency_file: a CSV file with columns item and share (of users, up to 1).
         error_scale: factor of all errors; 0 turns Re-Attention off.
+        popular: score an item by the log of its share, too, from the start. The last coordinate of its vector holds it,
+            which histories are read without, so training learns what differs from popularity.
+        share_rate: let items' vectors take plain gradient steps, not Adam's. That of an item with the share π of all
+            events is this times π / (π² + c²), with c from the noise: frequent items get steps of about the same
+            effect, and those whose signal the noise hides stay where they are. null: the optimizer's steps.
+        doubt: c over the noise in the mean of all steps' gradients.
     """
 
     kind_of_network = ReAttentiveNetwork
@@ -54,6 +65,9 @@ class DPFormer(Transformer):
         frequency_share: float = 0.08,
         frequency_file: str | None = None,
         error_scale: float = 1.0,
+        popular: bool = False,
+        share_rate: float | None = None,
+        doubt: float = 7.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
@@ -61,9 +75,25 @@ class DPFormer(Transformer):
         refuse_unless((frequency_file is not None) == (frequencies == "public"), "frequency_file", frequency_file)
         refuse_unless(0 < frequency_share < 1, "frequency_share", frequency_share)
         refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale)
+        refuse_unless(share_rate is None or 0 < share_rate < float("inf"), "share_rate", share_rate)
+        refuse_unless(0 <= doubt < float("inf"), "doubt", doubt)
+        if popular and (frequencies == "uniform" or self.output is not None or self.embedding.embedding_dim < 2):
+            raise UserError(
+                "model.popular needs shares of items, in one table with two coordinates or more: set "
+                "model.frequencies estimate or public, and model.tied true"
+            )
+        if share_rate is not None and self.optimizer != "adam":
+            raise UserError(f"model.share_rate is for adam, but model.optimizer is {self.optimizer}: leave one out")
         self.frequencies = frequencies
         self.frequency_share, self.frequency_file = frequency_share, frequency_file
         self.error_scale = error_scale
+        self.popular, self.share_rate, self.doubt = popular, share_rate, doubt
+        self.row_divisors: Tensor
+        self.register_buffer("row_divisors", torch.ones(items, 1), persistent=share_rate is not None)
+        self.read: Tensor  # 1 for the coordinates that say what an item is like, 0 for that of its popularity
+        read = torch.ones(self.embedding.embedding_dim)
+        read[-1] = 0.0
+        self.register_buffer("read", read, persistent=False)
         self.item_error: Tensor
         self.register_buffer("item_error", torch.zeros(items))
 
@@ -81,26 +111,56 @@ class DPFormer(Transformer):
         return [*super().assumptions, *known]
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        """Find the share of users who met each item, and the errors that follow from it."""
-        self._set_errors(item_shares.estimated_shares(self.items, self.frequency_share, data.training, sums))
+        """Find the share of users who met each item, and what follows from it."""
+        self._start_from(item_shares.estimated_shares(self.items, self.frequency_share, data.training, sums))
 
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.global_step:
-            return  # a checkpoint has them
+            return  # a checkpoint has what follows from shares
         if self.frequencies == "uniform":
-            self._set_errors(np.full(self.items, min(1.0, self.max_length / max(1, self.items - 1))))
+            self._start_from(np.full(self.items, min(1.0, self.max_length / max(1, self.items - 1))))
         elif self.frequency_file is not None:
             ids = self.item_ids_for("frequency_file")
-            self._set_errors(item_shares.public_shares(Path(self.frequency_file), ids))
+            self._start_from(item_shares.public_shares(Path(self.frequency_file), ids))
 
-    def _set_errors(self, shares: np.ndarray) -> None:
+    @torch.no_grad()
+    def _start_from(self, shares: np.ndarray) -> None:
         error = self.error_scale * self.descent.noise_std
         self.network.set_error(error)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
+        if self.popular:
+            own, first = own_rows(self.embedding.weight)
+            own[:, -1] = centred_logs(shares)[first : first + len(own)].to(own)
+        if self.share_rate is not None:
+            of_events = torch.from_numpy(shares / shares[1:].sum())[:, None]
+            unsure = self.doubt * self.descent.noise_std / math.sqrt(self.descent.steps(self.total_steps))
+            self.row_divisors.copy_(of_events + unsure**2 / of_events)
+
+    def configure_optimizers(self) -> Any:
+        if self.share_rate is None:
+            return super().configure_optimizers()
+        table = self.embedding.weight
+        others = [parameter for parameter in self.parameters() if parameter is not table]
+        groups = [{"params": others}, {"params": [table], "lr": self.share_rate, "weight_decay": 0.0}]
+        optimizer = PlainRows(
+            groups, self.learning_rate, weight_decay=self.weight_decay, table=table, divisors=lambda: self.row_divisors
+        )
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
 
     def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
         error = self.item_error[history] if self.network.attentive else None
-        encoded: Tensor = self.network(self.in_context(self.embedding(history), context), error)
-        return encoded
+        items = self.embedding(history)
+        if self.popular:
+            items = items * self.read
+        encoded: Tensor = self.network(self.in_context(items, context), error)
+        return encoded * self.read + (1 - self.read) if self.popular else encoded
+
+
+def centred_logs(shares: np.ndarray) -> Tensor:
+    """Return the logs of the shares less their mean, which no ranking depends on; that of the padding is 0."""
+    logs = torch.from_numpy(shares).log()
+    logs -= logs[1:].mean()
+    logs[0] = 0.0
+    return logs

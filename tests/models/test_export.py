@@ -57,6 +57,7 @@ RANKS: dict[str, Callable[[], Learner]] = {
     "Transformer": lambda: Transformer(ITEMS, dim=8, max_length=LENGTH, heads=2, norm="post"),
     "DPFormer": lambda: DPFormer(ITEMS, dim=8, max_length=LENGTH),
     "DPFormer with errors": lambda: with_errors(DPFormer(ITEMS, dim=8, max_length=LENGTH, heads=2)),
+    "DPFormer popular": lambda: DPFormer(ITEMS, dim=8, max_length=LENGTH, popular=True, share_rate=0.1),
     "DPFormer gelu": lambda: with_errors(DPFormer(ITEMS, dim=8, max_length=LENGTH, activation="gelu")),
     "Spectral": lambda: described(Spectral(ITEMS, rank=8, top=9, max_length=LENGTH)),
     "SpectralFormer": lambda: with_errors(described(SpectralFormer(ITEMS, rank=8, top=9, max_length=LENGTH))),

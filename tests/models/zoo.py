@@ -275,6 +275,7 @@ MODELS = {
     "dpformer": dpformer,
     "dpformer-post-gelu": lambda: dpformer(norm="post", activation="gelu", heads=2),
     "dpformer-small-network": lambda: dpformer(network_scale=0.01, start_mean=0.3),
+    "dpformer-popular": lambda: dpformer(popular=True),
     "dual-encoder": dual_encoder,
     "dual-encoder-tied": lambda: dual_encoder(tied=True, context=3, negatives=1),
     "dual-encoder-all-items": lambda: dual_encoder(negatives=None),

@@ -171,6 +171,34 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
                 parameter.addcdiv_(mean, self.scale(scale, group["eps"]), value=-group["lr"] / (1 - slow**steps))
 
 
+class PlainRows(Adam):
+    """Adam for all parameters but one table, whose rows take plain gradient steps over `divisors` (rows, 1).
+
+    Adam's steps have one size in every row if most of a gradient is noise, so rows that few users read walk as far as
+    others, to nowhere.
+    """
+
+    def __init__(self, *args: Any, table: Tensor, divisors: Callable[[], Tensor], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.table, self.divisors = table, divisors
+
+    @torch.no_grad()
+    def step_whole(self) -> None:
+        gradient = self.table.grad
+        if gradient is not None:
+            rate = next(g["lr"] for g in self.param_groups if any(p is self.table for p in g["params"]))
+            self.table.addcdiv_(gradient, self.divisors(), value=-rate)
+            self.table.grad = None
+        super().step_whole()
+        self.table.grad = gradient
+
+    def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        if parameter is not self.table:
+            return super().step_rows(parameter, rows, gradient, group)
+        own, first = own_rows(parameter)
+        own.index_add_(0, counted_from(first, rows), gradient / self.divisors()[rows], alpha=-group["lr"])
+
+
 def _own_state(parameter: nn.Parameter, state: dict[str, Any], name: str) -> Tensor:
     """Return what the optimizer keeps of a table's own rows; what a checkpoint has left is of the whole table."""
     if isinstance(parameter, LookedUp) and not isinstance(state[name], LookedUp):
