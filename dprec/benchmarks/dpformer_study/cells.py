@@ -18,6 +18,7 @@ MODELS = {
     "discriminant_closer": "Spectral, by the histories before items, shrink 1",
     "als": "PrivateALS",
     "dpformer": "DPFormer",
+    "dpformer_popular": "DPFormer, from popularity",
     "transformer": "Transformer",
     "transformer_untied": "Transformer, untied",
     "transformer_untied_halved": "Transformer, untied, half the width",
@@ -33,7 +34,13 @@ MODELS = {
 # DPFormer without Re-Attention is the Transformer, bit for bit.
 PLAIN = ("--model.error_scale", "0", "--model.frequencies", "uniform")
 CELL_ALONE = ("--model.shortcut_mean", "null", "--model.network_scale", "1", "--model.learning_rate", "0.01")
+# Scores start from popularity, and all users take part in a few steps, which follow from items' shares.
+POPULAR = (
+    "--model.popular", "true", "--model.share_rate", "0.15", "--data.batch_size", "6040", "--trainer.max_steps", "16",
+    "--trainer.check_val_every_n_epoch", "4",
+)  # fmt: skip
 VARIANTS = {
+    "dpformer_popular": ("dpformer", POPULAR),
     "gru_plain": ("gru", CELL_ALONE),
     "lstm_plain": ("lstm", CELL_ALONE),
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
