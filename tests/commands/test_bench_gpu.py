@@ -28,7 +28,7 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
         assert bench(["gpu", "--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     kernels = {row["name"]: row for row in rows if row["what"] == "kernel"}
-    assert len(kernels) == 9
+    assert len(kernels) == 12
     assert all(row["right"] for row in kernels.values())
     step, largest = rows[-2:]
     assert step["ratio"] > 0
