@@ -35,9 +35,8 @@ class Spectral(DescribedRecommender):
         pair_share: part for pairs of items seen together. Training has the rest.
         lead_share: part for the histories that lead to each item: an item is then ranked by how near a history is to
             those, in place of the vectors of the pairs. 0 leaves it out.
-        shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect, at least. 1
-            is best for one item; 0.5 keeps items as different as they are, and more are shown. At a small ε, where the
-            noise is large, it is 1 whatever is given.
+        shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect. 1 is best
+            for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and more are shown.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """

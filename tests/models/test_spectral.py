@@ -251,13 +251,6 @@ def test_means_may_stay_as_far_apart_as_they_are() -> None:
     assert np.square(own - truth).mean() < np.square(apart - truth).mean()
 
 
-def test_means_are_drawn_further_the_larger_the_noise_is() -> None:
-    items = Spectral(40, top=8, rank=4, pair_share=0.5, lead_share=0.3, shrink=0.5).described
-    assert isinstance(items, DiscriminantItems)
-    drawn = [items.drawn_under(noise) for noise in (0.0, 1.4, 2.4, 3.0, 5.0)]
-    assert drawn == pytest.approx([0.5, 0.5, 0.8, 1.0, 1.0])
-
-
 @pytest.mark.parametrize("shrink", [-0.1, 1.1, float("nan")])
 def test_how_far_means_are_drawn_is_at_most_all_the_way(shrink: float) -> None:
     with pytest.raises(UserError, match="shrink"):

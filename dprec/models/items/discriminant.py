@@ -35,7 +35,6 @@ RIDGE = 0.1  # of the mean variance of histories, added to that of each directio
 STEEP, MANY = 1.2, 0.22  # the part of a score that is believed: the first, over the number of directions to the second
 CURVED = 0.37  # the part of a mean's squared length that bias takes off; half of what is believed, if they were one
 FLAT = 0.25  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
-HIDES = 3.0  # noise of this sum that hides so much that means are drawn as far as is best for each
 LEVEL = 0.7  # lengths of vectors, to this power, weigh the items of a history
 EXPECT, DESCRIBE = 0.03, 0.3  # ridges of the two regressions: of means on vectors, and of vectors on means
 
@@ -51,8 +50,7 @@ class DiscriminantItems(SpectralItems):
     Args:
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
-        shrink: how far an item's mean is drawn to what is expected of it where noise hides it, at least: the larger
-            the noise is, the further.
+        shrink: how far an item's mean is drawn to what is expected of it where noise hides it.
     """
 
     edge = EDGE
@@ -89,16 +87,11 @@ class DiscriminantItems(SpectralItems):
         n, r = vectors.shape
         weights = self.recency(len(self.weights)).double().numpy()
         leads = sums(self.leads, n * (r + 1), histories.users, histories_before(histories, place, vectors, weights))
-        noise_std = sums.std(self.leads)
-        ranking = discriminant(leads.reshape(n, r + 1), noise_std, vectors, popularity, self.drawn_under(noise_std))
+        ranking = discriminant(leads.reshape(n, r + 1), sums.std(self.leads), vectors, popularity, self.shrink)
         self.describe(ranking.vectors)
         self.ranked.zero_()[:n, :r] = torch.from_numpy(ranking.compared / MIX)
         with torch.no_grad():
             self.bias[:n] = torch.from_numpy(ranking.bias)
-
-    def drawn_under(self, noise_std: float) -> float:
-        """Return how far means are drawn under so much noise."""
-        return max(self.shrink, min(1.0, noise_std / HIDES))
 
     def core(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
         """Return the places, ascending, of the items that pairs describe: at least two."""
