@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -76,12 +76,12 @@ def watch(
 
 def noise_times(factor: float) -> Broken:
     """An engine that draws another noise than it accounts for."""
-    honest = GaussianNoise.add_
+    honest = GaussianNoise.add_all_
 
-    def add_(self: GaussianNoise, tensor: Tensor, std: float) -> None:
-        honest(self, tensor, std * factor)
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+        honest(self, tensors, std * factor)
 
-    return lambda: mock.patch.object(GaussianNoise, "add_", add_)
+    return lambda: mock.patch.object(GaussianNoise, "add_all_", add_all_)
 
 
 def same_noise_every_step() -> AbstractContextManager[Any]:
@@ -108,11 +108,12 @@ def norm_without_cross_terms() -> AbstractContextManager[Any]:
 
 def noise_on_touched_rows_only() -> AbstractContextManager[Any]:
     """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
-    honest = GaussianNoise.add_
+    honest = GaussianNoise.add_all_
 
-    def add_(self: GaussianNoise, tensor: Tensor, std: float) -> None:
-        still = (tensor == 0).all(1) if tensor.dim() == 2 else torch.zeros(len(tensor), dtype=torch.bool)
-        honest(self, tensor, std)
-        tensor[still] = 0.0
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+        still = [(t == 0).all(1) if t.dim() == 2 else torch.zeros(len(t), dtype=torch.bool) for t in tensors]
+        honest(self, tensors, std)
+        for tensor, rows in zip(tensors, still, strict=True):
+            tensor[rows] = 0.0
 
-    return mock.patch.object(GaussianNoise, "add_", add_)
+    return mock.patch.object(GaussianNoise, "add_all_", add_all_)

@@ -167,7 +167,7 @@ def test_turns_alternate() -> None:
         (
             ["fantom"],
             "there is no benchmark 'fantom'; there is activations, adafest, convex, dpformer-tables, eana, gpu, "
-            "lazydp, phantom, processes, recurrent, shares, sparsity, stream, table-memory, text, text-accuracy, "
+            "lazydp, phantom, processes, recurrent, runs, shares, sparsity, stream, table-memory, text, text-accuracy, "
             "text-items, ways-in",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),

@@ -110,12 +110,12 @@ def last_user_dropped() -> Iterator[None]:
 
 @contextmanager
 def table_without_noise() -> Iterator[None]:
-    right = GaussianNoise.add_
+    right = GaussianNoise.add_all_
 
-    def wrong(self: GaussianNoise, tensor: Tensor, std: float) -> None:
-        right(self, tensor, 0.0 if tensor.shape[0] == ITEMS else std)
+    def wrong(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+        right(self, [tensor for tensor in tensors if tensor.shape[0] != ITEMS], std)
 
-    with mock.patch.object(GaussianNoise, "add_", wrong):
+    with mock.patch.object(GaussianNoise, "add_all_", wrong):
         yield
 
 
