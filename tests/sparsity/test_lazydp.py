@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,14 @@ class Placed:
     def __init__(self, seed: int | None = None) -> None:
         self.seed, self.step, self.ranks = seed, 0, Ranks()
 
-    def add_(self, tensor: Tensor, std: float) -> None:
-        if tensor.shape[0] == ROWS - 1:  # all but padding
-            rows = torch.arange(1, ROWS)
-            tensor.add_(row_noise(self.seed, 0, rows, self.step, tensor.shape[1]).mul_(std))
-        else:
-            generator = torch.Generator().manual_seed(1000 * self.step + tensor.numel())
-            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=std)
+    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+        for tensor in tensors:
+            if tensor.shape[0] == ROWS - 1:  # all but padding
+                rows = torch.arange(1, ROWS)
+                tensor.add_(row_noise(self.seed, 0, rows, self.step, tensor.shape[1]).mul_(std))
+            else:
+                generator = torch.Generator().manual_seed(1000 * self.step + tensor.numel())
+                tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=std)
 
 
 class Whole(RowChoice):

@@ -25,8 +25,9 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
     The latter is `part` times the lengths of all terms. `like` (B,) is on the device.
 
     >>> lines = Products(torch.ones(1, 3, 2), torch.ones(1, 3, 2))
-    >>> measured([Measure([lines])], torch.ones(1), 0.5)  # four entries, each 3; three terms of length 2
-    (tensor([[36.]], dtype=torch.float64), tensor([[3.]], dtype=torch.float64))
+    >>> squared, off = measured([Measure([lines])], torch.ones(1), 0.5)  # four entries, each 3; three terms of length 2
+    >>> round(float(squared), 6), round(float(off), 6)
+    (36.0, 3.0)
     """
     with torch.no_grad():
         found: tuple[Tensor, Tensor] = _fast(like).measured(measures, like, part)

@@ -39,8 +39,8 @@ class Listening(GaussianNoise):
         super().__init__(0)
         self.heard: list[tuple[Tensor, float]] = []
 
-    def add_(self, tensor: Tensor, std: float) -> None:
-        self.heard.append((tensor.detach().clone(), std))
+    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+        self.heard += [(tensor.detach().clone(), std) for tensor in tensors]
 
 
 class Telling(PrivateGradient):
