@@ -82,7 +82,7 @@ def _one_read(use: Contribution) -> bool:
 def _small(use: Dense, out: Tensor) -> bool:
     """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
     plain = use.summed is None and use.values.dtype == torch.float32 and out.dtype == torch.float64
-    return plain and (not answers_at_once(use.values) or out.numel() <= LITTLE)
+    return plain and out.numel() > 0 and (not answers_at_once(use.values) or out.numel() <= LITTLE)
 
 
 def merge_together(

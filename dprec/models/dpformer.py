@@ -51,7 +51,8 @@ class DPFormer(Transformer):
             which histories are read without, so training learns what differs from popularity.
         share_rate: let items' vectors take plain gradient steps, not Adam's. That of an item with the share π of all
             events is this times π / (π² + c²), with c from the noise: frequent items get steps of about the same
-            effect, and those whose signal the noise hides stay where they are. null: the optimizer's steps.
+            effect, and those whose signal the noise hides stay where they are; there is no weight decay for them. null:
+            the optimizer's steps.
         doubt: c over the noise in the mean of all steps' gradients.
     """
 

@@ -17,7 +17,8 @@ _KEPT = (
 
 def keep_freed_memory() -> bool:
     """Ask the C library for this, where it can be asked and nobody has by the environment; return whether it was."""
-    if sys.platform != "linux" or any(variable in os.environ for _, variable, _ in _KEPT):
+    set_already = any(variable in os.environ for _, variable, _ in _KEPT)
+    if sys.platform != "linux" or set_already or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return False
     ask = getattr(ctypes.CDLL(None), "mallopt", None)
     if ask is None:

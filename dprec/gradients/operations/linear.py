@@ -16,8 +16,6 @@ from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, na
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-_BY_USER = "_dprec_by_user"  # of a tensor: its rows by user, and what they were found for
-
 
 @rule(F.linear)
 def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
@@ -34,7 +32,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         weight.detach() if tape.trainable(weight) else weight,
         None if bias is None else bias.detach() if tape.trainable(bias) else bias,
     )
-    inputs = _inputs(x, tape.users)
+    inputs = by_user(x, tape.users)
 
     def for_weight(gradient: Tensor) -> Contribution:
         return Outer(by_user(gradient, tape.users), inputs)
@@ -88,16 +86,6 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented
-
-
-def _inputs(x: Tensor, users: int) -> Tensor:
-    """Return the same tensor for every map of the same input: what is found of it is found once."""
-    known = getattr(x, _BY_USER, None)
-    if known is None or known[0] != (x._version, users):
-        known = (x._version, users), by_user(x, users)
-        setattr(x, _BY_USER, known)
-    found: Tensor = known[1]
-    return found
 
 
 def _constant(tensor: Tensor) -> bool:

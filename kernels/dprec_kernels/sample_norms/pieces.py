@@ -21,7 +21,6 @@ FEW = 4  # reads that share their row are merged alone where they are at most on
 # rounding may still hide is added, since a norm that is too small would not bound: this many times the
 # rounding of (Σ_t ‖left_t‖ ‖right_t‖)². At most 3.4 was seen missing, at one position and 1,024 x 1,024.
 GRAM_ROUNDINGS = 16
-_GRAMS = "_dprec_grams"  # of a tensor, and its version then
 
 
 def prefers_gram(length: int, outputs: int, inputs: int) -> bool:
@@ -46,30 +45,13 @@ def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 
 
 def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
-    a, b = _grams(left), _known_grams(right)
-    terms = (a.diagonal(dim1=1, dim2=2) * b.diagonal(dim1=1, dim2=2)).sqrt_().sum(1)
-    hidden = GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms.square()
-    return norms.copy_(a.mul_(b).sum((1, 2)) + hidden).clamp_(min=0.0)
-
-
-def _known_grams(right: Tensor) -> Tensor:
-    """Return the same of an input that several maps may share, such as queries, keys and values."""
-    known = getattr(right, _GRAMS, None)
-    if known is None or known[0] != right._version:
-        known = right._version, _grams(right)
-        setattr(right, _GRAMS, known)
-    found: Tensor = known[1]
-    return found
-
-
-def _grams(vectors: Tensor) -> Tensor:
-    """Return the products (B, T, T) of each user's vectors (B, T, n), in float64."""
-    users, length = vectors.shape[:2]
-    grams = torch.empty(users, length, length, dtype=torch.float64, device=vectors.device)
-    for some in _slices(users, length * max(length, vectors.shape[2]), GRAM_PIECE):
-        wide = vectors[some].double()
-        torch.bmm(wide, wide.mT, out=grams[some])
-    return grams
+    length = left.shape[1]
+    for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
+        a, b = left[users].double(), right[users].double()
+        terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1)
+        hidden = GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms.square()
+        norms[users] = (a @ a.mT).mul_(b @ b.mT).sum((1, 2)) + hidden
+    return norms.clamp_(min=0.0)
 
 
 def rows(ids: Tensor, values: Tensor) -> Tensor:
