@@ -77,7 +77,7 @@ def forward_users(
     room = Room(sum(len(users) * length for users, length in alike), len(table), hidden)
     groups: list[Group] = []
     for run in _passes(alike, longest, most):
-        places = torch.cat([(users.unsqueeze(1) * width + _counted(length, users)).flatten() for users, length in run])
+        places = torch.cat([_places(users, length, width) for users, length in run])
         kept, start = room.take(len(places)), len(groups)
         for users, length in run:
             products = hidden.new_zeros(len(users), length, length) if length <= longest else None
@@ -97,8 +97,9 @@ def forward_users(
     return loss.view(-1, width), log_total.view(-1, width), slope.view(-1, width, slope.shape[1]), groups
 
 
-def _counted(length: int, like: Tensor) -> Tensor:
-    return torch.arange(length, device=like.device)
+def _places(users: Tensor, length: int, width: int) -> Tensor:
+    """Return where the first positions of users lie, so many of each, among the positions (B * width) of all."""
+    return (users.unsqueeze(1) * width + torch.arange(length, device=users.device)).flatten()
 
 
 def _passes(
@@ -222,7 +223,7 @@ def add_groups_gradient(
     width, held = target.shape[1], []
     hidden, target, log_total, weight = (x.flatten(0, 1) for x in (hidden, target, log_total, weight))
     for run in _together(groups):
-        places = torch.cat([(g.users.unsqueeze(1) * width + _counted(g.length, g.users)).flatten() for g in run])
+        places = torch.cat([_places(group.users, group.length, width) for group in run])
         h, wanted, total, each = (tensor[places] for tensor in (hidden, target, log_total, weight))
         if run[0].kept is None:
             add_table_gradient(out, h, table, wanted, total, each, padding)
