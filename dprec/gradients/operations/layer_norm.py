@@ -81,7 +81,9 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
 
     def for_scale(gradient: Tensor) -> Contribution:
         centred = function(x.detach(), shape, **dict.fromkeys(affine), eps=given["eps"])
-        return Dense(_per_user(centred.mul_(gradient.detach()), tape.users, shape))  # in memory that is at hand
+        if centred.dtype == gradient.dtype:  # in memory that is at hand; else the wider of the two is needed
+            return Dense(_per_user(centred.mul_(gradient.detach()), tape.users, shape))
+        return Dense(_per_user(gradient * centred, tape.users, shape))
 
     def for_shift(gradient: Tensor) -> Contribution:
         return Dense(_per_user(gradient, tape.users, shape))
