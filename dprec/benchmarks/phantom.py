@@ -1,7 +1,7 @@
 """The cost of clipping per user: DPFormer at the shapes of MovieLens-1M and Amazon Games, against its peers.
 
 First each system's step is checked, on a few users, against one plain backward pass for each user. A wrong system gets
-no number. Times are taken side by side in this process, on one thread; peak memory in a process for each system.
+no number. Times are taken side by side in this process, on one thread or more; peak memory in a process for each system.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from rich.table import Table
 from dprec.benchmarks.common import bars, figure, report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.architectures import TRANSFORMER
-from dprec.benchmarks.peers.compare import COLUMNS, Comparison, one_thread
+from dprec.benchmarks.peers.compare import COLUMNS, Comparison, of_threads
 from dprec.benchmarks.peers.memory import MemoryMeter
 from dprec.benchmarks.peers.others import SYSTEMS, OptimizerAlone, PlainPyTorch
 from dprec.benchmarks.peers.shapes import Shape
 from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
 
+OPTIONS = ("threads",)  # of the command line
 BASE = DprecPlain.name
 CURVE = (OptimizerAlone, PlainPyTorch, DprecPlain, DprecPrivate)
 ROUNDS = 9
@@ -38,10 +39,10 @@ SMALL = (
 CURVE_COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
 
 
-def run(quick: bool, say: Callable[[str], None]) -> list[Row]:
+def run(quick: bool, say: Callable[[str], None], threads: str | None = None) -> list[Row]:
     """Return a row for each shape and system, and those of the memory curve."""
     rows: list[Row] = []
-    with one_thread(), MemoryMeter() as meter:
+    with of_threads(int(threads or 1)), MemoryMeter() as meter:
         for shape in SMALL if quick else SHAPES:
             rows += _comparison(shape, quick).rows(meter, say)
         rows += memory_curve(quick, meter, say)
@@ -54,7 +55,7 @@ def table(rows: Sequence[Row]) -> Group:
     parts: list[Table | str] = [report.table(compared, COLUMNS, section="shape")]
     parts.append(
         "ratio: time against dprec non-private. in 16 GB: users of the longest history in one micro-batch. "
-        f"One thread. {report.machine()}"
+        f"Threads: {rows[0]['threads']}. {report.machine()}"
     )
     parts += [f"{row['shape']}, {row['system']}: {row['why_not']}" for row in rows if row["why_not"]]
     parts += [summary(compared, shape) for shape in dict.fromkeys(row["shape"] for row in compared)]

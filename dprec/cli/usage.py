@@ -242,6 +242,7 @@ examples:
 
 BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
+       dprec bench phantom [--threads N]
        dprec bench lazydp [--sweeps LIST]
        dprec bench convex [--study rates|descent]
        dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
@@ -279,6 +280,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   --quick          tiny sizes: only shows that everything runs
 
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
+  --threads N      of phantom: of each step, default 1; of runs: a list, default 1,2
   --sweeps LIST    of lazydp: some of sizes,batches,poolings,access,networks; default all; or noise: how many
                    normals come in a second
   --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how

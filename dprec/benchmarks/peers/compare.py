@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,6 +80,7 @@ class Comparison:
             "items": self.shape.items,
             "batch": self.shape.users,
             "tokens": int(self.shape.lengths().sum()),
+            "threads": torch.get_num_threads(),
             "ms_per_step": None,
             "ratio": None,
             "ratio_spread": None,
@@ -118,10 +119,15 @@ class Comparison:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def of_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    return of_threads(1)
