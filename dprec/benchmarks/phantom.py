@@ -1,7 +1,7 @@
 """The cost of clipping per user: DPFormer at the shapes of MovieLens-1M and Amazon Games, against its peers.
 
 First each system's step is checked, on a few users, against one plain backward pass for each user. A wrong system gets
-no number. Times are taken side by side in this process, on one thread or more; peak memory in a process for each system.
+no number. Times are taken side by side in this process, on one thread or more; peak memory in a process of its own.
 """
 
 from __future__ import annotations

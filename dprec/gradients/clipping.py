@@ -15,12 +15,12 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
-from dprec.gradients.joint import JOINT, READS, Joint, add_apart, kernels_fit, product_of, scaled_at_once
+from dprec.gradients.joint import JOINT, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, select_alone
-from dprec_kernels.joint import Law, Products, Vectors
+from dprec_kernels.joint import Law
 from dprec_kernels.joint import sums as sums_at_once
 from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
 
@@ -264,7 +264,7 @@ def _clip(
     left_out = lost.nonzero().flatten().tolist()
     broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
     scales = {scale.dtype: scale}
-    products: dict[str, Products | Vectors] = {}
+    products: dict[str, Product] = {}
     for name, uses in rest.items():
         if broken is not None:
             for use in uses:
@@ -283,7 +283,10 @@ def _clip(
                 whole.add(use, weight)
             else:
                 use.add_to(whole, weight, dtype)
-    done = dict(zip(products, sums_at_once(list(products.values()), scale), strict=True)) if products else {}
+    done: dict[str, Tensor] = {}
+    if products:
+        weight = scales.get(torch.float32, scale)
+        done = dict(zip(products, sums_at_once(list(products.values()), weight), strict=True))
     aside = sums.get(JOINT)
     if isinstance(aside, Tensor):
         done.setdefault(JOINT, aside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from dprec.gradients.contributions.base import ROUNDED, Contribution, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows, repeated, without
 from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.contributions.over_positions import OverPositions
 from dprec.gradients.row_sum import RowSum
 from dprec_kernels import joint as kernels
 from dprec_kernels.ordering import is_among, ordered
@@ -23,6 +25,7 @@ PART = ROUNDED * torch.finfo(torch.float32).eps  # of a term's length, that roun
 JOINT = "(side by side)"
 READS = "(one read of each table)"
 LITTLE = 1 << 10  # numbers of a parameter
+Product: TypeAlias = kernels.Products | kernels.Vectors | kernels.Positions
 
 
 class Joint:
@@ -43,7 +46,7 @@ class Joint:
                 self._apart.append(out)
                 del self.contributions[name]
         if values:
-            whole = torch.cat(values, 1)
+            whole = values[0] if len(values) == 1 else torch.cat(values, 1)
             self.contributions[JOINT] = [Dense(whole)]
             self.sums[JOINT] = torch.empty(whole.shape[1], dtype=torch.float64, device=whole.device)
         self.measured = dict(self.contributions)
@@ -251,7 +254,7 @@ def scaled_at_once(
     return kernels.scaled(squared, off, len(measures), losses, law)
 
 
-def product_of(uses: Sequence[Contribution], total: object) -> kernels.Products | kernels.Vectors | None:
+def product_of(uses: Sequence[Contribution], total: object) -> Product | None:
     """Return what is scaled and summed, where a kernel does so for several parameters."""
     if not isinstance(total, Tensor) or total.dtype != torch.float64 or not total.numel() or not on_card(total):
         return None
@@ -260,6 +263,9 @@ def product_of(uses: Sequence[Contribution], total: object) -> kernels.Products 
     if isinstance(first, Outer) and others is not None:
         term = first.joined(others)
         return term if term.left.dtype == term.right.dtype == torch.float32 else None
+    if isinstance(first, OverPositions) and not rest:
+        own = first.lines()
+        return own if isinstance(own, kernels.Positions) else None
     if isinstance(first, Dense) and not rest and first.values.dtype == torch.float32:
         return kernels.Vectors(first.values.reshape(len(first.values), 1, -1))
     return None
@@ -272,6 +278,8 @@ def _measure(uses: Sequence[Contribution], users: int, shape: Size) -> kernels.M
     maps = all_of(Outer, rest)
     if every and isinstance(first, Outer) and maps is not None:
         return kernels.Measure([first.joined(maps)])
+    if every and not rest and isinstance(first, OverPositions):
+        return kernels.Measure(terms)
     if every and not rest and isinstance(first, Dense):
         return kernels.Measure(terms, rounds=False)
     if every and not rest and isinstance(first, Rows) and first.ids.shape[1] == 1:

@@ -13,7 +13,8 @@ from tests.device.steps import TABLES, Steps
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 # Launches and waits of a private step, optimizer included, that it must not go beyond, and launches of a plain one.
-MOST = {"dpformer": (168, 1, 100), "dlrm, lazydp": (210, 2, 155), "pctr, adafest": (262, 3, 140)}
+MOST = {"dpformer": (143, 1, 96), "dlrm, lazydp": (200, 2, 148), "pctr, adafest": (262, 3, 140)}
+LEFT = {"pctr, adafest"}  # more than 1.5 times those of a plain one
 FEW, MORE = 6, 9  # tables that are counted: what each adds is the same
 
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
@@ -55,6 +56,7 @@ def test_launches_and_waits_do_not_grow(name: str) -> None:
         assert few[0].syncs == more[0].syncs  # none is a table's
     launches, waits, without = MOST[name]
     assert private <= launches
+    assert private <= 1.5 * plain or name in LEFT
     assert few[0].syncs <= waits
     assert plain <= without
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from dprec_kernels.joint import Law, Measure, Products, Softmaxes, Vectors, reference
+from dprec_kernels.joint import Law, Measure, Positions, Products, Softmaxes, Vectors, reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
 USERS = 5
@@ -39,6 +39,11 @@ def products(length: int, outputs: int, inputs: int, device: str) -> Products:
     )
 
 
+def positions(length: int, width: int, device: str, factors: bool = True) -> Positions:
+    each = torch.randn(2, USERS, length, width, device=device)
+    return Positions(each[0], each[1] if factors else None)
+
+
 def softmaxes(length: int, device: str) -> Softmaxes:
     target = torch.randint(0, 3, (USERS, length))
     log_total = torch.randn(USERS, length) * 1e6
@@ -58,6 +63,8 @@ def test_norms_and_lengths_are_those_of_the_reference(kernels: ModuleType, devic
         Measure(squared=known, off=off),
         Measure([products(35, 100, 2, device)]),
         Measure([Vectors(torch.randn(USERS, 1, 5, device=device))]),
+        Measure([positions(35, 70, device)]),
+        Measure([positions(3, 5, device, factors=False)]),
     ]
     like = torch.zeros(USERS, device=device)
     exact, found = (path.measured(measures, like, PART) for path in (reference, kernels))
@@ -87,6 +94,7 @@ def test_sums_are_those_of_the_reference(
     torch.manual_seed(1)
     vectors = Vectors(torch.randn(USERS, 1, 150, device=device))
     terms = [products(1, 3, 70, device), vectors, products(35, 100, 2, device)]
+    terms += [positions(35, 70, device), positions(3, 5, device, factors=False)]
     weight = torch.rand(USERS, device=device)
     for exact, found in zip(*(path.sums(terms, weight) for path in (reference, kernels)), strict=True):
         assert torch.allclose(found, exact, rtol=1e-5, atol=1e-5)

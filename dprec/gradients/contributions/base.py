@@ -16,12 +16,12 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from dprec_kernels.joint import Products, Softmaxes, Vectors
+from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.wide_sum import TOGETHER, WidePart
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
-Line: TypeAlias = "Products | Vectors | Softmaxes"
+Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
 ROUNDED = 4  # roundings that a term is taken to have

@@ -89,7 +89,8 @@ def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contri
         gradient = gradient.sum(copied, keepdim=True)
     if shape[0] > 1:
         return Aligned(gradient.reshape(parameter.shape), rows)
-    return Dense(gradient.reshape(users, rows, *shape[1:]).sum(1).reshape(users, *parameter.shape))
+    own = gradient.reshape(users, rows, *shape[1:])
+    return Dense((own.squeeze(1) if rows == 1 else own.sum(1)).reshape(users, *parameter.shape))
 
 
 @rule(torch.prelu)

@@ -11,6 +11,7 @@ from torch import Tensor
 from dprec.errors import UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
@@ -81,16 +82,14 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
 
     def for_scale(gradient: Tensor) -> Contribution:
         centred = function(x.detach(), shape, **dict.fromkeys(affine), eps=given["eps"])
-        if centred.dtype == gradient.dtype:  # in memory that is at hand; else the wider of the two is needed
-            return Dense(_per_user(centred.mul_(gradient.detach()), tape.users, shape))
-        return Dense(_per_user(gradient * centred, tape.users, shape))
+        return over_positions(_positions(gradient, tape.users, shape), _positions(centred, tape.users, shape))
 
     def for_shift(gradient: Tensor) -> Contribution:
-        return Dense(_per_user(gradient, tape.users, shape))
+        return over_positions(_positions(gradient, tape.users, shape))
 
     uses = [(given["weight"], for_scale), (given.get("bias"), for_shift)]
     return tape.record(output, rows, uses, kept=[x])
 
 
-def _per_user(gradient: Tensor, users: int, shape: tuple[int, ...]) -> Tensor:
-    return at_least_float32(gradient.detach()).reshape(users, -1, *shape).sum(1)
+def _positions(each: Tensor, users: int, shape: tuple[int, ...]) -> Tensor:
+    return at_least_float32(each.detach()).reshape(users, -1, *shape)

@@ -11,6 +11,7 @@ from torch import Tensor
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.operations.elementwise import summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
 from dprec.gradients.uses.layout import layout_of
@@ -38,8 +39,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return Outer(by_user(gradient, tape.users), inputs)
 
     def for_bias(gradient: Tensor) -> Contribution:
-        each = by_user(gradient, tape.users)
-        return Dense(each.squeeze(1) if each.shape[1] == 1 else each.sum(1))
+        return over_positions(by_user(gradient, tape.users))
 
     output = tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])
     return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.joint import reference
-from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.joint.reference import Law
 from dprec_kernels.paths import on_card
 
-__all__ = ["Law", "Measure", "Products", "Softmaxes", "Vectors", "measured", "reference", "scaled", "sums"]
+__all__ = ["Law", "Measure", "Positions", "Products", "Softmaxes", "Vectors", "measured", "reference", "scaled", "sums"]
 
 
 def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
@@ -48,8 +48,8 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
     return found
 
 
-def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
-    """Return Σ_u weight_u Σ_t left_t rightᵀ_t (o, i) of each linear map, Σ_u weight_u values_u (1, d) of each vector.
+def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
+    """Return Σ_u weight_u Σ_t left_t rightᵀ_t (o, i) of each linear map, Σ_u weight_u values_u (1, d) of others.
 
     They are added up in float64, from float32 of few rows.
 

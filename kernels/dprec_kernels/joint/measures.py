@@ -24,6 +24,14 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Positions:
+    """A bias or a normalisation: each user's gradient is Σ_t values_t, times factors_t number by number if given."""
+
+    values: Tensor  # (B, T, d) float32
+    factors: Tensor | None = None  # (B, T, d) float32
+
+
+@dataclass(frozen=True)
 class Softmaxes:
     """A catalogue softmax: a term is a position's vector times its chances, which are rounded as their scores are."""
 
@@ -40,11 +48,16 @@ class Softmaxes:
 class Measure:
     """What is asked of one parameter.
 
-    `squared` are its users' squared norms (B,) in float64, where they are known. Where not, `terms` is one linear map
-    or one vector of each user. `rounds` says whether the terms' lengths tell what rounding adds; `off` (B,) adds more.
+    `squared` are its users' squared norms (B,) in float64, where they are known. Where not, `terms` is one: a linear
+    map, a sum over positions or a vector of each user. `rounds` says whether the terms' lengths tell what rounding
+    adds; `off` (B,) adds more.
     """
 
-    terms: Sequence[Products | Vectors | Softmaxes] = ()
+    terms: Sequence[Products | Vectors | Positions | Softmaxes] = ()
     squared: Tensor | None = None
     rounds: bool = True
     off: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.squared is None and len(self.terms) != 1:
+            raise ValueError(f"a norm is taken of one term, not of {len(self.terms)}: give the squared norms")

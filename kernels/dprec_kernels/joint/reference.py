@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 
 FLAT, AUTO_V, AUTO_S = 0, 1, 2
 TINY = torch.finfo(torch.float64).tiny
@@ -53,25 +53,32 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
     return norm, scale, torch.stack([(scale == 0).double(), losses.double()])
 
 
-def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
+def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
     """Return the scaled sum of each."""
     each = weight.double().view(-1, 1, 1)
     return [
-        (t.values.double() * each).sum((0, 1)).unsqueeze(0)
-        if isinstance(t, Vectors)
-        else torch.einsum("uto,uti->oi", t.left.double() * each, t.right.double())
+        torch.einsum("uto,uti->oi", t.left.double() * each, t.right.double())
+        if isinstance(t, Products)
+        else (_values(t) * each).sum((0, 1)).unsqueeze(0)
         for t in terms
     ]
 
 
-def _squared(term: Products | Vectors | Softmaxes) -> Tensor:
+def _values(term: Vectors | Positions) -> Tensor:
+    if isinstance(term, Positions) and term.factors is not None:
+        return (term.values * term.factors).double()  # rounded once, for norm and sum
+    return term.values.double()
+
+
+def _squared(term: Products | Vectors | Positions | Softmaxes) -> Tensor:
     if isinstance(term, Products):
         return (term.left.double().mT @ term.right.double()).square().sum((1, 2))
-    assert isinstance(term, Vectors)
-    return term.values.double().square().sum((1, 2))
+    assert not isinstance(term, Softmaxes)
+    values = _values(term)
+    return (values.sum(1, keepdim=True) if isinstance(term, Positions) else values).square().sum((1, 2))
 
 
-def _lengths(term: Products | Vectors | Softmaxes, part: float) -> Tensor:
+def _lengths(term: Products | Vectors | Positions | Softmaxes, part: float) -> Tensor:
     """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
 
     A chance is exp(score - log total): its relative error is that of a number as large as the two, and of large ones
@@ -79,8 +86,8 @@ def _lengths(term: Products | Vectors | Softmaxes, part: float) -> Tensor:
     """
     if isinstance(term, Products):
         return (term.left.double().norm(dim=2) * term.right.double().norm(dim=2)).sum(1)
-    if isinstance(term, Vectors):
-        return term.values.double().norm(dim=2).sum(1)
+    if not isinstance(term, Softmaxes):
+        return _values(term).norm(dim=2).sum(1)
     doubt = torch.expm1(part * term.log_total.double().abs()) * term.likeliest.double().sqrt()
     each = term.weight.double().abs() * term.hidden.double().norm(dim=2)
     each = each * (2**0.5 + doubt.clamp(max=term.items**0.5) / part)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dprec_kernels.joint.measures import Measure, Products, Softmaxes, Vectors
+from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
 
 TILE = 64  # rows and columns of a gradient on chip at once
@@ -27,50 +27,58 @@ APART = 32  # programs that add up a tile, each of some users
 EACH = 16  # users of such a program at least
 HELD = 1 << 26  # numbers of what they add up
 
-PRODUCTS, VECTORS, SOFTMAXES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+PRODUCTS, VECTORS, SOFTMAXES, POSITIONS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 FLAT_LAW, AUTO_V_LAW = tl.constexpr(FLAT), tl.constexpr(AUTO_V)
 ROOT = tl.constexpr(2**0.5)
 SMALLEST = tl.constexpr(TINY)
 
 
 @triton.jit
-def tile_of(maps, count, tile, BM: tl.constexpr):
-    """The line of the linear map that has this tile, of those of at most BM."""
+def tile_of(maps, count, tile, BM: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr):
+    """The line of the linear map that has this tile, of those of at most BM, and the tile's rows and columns."""
     m = tl.arange(0, BM)
     first = tl.load(maps + 16 * m, mask=m < count, other=tile + 1)
-    return maps + 16 * (tl.sum((first <= tile).to(tl.int32), 0) - 1)
+    own = maps + 16 * (tl.sum((first <= tile).to(tl.int32), 0) - 1)
+    tile, columns = tile - tl.load(own), tl.load(own + 1)
+    return own, (tile // columns) * BO + tl.arange(0, BO), (tile % columns) * BI + tl.arange(0, BI)
+
+
+@triton.jit
+def times(values, factors, at, here):
+    """Numbers, each times its factor where there are factors, which is 0 where not."""
+    given = here & (tl.zeros_like(at) + factors != 0)
+    factor = tl.load(factors.to(tl.pointer_type(tl.float32)) + at, mask=given, other=1.0)
+    return tl.load(values + at, mask=here, other=0.0) * factor
 
 
 @triton.jit(do_not_specialize=["count", "tiles"])
 def joint_tiles_fwd_kernel(
     maps, partial, count, tiles, BM: tl.constexpr, BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr
 ):
-    """One program: a BO x BI tile of one user's Σ_t left_t rightᵀ_t, squared and summed."""
+    """One program: a BO x BI tile of one user's Σ_t left_t rightᵀ_t, squared and summed; over positions left_t is 1."""
     pid = tl.program_id(0).to(tl.int64)
     user, tile = pid // tiles, pid % tiles
-    own = tile_of(maps, count, tile, BM)
+    own, o, i = tile_of(maps, count, tile, BM, BO, BI)
     left, right = tl.load(own + 2).to(tl.pointer_type(tl.float32)), tl.load(own + 3).to(tl.pointer_type(tl.float32))
     length, outputs, inputs = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6)
-    tile, columns = tile - tl.load(own), tl.load(own + 1)
-    o = (tile // columns) * BO + tl.arange(0, BO)  # [BO]
-    i = (tile % columns) * BI + tl.arange(0, BI)  # [BI]
     gradient = tl.zeros([BO, BI], tl.float64)
     for start in range(0, length, BT):
         t = start + tl.arange(0, BT)  # [BT]
         at, present = (user * length + t)[:, None], (t < length)[:, None]
         a = tl.load(left + at * outputs + o[None, :], mask=present & (o < outputs)[None, :], other=0.0)
-        b = tl.load(right + at * inputs + i[None, :], mask=present & (i < inputs)[None, :], other=0.0)
+        a = tl.where((tl.load(own + 8) != 0) & (o < outputs)[None, :], 1.0, a)  # whatever was read
+        b = times(right, tl.load(own + 9), at * inputs + i[None, :], present & (i < inputs)[None, :])
         gradient += tl.dot(tl.trans(a), b, input_precision="ieee").to(tl.float64)
     tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
 
 
 @triton.jit
-def squares(source, at, here, width, BW: tl.constexpr):
-    """The squared lengths of vectors `at` [BT] of a list of vectors, where they are `here`."""
+def squares(source, factors, at, here, width, BW: tl.constexpr):
+    """The squared lengths of vectors `at` [BT] of a list of vectors, times any factors, where they are `here`."""
     found = tl.zeros_like(at).to(tl.float64)
     for start in range(0, width, BW):
         k = start + tl.arange(0, BW)
-        value = tl.load(source + at[:, None] * width + k[None, :], mask=here[:, None] & (k < width)[None, :], other=0.0)
+        value = times(source, factors, at[:, None] * width + k[None, :], here[:, None] & (k < width)[None, :])
         found += tl.sum(value.to(tl.float64) * value.to(tl.float64), 1)
     return found
 
@@ -88,12 +96,13 @@ def joint_norms_fwd_kernel(
         kind, length = tl.load(line), tl.load(line + 1)
         left = tl.load(line + 2).to(tl.pointer_type(tl.float32))
         right = tl.load(line + 3).to(tl.pointer_type(tl.float32))
+        factors = tl.where(kind == POSITIONS, tl.load(line + 3), 0)
         for start in range(0, length, BT):
             t = start + tl.arange(0, BT)  # [BT]
             here, at = t < length, user * length + t
-            each = tl.sqrt(squares(left, at, here, tl.load(line + 4), BW))
+            each = tl.sqrt(squares(left, factors, at, here, tl.load(line + 4), BW))
             if kind == PRODUCTS:
-                each *= tl.sqrt(squares(right, at, here, tl.load(line + 5), BW))
+                each *= tl.sqrt(squares(right, factors, at, here, tl.load(line + 5), BW))
             if kind == SOFTMAXES:  # `right` is the gradient at each loss
                 total = tl.load(line + 6).to(tl.pointer_type(tl.float32))
                 likeliest = tl.load(line + 7).to(tl.pointer_type(tl.float32))
@@ -159,14 +168,11 @@ def joint_sums_fwd_kernel(
     maps, weight, partial, count, users, each, width,
     BM: tl.constexpr, BT: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    """One program: a BO x BI tile of `each` users' Σ weight left_t rightᵀ_t. Of vectors, left_t is 1."""
+    """One program: a BO x BI tile of `each` users' Σ weight left_t rightᵀ_t. Of others than maps, left_t is 1."""
     tile, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    own = tile_of(maps, count, tile, BM)
+    own, o, i = tile_of(maps, count, tile, BM, BO, BI)
     left, right = tl.load(own + 2).to(tl.pointer_type(tl.float32)), tl.load(own + 3).to(tl.pointer_type(tl.float32))
     length, outputs, inputs = tl.load(own + 4), tl.load(own + 5), tl.load(own + 6)
-    tile, columns = tile - tl.load(own), tl.load(own + 1)
-    o = (tile // columns) * BO + tl.arange(0, BO)  # [BO]
-    i = (tile % columns) * BI + tl.arange(0, BI)  # [BI]
     total = tl.zeros([BO, BI], tl.float64)
     stop = tl.minimum((part + 1) * each, users) * length
     for start in range(part * each * length, stop, BT):
@@ -174,8 +180,8 @@ def joint_sums_fwd_kernel(
         here = (n < stop)[:, None]
         scale = tl.load(weight + n // length, mask=n < stop, other=0.0)[:, None]
         a = tl.load(left + n[:, None] * outputs + o[None, :], mask=here & (o < outputs)[None, :], other=0.0)
-        a = tl.where(tl.load(own + 8) != 0, 1.0, a) * scale  # of vectors, whatever was read
-        b = tl.load(right + n[:, None] * inputs + i[None, :], mask=here & (i < inputs)[None, :], other=0.0)
+        a = tl.where(tl.load(own + 8) != 0, 1.0, a) * scale  # whatever was read
+        b = times(right, tl.load(own + 9), n[:, None] * inputs + i[None, :], here & (i < inputs)[None, :])
         total += tl.dot(tl.trans(a), b, input_precision="ieee").to(tl.float64)
     into = partial + part * width + tl.load(own + 7) + o[:, None] * inputs + i[None, :]
     tl.store(into, total, mask=(o < outputs)[:, None] & (i < inputs)[None, :])
@@ -223,7 +229,7 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
     return norm, scale, told[2:]
 
 
-def sums(terms: Sequence[Products | Vectors], weight: Tensor) -> list[Tensor]:
+def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
     """Return the scaled sum of each."""
     users, held = len(weight), _Held()
     maps = _Tiles(held, terms)
@@ -255,44 +261,51 @@ class _Held:
 
 
 class _Tiles:
-    """Linear maps, cut into tiles of one shape; vectors are maps of one output."""
+    """Linear maps, cut into tiles of one shape; all else is a map of one output."""
 
-    def __init__(self, held: _Held, terms: Sequence[Products | Vectors]) -> None:
+    def __init__(self, held: _Held, terms: Sequence[Products | Vectors | Positions]) -> None:
         self.lines: list[list[int]] = []
-        self.sizes = [
-            (t.left.shape[2], t.right.shape[2]) if isinstance(t, Products) else (1, t.values.shape[2]) for t in terms
-        ]
+        self.sizes = [_size(term) for term in terms]
         rows, columns = (
             min(TILE, triton.next_power_of_2(max(16, *(s[side] for s in [(0, 0), *self.sizes])))) for side in (0, 1)
         )
         self.shape = {"BT": STEPS, "BO": rows, "BI": columns, "num_warps": WARPS}
         self.count = self.width = 0
         for term, (outputs, inputs) in zip(terms, self.sizes, strict=True):
-            alone = isinstance(term, Vectors)
-            left, right = (term.values, term.values) if isinstance(term, Vectors) else (term.left, term.right)
+            alone = not isinstance(term, Products)
+            left, right = (term.left, term.right) if isinstance(term, Products) else (term.values, term.values)
             places, across = (held(left), held(right)), triton.cdiv(inputs, columns)
+            factors = held(term.factors) if isinstance(term, Positions) else 0
             sizes = right.shape[1], outputs, inputs
-            self.lines.append([self.count, across, *places, *sizes, self.width, int(alone)])
+            self.lines.append([self.count, across, *places, *sizes, self.width, int(alone), factors])
             self.count += triton.cdiv(outputs, rows) * across
             self.width += outputs * inputs
 
-    def tiles(self, term: Products) -> int:
-        outputs, inputs = term.left.shape[2], term.right.shape[2]
+    def tiles(self, term: Products | Positions) -> int:
+        outputs, inputs = _size(term)
         return triton.cdiv(outputs, self.shape["BO"]) * triton.cdiv(inputs, self.shape["BI"])
 
 
-def _alone(measure: Measure) -> Products | None:
-    """Return the linear map that has to be measured."""
+def _size(term: Products | Vectors | Positions) -> tuple[int, int]:
+    """Return outputs and inputs of a linear map, as which all else has one output."""
+    return (term.left.shape[2], term.right.shape[2]) if isinstance(term, Products) else (1, term.values.shape[2])
+
+
+def _alone(measure: Measure) -> Products | Positions | None:
+    """Return what has to be added up to be measured."""
     first = measure.terms[0] if measure.squared is None else None
-    return first if isinstance(first, Products) else None
+    return first if isinstance(first, Products | Positions) else None
 
 
-def _line(held: _Held, term: Products | Vectors | Softmaxes) -> list[int]:
+def _line(held: _Held, term: Products | Vectors | Positions | Softmaxes) -> list[int]:
     if isinstance(term, Products):
         (_, length, outputs), inputs = term.left.shape, term.right.shape[2]
         return [PRODUCTS.value, length, held(term.left), held(term.right), outputs, inputs]
     if isinstance(term, Vectors):
         return [VECTORS.value, term.values.shape[1], held(term.values), 0, term.values.shape[2]]
+    if isinstance(term, Positions):
+        (_, length, dim), values = term.values.shape, held(term.values)
+        return [POSITIONS.value, length, values, held(term.factors), dim]
     (_, length, dim), given = term.hidden.shape, (term.hidden, term.weight, term.log_total, term.likeliest)
     hidden, weight, total, likeliest = map(held, given)
     target = held(term.target, torch.int64)

@@ -1,0 +1,68 @@
+"""What a bias or a normalisation gets: the sum over a user's positions, which a card's kernels take with its norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, lengths, zeroed
+from dprec.gradients.contributions.building import square
+from dprec.gradients.contributions.dense import Dense
+from dprec_kernels.joint import Positions
+from dprec_kernels.paths import on_card
+
+
+@dataclass
+class OverPositions(Contribution):
+    """Σ_t values_t, or Σ_t values_t · factors_t number by number."""
+
+    values: Tensor  # (B, T, *shape)
+    factors: Tensor | None = None  # (B, T, *shape)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self._each(places).sum(1)
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        self.summed().add_weighted(out, weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        self.summed().add_wide(total, weight)
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost)
+        if self.factors is not None:
+            self.factors = zeroed(self.factors, lost)
+
+    def terms(self) -> Tensor:
+        return lengths(self._each(slice(None)).flatten(2)).sum(1)
+
+    def lines(self) -> Line | None:
+        given = self.numbers()
+        return Positions(*(each.flatten(2) for each in given)) if all(e.dtype == torch.float32 for e in given) else None
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        return None if others else lambda: square(self._each(slice(None)).sum(1))
+
+    def at_rows(self, ids: Tensor, users: int) -> Contribution | None:
+        return self.summed().at_rows(ids, users)
+
+    def summed(self) -> Dense:
+        return Dense(self._each(slice(None)).sum(1))
+
+    def _each(self, places: Places) -> Tensor:
+        return self.values[places] if self.factors is None else self.values[places] * self.factors[places]
+
+
+def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:
+    """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once, in the factors' memory.
+
+    On a card it is not, also of one position: what rounding may add must not hang on how long others' histories are.
+    """
+    if on_card(values):
+        return OverPositions(values, factors)
+    if factors is not None:
+        values = factors.mul_(values) if factors.dtype == values.dtype else values * factors
+    return Dense(values.squeeze(1) if values.shape[1] == 1 else values.sum(1))
