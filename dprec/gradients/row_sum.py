@@ -1,8 +1,9 @@
-"""A sum of users' gradients of a table, kept as the rows that occur in it."""
+"""A sum of users' gradients of a table, kept as the rows that occur in it, and several of them merged at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate, pairwise, zip_longest
 
 import torch
 from torch import Tensor
@@ -11,7 +12,10 @@ from dprec.distributed.owners import Owners
 from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import ShardedTable
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.look_ups import LookUp, Scaled
+from dprec.gradients.contributions.look_ups import LookUp, Scaled, of_columns, repeated
+from dprec_kernels.ordering import ordered
+from dprec_kernels.paths import answers_at_once
+from dprec_kernels.row_sums import Part, row_sums
 from dprec_kernels.sparse_update import summed
 
 
@@ -54,6 +58,11 @@ class RowSum:
         return self.merged() if held is None else held
 
     @property
+    def width(self) -> int:
+        """The numbers of a row."""
+        return self.shape[1:].numel()
+
+    @property
     def held(self) -> bool:
         """Whether rows of padding are known to be out of what was merged."""
         return self._held is not None
@@ -79,6 +88,84 @@ class RowSum:
         ids, values, scales = self.parts[0] if len(self.parts) == 1 else _joined(self.parts)
         rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
         return rows.to(self.device), sums.view(len(rows), *self.shape[1:]).to(self.device)
+
+
+def merge_together(
+    sums: Mapping[str, RowSum], padding: Mapping[str, Sequence[int]], wanted: Mapping[str, Tensor]
+) -> Tensor | int:
+    """Merge what was added to these sums, without rows of padding, where each alone would wait for a card.
+
+    A sum of which rows are `wanted`, ascending, has all of these and no others then. Return how many were not added to.
+    """
+    alike: dict[Hashable, list[str]] = {}
+    for name, total in sums.items():
+        if total.parts and not answers_at_once(total.parts[0][0]) and all(ids.dim() == 2 for ids, _, _ in total.parts):
+            form = tuple(id(scales) for _, _, scales in total.parts)  # uses by the same users, under the same factors
+            alike.setdefault((total.dtype, form, name in wanted, total.device), []).append(name)
+    untouched: Tensor | int = 0
+    unknown = []
+    for names in alike.values():
+        group = _Together([sums[name] for name in names], [sorted(padding.get(name, ())) for name in names])
+        if names[0] in wanted:
+            missing = group.merge_into([wanted[name] for name in names])
+            untouched = missing if isinstance(untouched, int) else untouched + missing
+        else:
+            unknown.append((group, group.distinct()))
+    told = iter(torch.cat([found for _, found in unknown]).tolist() if unknown else ())  # the one wait
+    for group, found in unknown:
+        group.merge_distinct([next(told) for _ in found])
+    return untouched
+
+
+class _Together:
+    """Sums of rows as one: a table's rows stand behind those of the one before, and behind all a row of nobody."""
+
+    def __init__(self, sums: Sequence[RowSum], padding: Sequence[Sequence[int]]) -> None:
+        self._sums, self._device = sums, sums[0].parts[0][0].device
+        self._starts, numbers = [0, *accumulate(total.shape[0] for total in sums)], []
+        for parts in zip(*(total.parts for total in sums), strict=True):
+            reads = [ids.shape[1] for ids, _, _ in parts]
+            ids = torch.cat([ids for ids, _, _ in parts], 1) + self._each(self._starts, reads)  # (B, N)
+            lost = parts[0][2].unsqueeze(1) == 0
+            for rows in zip_longest(*padding):
+                none = [-1 if row is None else start + row for start, row in zip(self._starts, rows, strict=False)]
+                lost = lost | (ids == self._each(none, reads))
+            numbers.append(ids.masked_fill_(lost, self._starts[-1]).view(-1))
+        self._reads, self._order = ordered(numbers[0] if len(numbers) == 1 else torch.cat(numbers))
+
+    def merge_into(self, wanted: Sequence[Tensor]) -> Tensor:
+        """Give each sum these rows; return how many of them had not been added to."""
+        every = torch.cat(list(wanted)) + repeated(self._starts, [len(rows) for rows in wanted], self._device)
+        begins, ends = (torch.searchsorted(self._reads, every, right=right) for right in (False, True))
+        self._hand_out(wanted, begins, ends)
+        return (begins == ends).sum()
+
+    def distinct(self) -> Tensor:
+        """Return how many rows were added to before each table, and in all."""
+        new = torch.ones_like(self._reads)
+        new[1:] = self._reads[1:] != self._reads[:-1]
+        self._row = new.cumsum(0)  # (m,) which row a read is of, from 1 on
+        edges = torch.searchsorted(self._reads, self._each(self._starts, [1] * len(self._starts)))
+        return torch.cat([new.new_zeros(1), self._row])[edges]
+
+    def merge_distinct(self, before: Sequence[int]) -> None:
+        """Give each sum the rows that were added to."""
+        bounds = torch.searchsorted(self._row, torch.arange(1, before[-1] + 2, device=self._device))
+        counts = [last - first for first, last in pairwise(before)]
+        rows = self._reads[bounds[:-1]] - repeated(self._starts, counts, self._device)
+        self._hand_out(rows.to(self._sums[0].device).split(counts), bounds[:-1], bounds[1:])
+
+    def _hand_out(self, rows: Sequence[Tensor], begins: Tensor, ends: Tensor) -> None:
+        each = zip(*(total.parts for total in self._sums), strict=True)
+        parts = [Part([values for _, values, _ in part], part[0][2]) for part in each]
+        counts, first = [len(own) for own in rows], self._sums[0]
+        found = row_sums(parts, self._order, begins, ends, counts, first.dtype).to(first.device)
+        sizes = [count * total.width for count, total in zip(counts, self._sums, strict=True)]
+        for total, own, values in zip(self._sums, rows, found.split(sizes), strict=True):
+            total.hold(own, values)
+
+    def _each(self, numbers: Sequence[int], reads: Sequence[int]) -> Tensor:
+        return of_columns(numbers, reads, self._device)
 
 
 def give_to_owners(sums: Mapping[str, RowSum], tables: Mapping[str, ShardedTable], ranks: Ranks) -> None:

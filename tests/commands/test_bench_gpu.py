@@ -28,7 +28,7 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
         assert bench(["gpu", "--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     kernels = {row["name"]: row for row in rows if row["what"] == "kernel"}
-    assert len(kernels) == 12
+    assert len(kernels) == 13
     assert all(row["right"] for row in kernels.values())
     step, largest = rows[-2:]
     assert step["ratio"] > 0
@@ -49,7 +49,7 @@ def test_some_kernels_compile_without_spills(tmp_path: Path) -> None:
     assert bench(["gpu", "--compile", "--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     assert {row["target"] for row in rows} == {"sm_90"}
-    assert len({row["kernel"] for row in rows}) == 12
+    assert len({row["kernel"] for row in rows}) == 13
     assert not any(row["spilled"] for row in rows)
     assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
 

@@ -45,8 +45,8 @@ LAUNCHES = {
 }
 # What a step of LazyDP launches for its tables: with noise of many steps at once, and replayed.
 OF_TABLES = {
-    True: {"lazy_noise_fwd_kernel", "sparse_update_fwd_kernel"},
-    False: {"row_noise_fwd_kernel"},
+    True: {"lazy_noise_fwd_kernel", "sparse_update_fwd_kernel", "row_sums_fwd_kernel"},
+    False: {"row_noise_fwd_kernel", "row_sums_fwd_kernel"},
 }
 
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 import torch
 
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.joint import merge_together
-from dprec.gradients.row_sum import RowSum
-from tests.device.pretend import DEVICE
+from dprec.gradients.row_sum import RowSum, merge_together
+from tests.device.pretend import DEVICE, LAUNCHED, interpreted
+from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 SHAPES = {"a": (9, 4), "b": (20, 1), "c": (6, 7), "d": (12, 4)}
 PADDING = {"b": (0,), "c": (2, 5)}
 BATCHES = (5, 3)  # users of each micro-batch
+
+
+@outside
+def test_kernel_gives_the_same_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def added(device: torch.device | str) -> dict[str, RowSum]:
@@ -31,7 +39,10 @@ def added(device: torch.device | str) -> dict[str, RowSum]:
 def test_sums_of_any_widths_are_those_of_each(wide: bool) -> None:
     wanted = {name: torch.arange(1, rows, 2) for name, (rows, _) in SHAPES.items()} if wide else {}
     alone, together = added("cpu"), added(DEVICE)
-    untouched = merge_together(together, PADDING, {name: rows.to(DEVICE) for name, rows in wanted.items()})
+    LAUNCHED.clear()
+    with interpreted() if INTERPRETED else nullcontext():
+        untouched = merge_together(together, PADDING, {name: rows.to(DEVICE) for name, rows in wanted.items()})
+    assert LAUNCHED == ["row_sums_fwd_kernel"] * INTERPRETED
     missing = 0
     for name, total in alone.items():
         rows, values = total.merged()

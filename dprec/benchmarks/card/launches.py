@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dprec_kernels.joint import Law, Measure, Products
 from dprec_kernels.row_noise import RowNoise
+from dprec_kernels.row_sums import Part
 from dprec_kernels.sparse_update import SGD
 from dprec_kernels.sparse_update.pieces import Reads
 from dprec_kernels.tables import Tables
@@ -19,7 +20,8 @@ DIMS = (64, 128, 256)
 ELEMENTS = 1 << 31  # numbers of the largest catalogue
 USERS, LENGTH = 1024, 200
 TABLES = 26  # of DLRM
-READS = TABLES * 4096  # of a step of it: records times tables
+RECORDS = 4096  # of a step of it
+READS = TABLES * RECORDS
 MOVIELENS = 3417  # rows of its catalogue, no multiple of a tile
 SOURCE = RowNoise(seed=(1 << 100) + 77, stream=3, step=2**31 - 2)
 PHILOX = 100  # operations on whole numbers of ten rounds: four products, four xors and two additions each
@@ -128,6 +130,7 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
     from dprec_kernels.dense_noise import triton as dense_noise
     from dprec_kernels.lazy_noise import triton as lazy_noise
     from dprec_kernels.row_noise import triton as row_noise
+    from dprec_kernels.row_sums import triton as row_sums
     from dprec_kernels.sparse_update import triton as sparse_update
 
     table, rows = _new(items, dim), _new(READS, dtype=torch.int64)
@@ -163,6 +166,12 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
     yield Launch(
         "sparse_update_fwd_kernel", of_several,
         lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 40 * READS,
+    )  # fmt: skip
+    part = Part([_new(RECORDS, 1, dim)] * TABLES, _new(RECORDS))
+    yield Launch(
+        "row_sums_fwd_kernel", of_several,
+        lambda: row_sums.row_sums([part], rows, rows, rows, [RECORDS] * TABLES, torch.float32),
+        8 * drawn + 28 * READS,
     )  # fmt: skip
     reads = Reads(rows, rows, rows, rows, floats)
     yield Launch(

@@ -21,7 +21,9 @@ from dprec_kernels import joint, sample_norms
 from dprec_kernels.catalogue_softmax import catalogue_softmax, for_users, reference, squared_norms
 from dprec_kernels.dense_noise import dense_noise
 from dprec_kernels.lazy_noise import lazy_noise
+from dprec_kernels.ordering import ordered
 from dprec_kernels.row_noise import RowNoise, row_noise
+from dprec_kernels.row_sums import Part, row_sums
 from dprec_kernels.sparse_update import SGD, sparse_update
 
 ITEMS, LENGTH, DIM = 3417, 50, 64  # DPFormer on MovieLens
@@ -79,6 +81,12 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
         lines = joint.Products(hidden.to(device), hidden.to(device))
         return joint.sums([lines], weight[:, 0].to(device))[0]
 
+    def added(device: str) -> Tensor:
+        read, order = ordered(target.to(device).flatten())
+        starts, stops = (torch.searchsorted(read, few.to(device), right=right) for right in (False, True))
+        part = Part([hidden.to(device)], weight[:, 0].to(device))
+        return row_sums([part], order, starts, stops, [len(few)], torch.float32)
+
     def noised(device: str) -> Tensor:
         own = torch.zeros(items, dim, device=device)
         dense_noise(own, 2.0, SOURCE)
@@ -104,6 +112,7 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
             joint.scaled(*of_several(device), 1, target[:, 0].float().to(device), Clipping().law)[:2]
         ),
         "rows_norms_fwd_kernel": lambda device: sample_norms.rows(target.to(device), hidden.to(device)),
+        "row_sums_fwd_kernel": added,
         "row_noise_fwd_kernel": lambda device: row_noise(7, 0, few.to(device), 5, dim),
         "dense_noise_fwd_kernel": noised,
         "lazy_noise_fwd_kernel": paid,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
@@ -162,8 +164,22 @@ def without_padding(uses: Sequence[PaddedRows]) -> list[Rows]:
     ids = uses[0].ids if len(uses) == 1 else torch.cat([use.ids for use in uses], 1)  # (B, N)
     padding: Tensor | int = uses[0].padding
     if any(use.padding != padding for use in uses):
-        padding = repeated([use.padding for use in uses], [use.ids.shape[1] for use in uses], ids.device)
+        padding = of_columns([use.padding for use in uses], [use.ids.shape[1] for use in uses], ids.device)
     return without(uses, ids == padding)
+
+
+def only_together(uses: Sequence[Rows], rows: Sequence[Tensor], sizes: Sequence[int]) -> list[Rows]:
+    """Return what is left of uses of tables with so many rows, where no others than these may change, in one go.
+
+    >>> reads = [Rows(torch.tensor([[1]]), torch.ones(1, 1, 1)), Rows(torch.tensor([[1, 2]]), torch.ones(1, 2, 1))]
+    >>> left = only_together(reads, [torch.tensor([1]), torch.tensor([2])], [3, 4])
+    >>> [use.values.flatten().tolist() for use in left]
+    [[1.0], [0.0, 1.0]]
+    """
+    device, starts, reads = uses[0].ids.device, [0, *accumulate(sizes)], [use.ids.shape[1] for use in uses]
+    ids = torch.cat([use.ids for use in uses], 1) + of_columns(starts, reads, device)
+    lost = ~is_among(ids, torch.cat(list(rows)) + repeated(starts, [len(each) for each in rows], device))
+    return without(uses, lost)
 
 
 def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
@@ -173,7 +189,7 @@ def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
         return [Rows(u.ids, zeroed(u.values, own)) for u, own in zip(uses, lost.split(reads, 1), strict=True)]
     sizes = [width for width, count in zip(widths, reads, strict=True) for _ in range(count)]
     each = torch.cat([use.values.reshape(len(lost), -1) for use in uses], 1)  # (B, N d)
-    each.masked_fill_(lost.index_select(1, repeated(range(len(sizes)), sizes, lost.device)), 0.0)
+    each.masked_fill_(lost.index_select(1, of_columns(range(len(sizes)), sizes, lost.device)), 0.0)
     own = each.split([width * count for width, count in zip(widths, reads, strict=True)], 1)
     return [Rows(use.ids, part.view(use.values.shape)) for use, part in zip(uses, own, strict=True)]
 
@@ -185,6 +201,16 @@ def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device)
     tensor([0, 0, 5])
     """
     return torch.tensor(numbers[: len(times)]).repeat_interleave(torch.tensor(times)).to(device)
+
+
+def of_columns(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
+    """Return the same, kept on the device for batches with the same columns: nobody may change it."""
+    return _of_columns(tuple(numbers), tuple(times), device)
+
+
+@lru_cache(maxsize=64)
+def _of_columns(numbers: tuple[int, ...], times: tuple[int, ...], device: torch.device) -> Tensor:
+    return repeated(numbers, times, device)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor
 from dprec.distributed.ranks import Ranks
 from dprec.gradients.clipping import Clipping, Recorded, add_recorded
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.look_ups import LookUp, Rows, repeated
+from dprec.gradients.contributions.look_ups import LookUp, Rows, of_columns
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
@@ -212,8 +212,8 @@ def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         side_by_side = torch.cat([use.values.reshape(len(use.ids), -1) for use in uses], 1).double()
         widths = [use.values.shape[1:].numel() for use in uses]
         squares = side_by_side.new_zeros(len(side_by_side), len(uses)).index_add_(
-            1, repeated(range(len(uses)), widths, side_by_side.device), side_by_side.square()
+            1, of_columns(range(len(uses)), widths, side_by_side.device), side_by_side.square()
         )  # of float32, which float64 can neither be too small nor too large for
-        return (squares > 0) & (squares < torch.inf), squares.sqrt().float().isfinite().all(1)
+        return (squares > 0) & (squares < torch.inf), (squares.sqrt().float() < torch.inf).all(1)
     moved = torch.cat([use.with_gradient() for use in uses], 1)
     return moved, torch.stack([use.terms() for use in uses]).isfinite().all(0)

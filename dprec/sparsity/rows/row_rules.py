@@ -19,9 +19,8 @@ from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import own_rows, sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
-from dprec.gradients.contributions.look_ups import Rows, as_look_ups
-from dprec.gradients.joint import merge_together, only_together
-from dprec.gradients.row_sum import RowSum
+from dprec.gradients.contributions.look_ups import Rows, as_look_ups, only_together
+from dprec.gradients.row_sum import RowSum, merge_together
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmoved

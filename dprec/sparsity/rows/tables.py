@@ -101,7 +101,7 @@ class RowSpace:
         """Return the rows of each table among these, which ascend."""
         cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
         counts = [last - first for first, last in pairwise(cuts)]
-        own = flat.to(self.device) - repeated(self._starts, counts, self.device)
+        own = (flat - repeated(self._starts, counts, flat.device)).to(self.device)
         return dict(zip(self.tables, own.split(counts), strict=True))
 
 
