@@ -116,10 +116,11 @@ class OnPretend(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> OnPretend:
-        made: OnPretend = torch.Tensor._make_wrapper_subclass(
-            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            layout=inner.layout, device=DEVICE, requires_grad=False,
-        )  # fmt: skip
+        with torch.inference_mode(inner.is_inference()):  # a view of what was made before stays what that is
+            made: OnPretend = torch.Tensor._make_wrapper_subclass(
+                cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+                layout=inner.layout, device=DEVICE, requires_grad=False,
+            )  # fmt: skip
         made.inner = inner
         return made
 

@@ -101,6 +101,14 @@ def test_trains_as_the_host_does() -> None:
         assert torch.equal(here_too.cpu(), there)
 
 
+def test_a_view_within_inference_is_of_what_was_made_before() -> None:
+    made = torch.arange(6.0).to(DEVICE)
+    with torch.inference_mode():
+        assert made[:3].sum().item() == 3
+        assert not made[:3].is_inference()
+        assert (made * 2)[:3].is_inference()
+
+
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_recurrent_layers_are_those_of_the_host(kind: type[nn.GRU] | type[nn.LSTM]) -> None:
     layers, x = [kind(3, 4, 2, batch_first=True) for _ in range(2)], torch.randn(2, 5, 3)
