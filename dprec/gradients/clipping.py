@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -232,28 +233,12 @@ def _clip(
     losses: Tensor,
     clipping: Clipping,
 ) -> ClippedUsers:
-    swept, users, by_kernels = _largest_built(contributions, sums), len(losses), kernels_fit(losses)
-    if swept is not None and by_kernels and users * sums[swept].shape.numel() <= norms.KEPT:
-        swept = None  # to build it first, as the others, is fewer launches
-    shapes = {name: out.shape for name, out in sums.items()}
-    rest: dict[str, list[Contribution]] = {}
-    room = norms.KEPT
-    for name, uses in contributions.items():
-        if name != swept:
-            rest[name] = uses
-            if not norms.can_skip_building(uses):
-                rest[name] = norms.built_once(uses, users, shapes[name], room)
-                numbers = users * shapes[name].numel()
-                room -= numbers if numbers <= room else 0
-    # By the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the user.
-    built: dict[str, Tensor | float] = {
-        f"{name}, built": norms.rounding(contributions[name])
-        for name, uses in rest.items()
-        if uses is not contributions[name]
-    }
-    joint = Joint(rest, sums)
-    rest, sums = joint.contributions, joint.sums
-    shapes = {name: out.shape for name, out in sums.items()} | {READS: torch.Size()}
+    by_kernels = kernels_fit(losses)
+    swept = _swept(contributions, sums, len(losses), by_kernels)
+    rest = {name: uses for name, uses in contributions.items() if name != swept}
+    ready, built = _built_first(rest, sums, len(losses))
+    joint = Joint(ready, sums)
+    shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
         more = [each for each in built.values() if isinstance(each, Tensor)]
         norm, scale, seen = scaled_at_once(joint.measured, more, shapes, losses, clipping.law)
@@ -262,14 +247,56 @@ def _clip(
         seen = torch.stack([(scale == 0).double(), losses.double()])
     lost, told = seen.cpu()  # the one wait for the device
     left_out = lost.nonzero().flatten().tolist()
-    broken = ~(norm < LARGEST) if left_out else None  # all whose gradient is not finite are among them
+    if left_out:
+        broken = ~(norm < LARGEST)  # all whose gradient is not finite are among them
+        for use in chain.from_iterable(joint.contributions.values()):
+            use.forget(broken)
+    _add_scaled(joint, scale)
+    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
+
+
+def _swept(
+    contributions: Mapping[str, list[Contribution]],
+    sums: Mapping[str, Tensor | RowSum],
+    users: int,
+    by_kernels: bool,
+) -> str | None:
+    """Return the parameter whose users' gradients cost most to build: it is built once, after all others."""
+    built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
+    most = max(built, key=lambda name: sums[name].shape.numel(), default=None)
+    if most is not None and by_kernels and users * sums[most].shape.numel() <= norms.KEPT:
+        return None  # to build it first, as the others, is fewer launches
+    return most
+
+
+def _built_first(
+    contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum], users: int
+) -> tuple[dict[str, list[Contribution]], dict[str, Tensor | float]]:
+    """Return the contributions, built where their norms need it, and what rounding does to those that were built.
+
+    That is by the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the
+    user.
+    """
+    ready: dict[str, list[Contribution]] = {}
+    built: dict[str, Tensor | float] = {}
+    room = norms.KEPT
+    for name, uses in contributions.items():
+        ready[name] = uses
+        if not norms.can_skip_building(uses):
+            shape = sums[name].shape
+            ready[name] = norms.built_once(uses, users, shape, room)
+            numbers = users * shape.numel()
+            room -= numbers if numbers <= room else 0
+            built[f"{name}, built"] = norms.rounding(uses)
+    return ready, built
+
+
+def _add_scaled(joint: Joint, scale: Tensor) -> None:
+    """Add every user's scaled gradients to the sums: in one launch those for which there is a kernel."""
     scales = {scale.dtype: scale}
     products: dict[str, Product] = {}
-    for name, uses in rest.items():
-        if broken is not None:
-            for use in uses:
-                use.forget(broken)
-        out = sums[name]
+    for name, uses in joint.contributions.items():
+        out = joint.sums[name]
         if (product := product_of(uses, out)) is not None:
             products[name] = product
             continue
@@ -287,12 +314,11 @@ def _clip(
     if products:
         weight = scales.get(torch.float32, scale)
         done = dict(zip(products, sums_at_once(list(products.values()), weight), strict=True))
-    aside = sums.get(JOINT)
+    aside = joint.sums.get(JOINT)
     if isinstance(aside, Tensor):
         done.setdefault(JOINT, aside)
     if done:
         add_apart([total for name in done for total in joint.totals(name)], list(done.values()))
-    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
 
 
 def _measured(
@@ -332,9 +358,3 @@ def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:
     """Return (n, B) of n tensors (B,) or (), of the type of one that is (B,)."""
     rows = [value.to(like.dtype).expand_as(like) for value in each]
     return torch.stack(rows) if rows else like.new_zeros(0, *like.shape)
-
-
-def _largest_built(contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> str | None:
-    """Return the parameter whose users' gradients cost most to build: it is built once, after all others."""
-    built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
-    return max(built, key=lambda name: sums[name].shape.numel(), default=None)

@@ -18,8 +18,8 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
     """Return (B,) squared norms of a linear map's gradients Σ_t left_t rightᵀ_t, in float64.
 
     left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Terms are summed in
-    at least float32, and in float64 where they are squares, on short histories. Where they cancel the norm may be off
-    by a few roundings of Σ_t ‖left_t‖ ‖right_t‖, in either form.
+    float64, on a card in float32 of a few positions. Where they cancel the norm may be off by a few roundings of
+    Σ_t ‖left_t‖ ‖right_t‖, in either form.
 
     >>> linear(torch.ones(1, 3, 2), torch.ones(1, 3, 2))  # four entries, each 3
     tensor([36.], dtype=torch.float64)
