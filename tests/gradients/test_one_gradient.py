@@ -142,3 +142,20 @@ def test_expressions_in_bfloat16_are_summed_wide(of: Callable[..., Tensor], mode
     assert size(alone) > 0.1
     assert size(less(every, rest)) <= 1 + 1e-3
     assert size(less(less(every, rest), alone)) <= 1e-3
+
+
+def test_a_norms_scale_is_summed_wide_under_bfloat16() -> None:
+    """A norm's input is in bfloat16 then; what its scale gets is the sum of products in float32."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(32)
+    x, pull = torch.randn(1, 4096, 32), torch.randn(1, 4096, 32).abs().to(torch.bfloat16).float()
+
+    def losses(batch: SequenceBatch) -> Tensor:
+        return (norm(batch.history.to(torch.bfloat16)).float() * batch.targets).sum((1, 2))
+
+    found = share(dict(norm.named_parameters()), losses, one(x, pull), "auto-v", precise=False)
+    exact = (F.layer_norm(x.to(torch.bfloat16).double(), (32,)) * pull.double()).sum(1)[0]
+    shift = pull.double().sum(1)[0]
+    length = float((exact.square().sum() + shift.square().sum()).sqrt())
+    assert torch.allclose(found["weight"].double(), exact / length, atol=2e-6)
+    assert torch.allclose(found["bias"].double(), shift / length, atol=2e-6)

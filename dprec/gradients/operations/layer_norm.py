@@ -81,7 +81,7 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
     output = function(x, shape, **plain, eps=given["eps"])
 
     def for_scale(gradient: Tensor) -> Contribution:
-        centred = function(x.detach(), shape, **dict.fromkeys(affine), eps=given["eps"])
+        centred = function(at_least_float32(x.detach()), shape, **dict.fromkeys(affine), eps=given["eps"])
         return over_positions(_positions(gradient, tape.users, shape), _positions(centred, tape.users, shape))
 
     def for_shift(gradient: Tensor) -> Contribution:
