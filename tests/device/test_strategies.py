@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from dprec.models.learning.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, OnPretend
+from tests.kernels.interpreter import outside, passes_in_the_interpreter
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
 
+pytestmark = pytest.mark.usefixtures("by_kernels")
 SIZE = ROWS + OTHERS
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "fest": lambda: [FEST(keep=9)],
@@ -33,6 +36,11 @@ EVERY: dict[str, Callable[[], list[Strategy]]] = {
 }
 DEBTS = ["lazydp", "lazydp, replayed"]
 ONLY_SGD = {*DEBTS, "dense", "mixture"}
+
+
+@outside
+def test_kernels_do_the_same_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
 
 
 class OnDevice(Run):

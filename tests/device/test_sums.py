@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,16 @@ from torch import Tensor
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
 from tests.device.pretend import DEVICE, OnPretend
+from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
 from tests.one_micro_batch import add_clipped
+
+pytestmark = pytest.mark.usefixtures("by_kernels")
+
+
+@outside
+def test_kernels_do_the_same_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def clipped_sums(model: Any, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
@@ -43,6 +52,7 @@ def coarse(batch: Any) -> Any:
     return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in vars(batch).values()))
 
 
+@pytest.mark.skipif(INTERPRETED, reason="takes minutes there, and kernels take float32")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_in_bfloat16_are_those_of_the_cpu_as_far_as_it_can_tell(name: str, precision: str) -> None:

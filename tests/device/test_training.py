@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,17 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from tests.device.pretend import DEVICE, OnPretend
 from tests.device.test_sums import moved
+from tests.kernels.interpreter import outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
 
+pytestmark = pytest.mark.usefixtures("by_kernels")
 USERS = 7
+
+
+@outside
+@pytest.mark.slow
+def test_kernels_do_the_same_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def trained(model: Any, name: str, device: torch.device | str, sigma: float = 0.0, steps: int = 2) -> Any:
