@@ -39,6 +39,7 @@ ONLY_SGD = {*DEBTS, "dense", "mixture"}
 
 
 @outside
+@pytest.mark.slow
 def test_kernels_do_the_same_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("by_kernels")
 
 
 @outside
+@pytest.mark.slow
 def test_kernels_do_the_same_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 

@@ -25,10 +25,13 @@ outside = pytest.mark.skipif(
 )
 
 
-def passes_in_the_interpreter(file: str) -> None:
-    """Run this file's tests on the CPU with kernels interpreted."""
+def passes_in_the_interpreter(file: str, only: str = "test") -> None:
+    """Run this file's tests, or those whose names `only` describes, on the CPU with kernels interpreted."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", file, "-q", "-m", "not gpu and not slow", "-p", "no:cacheprovider"],
+        [
+            *(sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider"),
+            *("-m", "not gpu and not slow", "-k", only),
+        ],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
