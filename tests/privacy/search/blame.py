@@ -12,13 +12,14 @@ search may have few of them (`most_by_digits`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tests.privacy.search import oracle
@@ -61,10 +62,13 @@ def most_by_digits(cases: int) -> int:
     return math.ceil(expected + 4 * math.sqrt(expected))
 
 
-def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: bool = False) -> Moved:
+def models_own(
+    plan: Plan, model: Assembled, batch: Users, user: int, alone: bool, chosen: Mapping[str, Tensor]
+) -> Moved:
     """Return how far the user's presence moves the sum of all others' shares, without anything of the engine.
 
-    `alone` says that the engine took some users alone, so that others may be, with the user or without.
+    `alone` says that the engine took some users alone, so that others may be, with the user or without. Of tables that
+    `chosen` names only these rows are trained: where they are few, the rounding in them is scaled up with the rest.
     """
     others = [other for other in range(len(batch)) if other != user]
     some = plan.rng("blame").sample(others, min(MOST, len(others)))
@@ -73,10 +77,10 @@ def models_own(plan: Plan, model: Assembled, batch: Users, user: int, alone: boo
     ways = [batch.groups(range(len(batch)), plan.cut), batch.groups(others, plan.other_cut)]
     if alone:
         ways.append([[other] for other in some])
-    shares = [_shares(plan, model, batch, groups, some) for groups in ways]
+    shares = [_shares(plan, model, batch, groups, some, chosen) for groups in ways]
     scale, digits = len(others) / len(some) / plan.max_norm, 0.0
     if plan.precision == "float32":
-        exact = _shares(plan, oracle.exact(model), batch.to(torch.float64), ways[0], some)
+        exact = _shares(plan, oracle.exact(model), batch.to(torch.float64), ways[0], some, chosen)
         digits = scale * max(_apart(each, exact) for each in shares)
     return Moved(scale * max(_apart(one, other) for one, other in combinations(shares, 2)), digits)
 
@@ -88,7 +92,12 @@ def _apart(shares: dict[int, Sums], others: dict[int, Sums]) -> float:
 
 
 def _shares(
-    plan: Plan, model: Assembled, batch: Users, groups: list[list[int]], some: Sequence[int]
+    plan: Plan,
+    model: Assembled,
+    batch: Users,
+    groups: list[list[int]],
+    some: Sequence[int],
+    chosen: Mapping[str, Tensor],
 ) -> dict[int, Sums]:
     """Return the clipped gradients of some users, by plain autograd through the micro-batch that each is in."""
     parameters, shares = oracle.trained(model), {}
@@ -102,6 +111,8 @@ def _shares(
                 loss, list(parameters.values()), allow_unused=True, materialize_grads=True, retain_graph=True
             )
             own = {name: g.double() for name, g in zip(parameters, found, strict=True)}
+            for name, rows in chosen.items():
+                own[name] = torch.zeros_like(own[name]).index_copy_(0, rows, own[name][rows])
             finite = math.isfinite(oracle.norm(own))
             shares[user] = oracle.share(
                 model, own if finite else {n: torch.zeros_like(g) for n, g in own.items()}, plan.mode, plan.max_norm

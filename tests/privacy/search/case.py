@@ -142,7 +142,7 @@ def _run(plan: Plan, finding: Finding) -> None:
         alone = engine([batch.select([finding.user])])
         finding.own = oracle.norm(alone.sums) / plan.max_norm
         with engine.precision():
-            moved = models_own(plan, model, batch, finding.user, some_alone)
+            moved = models_own(plan, model, batch, finding.user, some_alone, everybody.noised)
         finding.model, finding.digits = moved.shapes, moved.digits
 
 

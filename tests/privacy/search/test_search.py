@@ -81,8 +81,8 @@ class OtherwiseAlone(torch.nn.Module):
 def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_takes_users_alone() -> None:
     plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
     model: Any = OtherwiseAlone()
-    assert models_own(plan, model, users_of(plan), 0).shapes == 0
-    assert models_own(plan, model, users_of(plan), 0, alone=True).shapes == pytest.approx(5 * 2**0.5)
+    assert models_own(plan, model, users_of(plan), 0, False, {}).shapes == 0
+    assert models_own(plan, model, users_of(plan), 0, True, {}).shapes == pytest.approx(5 * 2**0.5)
 
 
 def test_such_a_model_is_no_breach_of_the_engine() -> None:
@@ -227,3 +227,23 @@ def test_the_command_prints_progress_and_writes_the_largest_first(
     assert "min left" in told
     assert len(lines) == 6
     assert [line["ratio"] for line in lines] == sorted((line["ratio"] for line in lines), reverse=True)
+
+
+class OneLargeRow(torch.nn.Module):
+    """Of a table of three rows one has nearly all of a gradient; another is met only where the user is alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 1))
+
+    def losses(self, batch: Any) -> torch.Tensor:
+        alone = float(len(batch) == 1)
+        return (1000 * self.weight[0] + self.weight[1] + alone * self.weight[2]).expand(len(batch))
+
+
+def test_what_a_model_does_otherwise_in_rows_that_are_trained_weighs_as_much_as_they_do() -> None:
+    plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
+    model: Any = OneLargeRow()
+    assert models_own(plan, model, users_of(plan), 0, True, {}).shapes < 0.01
+    few = {"weight": torch.tensor([1, 2])}
+    assert models_own(plan, model, users_of(plan), 0, True, few).shapes == pytest.approx(5 * (2 - 2**0.5) ** 0.5)
