@@ -20,6 +20,7 @@ from rich.console import Group
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.common.sweep import whole
 from dprec.benchmarks.common.timed_run import STAGES
 from dprec.errors import UserError
 
@@ -44,9 +45,9 @@ def run(
 ) -> list[Row]:
     """Return a row for each recipe and number of threads: medians of so many rounds, which take turns."""
     names = tuple(SHORT) if quick else RECIPES if recipes is None else tuple(recipes.split(","))
-    many = [int(each) for each in ("1" if quick else threads or "1,2").split(",")]
+    many = [whole("threads", each) for each in ("1" if quick else threads or "1,2").split(",")]
     taken: dict[tuple[str, int], list[dict[str, list[float]]]] = {(n, t): [] for n in names for t in many}
-    for number in range(1 if quick else int(rounds or 3)):
+    for number in range(1 if quick else whole("rounds", rounds or "3")):
         for (name, count), found in taken.items():
             say(f"round {number + 1}: {name}, threads: {count}")
             short = (*SHORT[name], "--trainer.max_steps", "2") if quick else ()

@@ -14,6 +14,7 @@ from dprec.benchmarks import processes, table_memory, text_items
 from dprec.benchmarks.common.measure import race
 from dprec.benchmarks.peers import others as peers
 from dprec.benchmarks.peers.architectures import TRANSFORMER
+from dprec.benchmarks.peers.compare import of_threads, one_thread
 from dprec.benchmarks.peers.memory import Job, MemoryMeter
 from dprec.benchmarks.peers.plain import PlainTransformer
 from dprec.benchmarks.peers.systems import DprecPrivate
@@ -23,8 +24,8 @@ from dprec.models import Transformer
 from tests.commands.support import strict
 
 COLUMNS = {
-    "shape", "system", "private", "tied", "dim", "items", "batch", "tokens", "ms_per_step", "ratio", "ratio_spread",
-    "clip_error", "peak_mb", "parameters_mb", "max_batch_16gb", "why_not",
+    "shape", "system", "private", "tied", "dim", "items", "batch", "tokens", "threads", "ms_per_step", "ratio",
+    "ratio_spread", "clip_error", "peak_mb", "parameters_mb", "max_batch_16gb", "why_not",
 }  # fmt: skip
 COMPARED = {
     "PyTorch non-private", "PyTorch user by user", "dprec non-private", "dprec private", "dprec private, untied",
@@ -152,6 +153,16 @@ def test_memory_is_measured_without_opacus(tmp_path: Path, monkeypatch: pytest.M
         assert "not installed" in str(meter.peak_mb(Job("Opacus hooks", SMALL[0], 8, TRANSFORMER))[1])
 
 
+def test_a_block_has_so_many_threads() -> None:
+    before = torch.get_num_threads()
+    with of_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
 def test_turns_alternate() -> None:
     seen: list[str] = []
     seconds = race({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, rounds=3, turn=0.0)
@@ -171,6 +182,8 @@ def test_turns_alternate() -> None:
             "text-items, ways-in",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
+        (["phantom", "--threads", "two"], "--threads two: give a whole number, 1 or more"),
+        (["runs", "--threads", "1,0"], "--threads 0: give a whole number, 1 or more"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
 )
