@@ -135,9 +135,11 @@ class _Together:
 
     def merge_into(self, wanted: Sequence[Tensor]) -> Tensor:
         """Give each sum these rows; return how many of them had not been added to."""
-        every = torch.cat(list(wanted)) + repeated(self._starts, [len(rows) for rows in wanted], self._device)
+        every = torch.cat([rows.to(self._device) for rows in wanted]) + repeated(
+            self._starts, [len(rows) for rows in wanted], self._device
+        )
         begins, ends = (torch.searchsorted(self._reads, every, right=right) for right in (False, True))
-        self._hand_out(wanted, begins, ends)
+        self._hand_out([rows.to(self._sums[0].device) for rows in wanted], begins, ends)
         return (begins == ends).sum()
 
     def distinct(self) -> Tensor:

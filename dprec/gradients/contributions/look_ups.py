@@ -210,7 +210,8 @@ def of_columns(numbers: Sequence[int], times: Sequence[int], device: torch.devic
 
 @lru_cache(maxsize=64)
 def _of_columns(numbers: tuple[int, ...], times: tuple[int, ...], device: torch.device) -> Tensor:
-    return repeated(numbers, times, device)
+    with torch.inference_mode(False):  # what ranking needs first must serve training too
+        return repeated(numbers, times, device)
 
 
 @dataclass

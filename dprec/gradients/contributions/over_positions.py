@@ -44,7 +44,7 @@ class OverPositions(Contribution):
         return Positions(*(each.flatten(2) for each in given)) if all(e.dtype == torch.float32 for e in given) else None
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        return None if others else lambda: square(self._each(slice(None)).sum(1))
+        return None if others else lambda: square(self._each(slice(None)).sum(1, dtype=torch.float64))
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution | None:
         return self.summed().at_rows(ids, users)
@@ -60,9 +60,10 @@ def over_positions(values: Tensor, factors: Tensor | None = None) -> Contributio
     """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once, in the factors' memory.
 
     On a card it is not, also of one position: what rounding may add must not hang on how long others' histories are.
+    The sum is a copy: a backward pass of the model's own may change the gradient in place.
     """
     if on_card(values):
         return OverPositions(values, factors)
     if factors is not None:
         values = factors.mul_(values) if factors.dtype == values.dtype else values * factors
-    return Dense(values.squeeze(1) if values.shape[1] == 1 else values.sum(1))
+    return Dense(values.sum(1))

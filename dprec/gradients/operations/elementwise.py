@@ -13,6 +13,7 @@ from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.paths import on_card
 
 _FUNCTIONS: list[Operation] = [
     *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
@@ -90,7 +91,8 @@ def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contri
     if shape[0] > 1:
         return Aligned(gradient.reshape(parameter.shape), rows)
     own = gradient.reshape(users, rows, *shape[1:])
-    return Dense((own.squeeze(1) if rows == 1 else own.sum(1)).reshape(users, *parameter.shape))
+    whole = own.squeeze(1) if rows == 1 and on_card(own) else own.sum(1)
+    return Dense(whole.reshape(users, *parameter.shape))
 
 
 @rule(torch.prelu)

@@ -1,0 +1,63 @@
+"""Terms that cancel, on a card's path: its kernels add some up in float32, in cuts that hang on who is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.data import SequenceBatch
+from dprec.gradients.clipping import Clipping
+from dprec.noise.gaussian import most_users, rounding
+from tests.device.pretend import DEVICE
+from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+from tests.one_micro_batch import add_clipped
+
+pytestmark = pytest.mark.usefixtures("by_kernels")
+inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+LOST = 0.4999 * 2.0**-23  # added to 1 in float32, it is lost; more than one, added first, are not
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "bias": lambda: nn.Linear(1, 1),
+    "weight": lambda: nn.Linear(1, 1, bias=False),
+    "norm": lambda: nn.LayerNorm(1),
+}
+
+
+@outside
+def test_kernels_keep_the_bound_in_the_interpreter() -> None:
+    passes_in_the_interpreter(str(Path(__file__)))
+
+
+def shares(name: str, pulls: Tensor) -> float:
+    """Return the clipped sum of users whose gradients of one number are these, position by position (B, T)."""
+    model, pull = LAYERS[name]().to(DEVICE), pulls.unsqueeze(2)
+    x = torch.ones_like(pull) if name == "weight" else torch.zeros_like(pull)
+    batch = SequenceBatch(x.to(DEVICE), pull.to(DEVICE))
+    parameters = dict(model.named_parameters())
+    sums = {n: torch.zeros(p.shape, dtype=torch.float64, device=DEVICE) for n, p in parameters.items()}
+    add_clipped(sums, parameters, lambda b: (model(b.history) * b.targets).sum((1, 2)), batch, Clipping("auto-v"))
+    return float(sums["weight" if name == "weight" else "bias"].cpu())
+
+
+@inside
+@pytest.mark.parametrize("name", LAYERS)
+def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for(name: str) -> None:
+    users = 46
+    one = torch.cat(
+        [torch.zeros(15), torch.tensor([1.0]), torch.full((15,), LOST), torch.tensor([-0.942]), torch.zeros(16)]
+    )
+    others = one.repeat(users, 1) * torch.tensor([1.0, -1.0]).repeat(users // 2)[:, None]
+    moved = shares(name, torch.cat([torch.zeros(1, len(one)), others])) - shares(name, others)
+    assert abs(moved) <= rounding(most_users(users))
+
+
+@inside
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("left", [0.0575, 0.0623, 0.4, 0.5])
+def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
+    pulls = torch.full((1, 64), LOST)
+    pulls[0, 0], pulls[0, 32] = 1.0 + left + 64 * 2.0**-23, -(1.0 + 64 * 2.0**-23)
+    assert abs(shares(name, pulls)) <= 1 + 1e-6
