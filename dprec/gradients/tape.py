@@ -362,7 +362,7 @@ def refuse_no_losses(losses: Any, users: int) -> None:
 
 def _backward(losses: Tensor) -> None:
     try:
-        losses.backward(losses.new_ones(losses.shape))
+        losses.sum().backward()
     except CheckpointError as error:
         raise UncoveredUse(CHECKPOINT) from error
 

@@ -68,6 +68,14 @@ class Linear(Reads):
         return self.map(batch.weights.unsqueeze(2)).sum((1, 2)) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
+class LinearApart(Linear):
+    """The same, where each position has a gradient in memory of its own, which takes other products."""
+
+    def losses(self, batch: Weighed) -> Tensor:
+        mapped = self.map(batch.weights.unsqueeze(2)) * torch.ones(*batch.weights.shape, 1)
+        return mapped.sum((1, 2)) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
 class WideLinear(Linear):
     """The same of so many features that no gradient is built for the norm."""
 
@@ -105,6 +113,7 @@ PATHS: dict[str, tuple[type[Reads], Callable[[], Any] | None]] = {
     "shared and read": (SharedAndRead, None),
     "shared and read, LazyDP": (SharedAndRead, LazyDP),
     "linear": (Linear, None),
+    "linear, apart": (LinearApart, None),
     "linear, AdaFEST": (Linear, looks),
     "catalogue": (Catalogue, None),
 }

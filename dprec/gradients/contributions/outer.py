@@ -13,9 +13,12 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
-from dprec_kernels.paths import on_card
+from dprec_kernels.paths import answers_at_once, on_card
 from dprec_kernels.wide_sum import add_product, add_wide_product
 from dprec_kernels.workspace import workspace
+
+WIDE = 1 << 17  # numbers of users' gradients that are built in float64 at once: 1 MB stays in the cache
+_DOUBLE = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass
@@ -54,7 +57,10 @@ class Outer(OfProducts):
         return None if maps is None else lambda: sample_norms.linear(*self._joined(maps))
 
     def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
-        """On long histories the users' gradients are smaller, and norm and sum need not multiply twice."""
+        """On long histories the users' gradients are smaller, and norm and sum need not multiply twice.
+
+        They are added up in float64: how float32 adds up terms that cancel hangs on how long others' histories are.
+        """
         maps = all_of(Outer, others)
         if maps is None:
             return None
@@ -62,9 +68,10 @@ class Outer(OfProducts):
         if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
         gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
-        self.write(gradient, slice(0, len(left)))
-        for use in maps:
-            use.materialise(gradient, slice(0, len(left)))
+        if answers_at_once(left):
+            _build_wide(gradient, left, right)
+        else:
+            torch.bmm(left.mT, right, out=gradient)
         return Dense(gradient, torch.stack([use.terms() for use in (self, *maps)]).sum(0))
 
     def transposed(self) -> Outer:
@@ -78,3 +85,14 @@ class Outer(OfProducts):
             return self.left, self.right
         uses = (self, *others)
         return torch.cat([use.left for use in uses], 1), torch.cat([use.right for use in uses], 1)
+
+
+def _build_wide(out: Tensor, left: Tensor, right: Tensor) -> None:
+    """Write Σ_t left_t rightᵀ_t of each user, added up in float64, to out (B, o, i)."""
+    step = max(1, WIDE // max(1, out.shape[1] * out.shape[2]))
+    for own in (slice(start, start + step) for start in range(0, len(left), step)):
+        a, b = (
+            workspace.take(f"{side} in float64", each[own].shape, _DOUBLE).copy_(each[own])
+            for side, each in (("left", left), ("right", right))
+        )
+        out[own] = torch.bmm(a.mT, b, out=workspace.take("gradients in float64", out[own].shape, _DOUBLE))
