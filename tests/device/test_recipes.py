@@ -49,6 +49,8 @@ def narrow(recipe: Path) -> list[str]:
     tree = parse(CommandLine(recipes=[str(recipe)])).tree
     model = resolve(LightningModule, tree["model"]["class_path"], "model")
     known = {name for kind in model.__mro__ if "__init__" in vars(kind) for name in signature(kind).parameters}
+    if "bottom" not in known:
+        known.discard("top")  # of other models: how many items are described
     options = {f"model.{name}": json.dumps(value) for name, value in NARROW.items() if name in known}
     few = FEW[resolve(LightningDataModule, tree["data"]["class_path"], "data")]
     options |= {f"data.{name}": str(value) for name, value in few.items()}
