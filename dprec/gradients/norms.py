@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import Contribution, SquaredNorms, rounding_of
+from dprec.gradients.contributions.base import Contribution, SquaredNorms
 from dprec.gradients.contributions.building import BuiltAgain, built, precision, square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.paths import answers_at_once
@@ -75,7 +75,7 @@ def rounding(contributions: Sequence[Contribution], squared: Tensor | None = Non
     """
     if len(contributions) == 1:
         return contributions[0].rounding(squared)
-    return sum(rounding_of(use.terms()) for use in contributions)
+    return sum(use.rounding_of_terms() for use in contributions)
 
 
 def sweep(

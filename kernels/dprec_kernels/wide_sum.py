@@ -18,7 +18,7 @@ LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache on
 IN_CACHE = 1 << 16  # numbers of a sum that are worked on at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
-
+IN_CACHE_WIDE = 1 << 17  # numbers of users' gradients that are added up in float64 at once: 1 MB stays in the cache
 
 WIDE = 1 << 18  # numbers of rows that are multiplied in float64 at once
 _WIDE = torch.empty(0, dtype=torch.float64)
@@ -126,6 +126,52 @@ def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
             total.addmm_(a.T, b)
         else:
             total.add_(a.T @ b)
+
+
+def products_of_each(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Write Σ_t left_t rightᵀ_t of each user to out (B, o, i), rounded once: in float64, whatever the number of terms.
+
+    How float32 adds up terms that cancel hangs on how long others' histories are.
+
+    >>> left = torch.tensor([[[1.0], [1e-9], [-1.0]]])
+    >>> round(float(products_of_each(torch.empty(1, 1, 1), left, torch.ones(1, 3, 1))) * 1e9, 3)
+    1.0
+    """
+    if out.dtype == _WIDE.dtype or not answers_at_once(out):
+        return out.copy_(torch.bmm(left.mT.to(_WIDE.dtype), right.to(_WIDE.dtype)))
+    step = max(1, IN_CACHE_WIDE // max(1, out.shape[1] * out.shape[2]))
+    for own in (slice(start, start + step) for start in range(0, len(left), step)):
+        a, b = (
+            workspace.take(f"{side} in float64", each[own].shape, _WIDE).copy_(each[own])
+            for side, each in (("left", left), ("right", right))
+        )
+        out[own] = torch.bmm(a.mT, b, out=workspace.take("products in float64", out[own].shape, _WIDE))
+    return out
+
+
+def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> Tensor:
+    """Return values (B, …), times factors, added up over dimensions that become 1, rounded once: in float64 as well.
+
+    >>> sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]])).item() == torch.tensor(1e-9).item()
+    True
+    """
+    shape = values.shape
+    if all(shape[dim] == 1 for dim in dims):
+        if factors is not None:
+            return values * factors
+        return values.clone() if answers_at_once(values) else values  # its own, where that is no launch
+    dtype = values.dtype if factors is None else torch.promote_types(values.dtype, factors.dtype)
+    if dtype == _WIDE.dtype or not answers_at_once(values):
+        each = values if factors is None else values.to(_WIDE.dtype) * factors
+        return each.sum(dims, keepdim=True, dtype=_WIDE.dtype).to(dtype)
+    sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(shape)], dtype=dtype)
+    step = max(1, IN_CACHE_WIDE // max(1, shape[1:].numel()))
+    for own in (slice(start, start + step) for start in range(0, len(values), step)):
+        each = workspace.take("numbers in float64", values[own].shape, _WIDE).copy_(values[own])
+        if factors is not None:
+            each *= workspace.take("factors in float64", each.shape, _WIDE).copy_(factors[own])
+        sums[own] = each.sum(dims, keepdim=True)
+    return sums
 
 
 def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:

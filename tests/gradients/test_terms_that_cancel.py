@@ -50,6 +50,18 @@ class Shared(Reads):
         return (batch.weights.unsqueeze(2) @ self.table(torch.tensor([1])).T).sum((1, 2))
 
 
+class SharedByMany(Reads):
+    """Several negatives of several numbers, scored at every position with gradients in memory of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 16)
+
+    def losses(self, batch: Weighed) -> Tensor:
+        scores = batch.weights.unsqueeze(2).expand(-1, -1, 16) @ self.table(torch.arange(1, 7)).T
+        return (scores * torch.ones_like(scores)).sum((1, 2)) / 96
+
+
 class SharedAndRead(Reads):
     """The same row, also read at every position."""
 
@@ -74,6 +86,39 @@ class LinearApart(Linear):
     def losses(self, batch: Weighed) -> Tensor:
         mapped = self.map(batch.weights.unsqueeze(2)) * torch.ones(*batch.weights.shape, 1)
         return mapped.sum((1, 2)) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class LinearAndAlone(LinearApart):
+    """The same of a weight that is also used by itself, so that users' gradients are built."""
+
+    def losses(self, batch: Weighed) -> Tensor:
+        return LinearApart.losses(self, batch) + 1e-6 * self.map.weight.square().sum()
+
+
+class Bias(Linear):
+    """A bias that is added at every position, beside a row that is read once."""
+
+    def __init__(self, features: int = 1) -> None:
+        super().__init__()
+        self.map = nn.Linear(1, features)
+        self.map.weight.requires_grad_(False)
+
+    def losses(self, batch: Weighed) -> Tensor:
+        mapped = self.map(batch.weights.unsqueeze(2)) * batch.weights.unsqueeze(2)
+        return mapped.mean(2).sum(1) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class Norm(Linear):
+    """A normalisation's scale and shift, beside a row that is read once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(2)
+
+    def losses(self, batch: Weighed) -> Tensor:
+        ends = torch.tensor([1.0, -1.0]) + 0 * batch.weights.unsqueeze(2)
+        normed = self.norm(ends) * batch.weights.unsqueeze(2)
+        return normed.mean(2).sum(1) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
 class WideLinear(Linear):
@@ -110,11 +155,15 @@ PATHS: dict[str, tuple[type[Reads], Callable[[], Any] | None]] = {
     "reads, AdaFEST": (Reads, looks),
     "shared": (Shared, None),
     "shared, LazyDP": (Shared, LazyDP),
+    "shared by many": (SharedByMany, None),
     "shared and read": (SharedAndRead, None),
     "shared and read, LazyDP": (SharedAndRead, LazyDP),
     "linear": (Linear, None),
     "linear, apart": (LinearApart, None),
     "linear, AdaFEST": (Linear, looks),
+    "linear, and the weight alone": (LinearAndAlone, None),
+    "bias": (Bias, None),
+    "norm": (Norm, None),
     "catalogue": (Catalogue, None),
 }
 
@@ -139,19 +188,21 @@ def test_a_share_keeps_the_bound(path: str, terms: int) -> None:
         assert 0 < length(summed(kind(), [user], strategy=strategy)) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(("terms", "longest"), [(30, 400), (60, 400), (64, 300), (199, 200), (400, 600)])
+@pytest.mark.parametrize("padding", ["before", "after"])
+@pytest.mark.parametrize(("terms", "longest"), [(30, 400), (60, 400), (64, 300), (199, 200), (400, 600), (100, 1000)])
 @pytest.mark.parametrize("path", PATHS)
-def test_whoever_joins_hardly_moves_the_others(path: str, terms: int, longest: int) -> None:
+def test_whoever_joins_hardly_moves_the_others(path: str, terms: int, longest: int, padding: str) -> None:
     kind, strategy = PATHS[path]
-    users = 300
+    users, own_places = 300, slice(terms) if padding == "after" else slice(longest - terms, longest)
     for left in (0.05, 0.0571, 0.06):
         weights, ids = torch.zeros(users + 1, longest), torch.zeros(users + 1, longest, dtype=torch.long)
         weights[0], ids[0] = torch.rand(longest, generator=torch.Generator().manual_seed(2)), 1
-        weights[1:, :terms], ids[1:, :terms] = cancelling(terms, left), 1
+        weights[1:, own_places], ids[1:, own_places] = cancelling(terms, left), 1
+        ids[:, 0] = 1  # what is read once
         torch.manual_seed(0)
         model = kind()
         every, one = Weighed(ids, weights), Weighed(ids[:1], weights[:1])
-        rest = Weighed(ids[1:, :terms], weights[1:, :terms])
+        rest = Weighed(ids[1:, own_places], weights[1:, own_places])
         more, less, own = (summed(model, [part], strategy=strategy) for part in (every, rest, one))
         assert distance({name: more[name] - less[name] for name in own}, own) <= rounding(users + 1) - 1e-4
 

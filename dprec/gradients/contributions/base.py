@@ -88,7 +88,16 @@ class Contribution(ABC):
 
         `squared` (B,) are the squared norms, if they are known.
         """
-        return rounding_of(self.terms())
+        return self.rounding_of_terms()
+
+    def rounding_of_terms(self) -> Tensor:
+        """Return (B,) how far it may be beside other uses, whatever form they have in this batch."""
+        return self.roundings * torch.finfo((terms := self.terms()).dtype).eps * terms.double()
+
+    @property
+    def roundings(self) -> int:
+        """How many roundings a term is taken to have."""
+        return ROUNDED
 
     def lines(self) -> Line | None:
         """Return what is added up as kernels know it, whose lengths are `terms`; None where it has another form."""
@@ -150,10 +159,6 @@ def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
     """Return the uses if every one of them has this form."""
     found = [use for use in uses if isinstance(use, form)]
     return found if len(found) == len(uses) else None
-
-
-def rounding_of(terms: Tensor) -> Tensor:
-    return ROUNDED * torch.finfo(terms.dtype).eps * terms.double()
 
 
 def zeroed(values: Tensor, where: Tensor) -> Tensor:

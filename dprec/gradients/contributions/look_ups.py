@@ -29,7 +29,7 @@ from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
-from dprec_kernels.wide_sum import WidePart, add_product
+from dprec_kernels.wide_sum import WidePart, add_product, products_of_each
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -83,6 +83,10 @@ class Rows(LookUp):
     ids: Tensor  # (B, N)
     values: Tensor  # (B, N, *rest)
 
+    def flat(self) -> Tensor:
+        """Return the values as vectors (B, N, d), also of users who read nothing."""
+        return self.values.flatten(2) if self.values.dim() > 2 else self.values.unsqueeze(2)
+
     def materialise(self, out: Tensor, places: Places) -> None:
         ids, values = self.ids[places], self.values[places]
         first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
@@ -93,7 +97,7 @@ class Rows(LookUp):
         return self.ids.flatten(), values.flatten(0, 1)
 
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
-        return self.ids, self.values.reshape(*self.ids.shape, -1), weight  # nothing is multiplied yet
+        return self.ids, self.flat(), weight  # nothing is multiplied yet
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         ids, values = self.weighted_rows(weight)
@@ -105,10 +109,10 @@ class Rows(LookUp):
     def terms(self) -> Tensor:
         if self.ids.shape[1] and self.values.stride(1) == 0:  # a bag's, which all its reads share
             return lengths(self.values[:, 0].reshape(len(self.ids), -1)) * self.ids.shape[1]
-        return lengths(self.values.reshape(*self.ids.shape, -1)).sum(1)
+        return lengths(self.flat()).sum(1)
 
     def lines(self) -> Line | None:
-        values = self.values.reshape(*self.ids.shape, -1)
+        values = self.flat()
         plain = values.dtype == torch.float32 and (values.shape[1] == 1 or values.stride(1) != 0)
         return Vectors(values) if plain else None
 
@@ -133,7 +137,7 @@ class Rows(LookUp):
 
     def with_gradient(self) -> Tensor:
         """Return (B, N) which reads have a gradient, a finite one."""
-        values = self.values.reshape(*self.ids.shape, -1)
+        values = self.flat()
         if values.shape[1] and values.stride(1) == 0:
             values = values[:, :1]  # a bag's, which all its reads share
         largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
@@ -223,7 +227,7 @@ class SharedRows(OfProducts, LookUp):
     right: Tensor  # (B, T, d)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out.index_add_(1, self.ids, (self.left[places].mT @ self.right[places]).to(out.dtype))
+        out.index_add_(1, self.ids, self._products(places).to(out.dtype))
 
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         left = self.left * weight[:, None, None]
@@ -265,6 +269,10 @@ class SharedRows(OfProducts, LookUp):
         ids = self.ids[~is_among(self.ids, besides)].unique()
         return users.repeat_interleave(len(ids)), ids.repeat(len(users))
 
+    def _products(self, places: Places) -> Tensor:
+        left, right = self.left[places], self.right[places]
+        return products_of_each(left.new_empty(len(left), left.shape[2], right.shape[2]), left, right)
+
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return Σ_u weight[u] · left_uᵀ right_u: of several positions, whose terms may cancel, user by user.
 
@@ -278,7 +286,7 @@ class SharedRows(OfProducts, LookUp):
             part, step = WidePart(total, left.dtype), users_at_once(total.numel(), total, SLICE)
             for start in range(0, len(left), step):
                 users = slice(start, start + step)
-                part.add(left[users].mT @ right[users], weight[users])
+                part.add(self._products(users), weight[users])
             part.flush()
         return total
 
@@ -290,7 +298,7 @@ def as_look_ups(uses: Iterable[Contribution]) -> list[LookUp] | None:
 
 def joined(reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:
     """Return the ids (B, N) and values (B, N, d) of reads of one table, one after the other."""
-    values = [use.values.reshape(*use.ids.shape, -1) for use in reads]
+    values = [use.flat() for use in reads]
     if len(reads) == 1:
         return reads[0].ids, values[0]
     return torch.cat([use.ids for use in reads], 1), torch.cat(values, 1)

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import ROUNDED, Contribution, Line, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
-from dprec_kernels.paths import answers_at_once, on_card
-from dprec_kernels.wide_sum import add_product, add_wide_product
+from dprec_kernels.joint.reference import IN_FLOAT32
+from dprec_kernels.paths import on_card
+from dprec_kernels.wide_sum import add_product, add_wide_product, products_of_each
 from dprec_kernels.workspace import workspace
-
-WIDE = 1 << 17  # numbers of users' gradients that are built in float64 at once: 1 MB stays in the cache
-_DOUBLE = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass
@@ -29,10 +27,13 @@ class Outer(OfProducts):
     right: Tensor  # (B, T, i)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out.baddbmm_(self.left[places].mT, self.right[places])
+        out += self._built(workspace.take("gradients beside others", out.shape, out), places)
 
     def write(self, out: Tensor, places: Places) -> None:
-        out.baddbmm_(self.left[places].mT, self.right[places], beta=0)  # whatever was there, NaN or not
+        self._built(out, places)
+
+    def _built(self, out: Tensor, places: Places) -> Tensor:
+        return products_of_each(out, self.left[places], self.right[places])
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
@@ -68,11 +69,13 @@ class Outer(OfProducts):
         if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
         gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
-        if answers_at_once(left):
-            _build_wide(gradient, left, right)
-        else:
-            torch.bmm(left.mT, right, out=gradient)
+        products_of_each(gradient, left, right)
         return Dense(gradient, torch.stack([use.terms() for use in (self, *maps)]).sum(0))
+
+    @property
+    def roundings(self) -> int:
+        """On a card, those of kernels that multiply in float32, also where this micro-batch takes others."""
+        return ROUNDED * (IN_FLOAT32 if on_card(self.left) else 1)
 
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)
@@ -85,14 +88,3 @@ class Outer(OfProducts):
             return self.left, self.right
         uses = (self, *others)
         return torch.cat([use.left for use in uses], 1), torch.cat([use.right for use in uses], 1)
-
-
-def _build_wide(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """Write Σ_t left_t rightᵀ_t of each user, added up in float64, to out (B, o, i)."""
-    step = max(1, WIDE // max(1, out.shape[1] * out.shape[2]))
-    for own in (slice(start, start + step) for start in range(0, len(left), step)):
-        a, b = (
-            workspace.take(f"{side} in float64", each[own].shape, _DOUBLE).copy_(each[own])
-            for side, each in (("left", left), ("right", right))
-        )
-        out[own] = torch.bmm(a.mT, b, out=workspace.take("gradients in float64", out[own].shape, _DOUBLE))

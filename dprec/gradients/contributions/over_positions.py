@@ -13,6 +13,7 @@ from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
 from dprec_kernels.paths import on_card
+from dprec_kernels.wide_sum import sums_of_each
 
 
 @dataclass
@@ -23,7 +24,7 @@ class OverPositions(Contribution):
     factors: Tensor | None = None  # (B, T, *shape)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out += self._each(places).sum(1)
+        out += self._summed(places)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         self.summed().add_weighted(out, weight)
@@ -50,20 +51,20 @@ class OverPositions(Contribution):
         return self.summed().at_rows(ids, users)
 
     def summed(self) -> Dense:
-        return Dense(self._each(slice(None)).sum(1))
+        return Dense(self._summed(slice(None)))
+
+    def _summed(self, places: Places) -> Tensor:
+        return sums_of_each(self.values[places], factors=None if self.factors is None else self.factors[places])[:, 0]
 
     def _each(self, places: Places) -> Tensor:
         return self.values[places] if self.factors is None else self.values[places] * self.factors[places]
 
 
 def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:
-    """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once, in the factors' memory.
+    """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once.
 
     On a card it is not, also of one position: what rounding may add must not hang on how long others' histories are.
-    The sum is a copy: a backward pass of the model's own may change the gradient in place.
     """
     if on_card(values):
         return OverPositions(values, factors)
-    if factors is not None:
-        values = factors.mul_(values) if factors.dtype == values.dtype else values * factors
-    return Dense(values.sum(1))
+    return OverPositions(values, factors).summed()

@@ -13,6 +13,7 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.layout import layout_of, operation_name
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.wide_sum import products_of_each, sums_of_each
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -33,11 +34,14 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
         windows = _windows(at_least_float32(x.detach()), weight.shape[2:], given)  # (N, C, L, k)
         windows = windows.unflatten(1, (groups, -1)).unflatten(0, (tape.users, rows))
         own = at_least_float32(gradient.detach()).flatten(2).unflatten(1, (groups, -1)).unflatten(0, (tape.users, rows))
-        values = torch.einsum("urgol,urgclk->ugock", own, windows)
+        left = own.permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1, 2)  # (users · groups, rows · L, outputs)
+        right = windows.permute(0, 2, 1, 4, 3, 5).flatten(0, 1).flatten(1, 2).flatten(2)  # (…, inputs · k)
+        values = products_of_each(left.new_empty(len(left), left.shape[2], right.shape[2]), left, right)
         return Dense(values.reshape(tape.users, *weight.shape))
 
     def for_bias(gradient: Tensor) -> Contribution:
-        return Dense(at_least_float32(gradient.detach()).flatten(2).sum(2).unflatten(0, (tape.users, rows)).sum(1))
+        each = at_least_float32(gradient.detach()).flatten(2).unflatten(0, (tape.users, rows))
+        return Dense(sums_of_each(each, (1, 3))[:, 0, :, 0])
 
     return tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[x])
 

@@ -13,7 +13,7 @@ from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.paths import on_card
+from dprec_kernels.wide_sum import sums_of_each
 
 _FUNCTIONS: list[Operation] = [
     *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
@@ -87,12 +87,11 @@ def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contri
     shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
     copied = [d for d, size in enumerate(shape) if d > 0 and size == 1 and gradient.shape[d] != 1]
     if copied:
-        gradient = gradient.sum(copied, keepdim=True)
+        gradient = sums_of_each(gradient, tuple(copied))
     if shape[0] > 1:
         return Aligned(gradient.reshape(parameter.shape), rows)
     own = gradient.reshape(users, rows, *shape[1:])
-    whole = own.squeeze(1) if rows == 1 and on_card(own) else own.sum(1)
-    return Dense(whole.reshape(users, *parameter.shape))
+    return Dense(sums_of_each(own).reshape(users, *parameter.shape))
 
 
 @rule(torch.prelu)

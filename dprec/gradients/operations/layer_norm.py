@@ -14,6 +14,7 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.wide_sum import sums_of_each
 
 
 @rule(F.layer_norm)
@@ -55,7 +56,8 @@ def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) ->
     plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
 
     def per_user(gradient: Tensor) -> Tensor:
-        return at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1).sum((1, 3))
+        each = at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1)
+        return sums_of_each(each, (1, 3))[:, 0, :, 0]
 
     def for_scale(gradient: Tensor) -> Contribution:
         return Dense(per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"])))

@@ -16,6 +16,7 @@ from dprec.gradients.operations.elementwise import summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.wide_sum import products_of_each
 
 
 @rule(F.linear)
@@ -74,15 +75,20 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         inputs = by_user(left, tape.users)
 
         def for_vector(gradient: Tensor) -> Contribution:
-            return Dense((inputs * by_user(gradient.unsqueeze(-1), tape.users)).sum(1))
+            left = by_user(gradient.unsqueeze(-1), tape.users)
+            products = products_of_each(inputs.new_empty(tape.users, 1, len(right)), left, inputs)
+            return Dense(products[:, 0])
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
     if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
         rows = tape.rows(left, "matmul", right)
 
         def for_each(gradient: Tensor) -> Contribution:
-            products = at_least_float32(left.detach()).mT @ at_least_float32(gradient.detach())
-            return summed(products, right, tape.users, rows)
+            lead, shape = gradient.shape[:-2], right.shape[-2:]
+            inputs = left.expand(*lead, *left.shape[-2:])
+            each, own = (at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient))
+            products = products_of_each(each.new_empty(len(each), *shape), each, own)
+            return summed(products.view(*lead, *shape), right, tape.users, rows)
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented

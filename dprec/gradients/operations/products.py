@@ -13,6 +13,7 @@ from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.uses.arguments import at_least_float32, by_user, named
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.wide_sum import sums_of_each
 
 
 @rule(torch.einsum)
@@ -43,9 +44,9 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         if linear is not None:
             return linear
         texts = ",".join([output, *(text for text, _ in others)])
-        tensors = [at_least_float32(each.detach()) for each in (gradient, *(other for _, other in others))]
+        tensors = [each.detach().double() for each in (gradient, *(other for _, other in others))]
         each = torch.einsum(f"{texts}->{user}{own}", *tensors)
-        return Dense(each.unflatten(0, (tape.users, rows)).sum(1))
+        return Dense(each.unflatten(0, (tape.users, rows)).sum(1).to(at_least_float32(gradient).dtype))
 
     return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
 
@@ -85,7 +86,7 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return Outer(inputs, by_user(gradient, tape.users))
 
     def for_bias(gradient: Tensor) -> Contribution:
-        own = by_user(gradient, tape.users).sum(1)
-        return Dense(own if bias.shape[0] > 1 else own.sum(1, keepdim=True))
+        own = by_user(gradient, tape.users)
+        return Dense(sums_of_each(own, (1,) if bias.shape[0] > 1 else (1, 2))[:, 0])
 
     return tape.record(torch.addmm(*plain), rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])

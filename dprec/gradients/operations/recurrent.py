@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from dprec.errors import NoRule
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.operations.linear import linear
 from dprec.gradients.uses.arguments import by_user, marked, named
 from dprec.gradients.uses.layout import Layout, layout_of, mark, operation_name
@@ -116,7 +116,7 @@ class Layer:
         return Outer(self._by_user(gradient[1:]), self._by_user(self.hidden[:-1]))
 
     def for_bias(self, gradient: Tensor) -> Contribution:
-        return Dense(self._by_user(gradient).sum(1))
+        return over_positions(self._by_user(gradient))
 
     def _by_user(self, steps: Tensor) -> Tensor:
         return by_user(steps.transpose(0, 1), self.tape.users)
