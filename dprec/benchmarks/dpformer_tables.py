@@ -16,7 +16,7 @@ from dprec.errors import UserError
 RUNS = "runs/dpformer-tables"
 PICTURES = {
     "NDCG@10 of each model": ("dpformer_models.png", pictures.bars),
-    "NDCG@10 during training, with Re-Attention and without": ("dpformer_training.png", pictures.curves),
+    "NDCG@10 and HIT@10 during training, with Re-Attention and without": ("dpformer_training.png", pictures.curves),
     "NDCG@10 over learning rate and batch size": ("dpformer_tuning.png", pictures.tuning),
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, PAPER
+from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, PAPER, Cell
 from dprec.benchmarks.dpformer_study.tables import ALL, MASKED, belongs, markdown
 
 HEAD = """\
@@ -19,8 +19,8 @@ command writes the page and its pictures from finished runs, one object a line:
     python -m dprec.bench dpformer-tables --runs {runs} --document {document}
 
 With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` it first trains missing runs in that folder. With
-`--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the file. Each cell is a recipe in `recipes/`,
-trained with `--privacy.epsilon` and `--seed`.
+`--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the file. Each cell is a recipe in `recipes/`, or
+one with other options (`dprec/benchmarks/dpformer_study/cells.py`), trained with `--privacy.epsilon` and `--seed`.
 
 **Protocol.** Leave one out: a user's last item is the target. The model ranks all items; ties count against the model.
 It trains on all other items (`data.validation: false`), and curves show the test, as in the paper.
@@ -72,15 +72,20 @@ def _mean(rows: Sequence[Row], data: str, epsilon: float, figure: str) -> float 
 
 
 def _cost(rows: Sequence[Row]) -> str:
-    lines = ["## Steps and time", "", "Measured on one core of an AMD EPYC or an Intel Xeon while other jobs ran.", ""]
-    lines += ["| recipe | ε | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|---|"]
-    groups: dict[tuple[str, float], list[Row]] = {}
+    lines = [
+        "## Steps and time",
+        "",
+        "Of one thread, on an AMD EPYC or an Intel Xeon that did other work at the time.",
+        "",
+    ]
+    lines += ["| `--cells` | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|"]
+    groups: dict[Cell, list[Row]] = {}
     for row in rows:
         if row["tuned"] is None:
-            groups.setdefault((f"{row['data']}_{row['model']}", row["target"]), []).append(row)
-    for (recipe, epsilon), runs in groups.items():
+            groups.setdefault(Cell(row["data"], row["model"], row["target"]), []).append(row)
+    for cell, runs in sorted(groups.items(), key=lambda one: (one[0].data, one[0].model, one[0].epsilon)):
         seeds = ", ".join(str(run["seed"]) for run in runs)
         seconds = sorted(run["seconds"] for run in runs)[len(runs) // 2]
         noise = f"{runs[0]['noise_multiplier']:.3g}"
-        lines.append(f"| `{recipe}.yaml` | {epsilon:g} | {seeds} | {runs[0]['steps']} | {noise} | {seconds:,.0f} |")
+        lines.append(f"| `{cell.name}` | {seeds} | {runs[0]['steps']} | {noise} | {seconds:,.0f} |")
     return "\n".join(lines)

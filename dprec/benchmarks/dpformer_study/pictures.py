@@ -48,22 +48,29 @@ def _wrapped(name: str) -> str:
 
 
 def curves(rows: Sequence[Row], file: Path) -> None:
-    """NDCG@10 during training with and without Re-Attention: mean and range over seeds."""
+    """NDCG@10 and HIT@10 during training with and without Re-Attention: mean and range over seeds."""
     plt = pyplot()
-    drawn, panels = plt.subplots(1, len(DATA) * 2, figsize=(12, 3), layout="constrained")
+    drawn, lines = plt.subplots(2, len(DATA) * 2, figsize=(12, 6), layout="constrained", sharex="col")
     panes = [(data, epsilon) for data in DATA for epsilon in (EPSILONS[0], EPSILONS[-1])]
-    for panel, (data, epsilon) in zip(panels, panes, strict=True):
-        for model, (label, colour) in CURVES.items():
-            steps, many = _together([r["curve"] for r in rows if belongs(r, data, model, epsilon)])
-            if steps:
-                panel.plot(steps, [statistics.mean(values) for values in many], color=colour, label=label)
-                panel.fill_between(steps, *zip(*((min(v), max(v)) for v in many), strict=True), color=colour, alpha=0.2)
-        dress(panel, f"{DATA[data]}, ε = {epsilon:g}", size=10)
+    for panels, metric in zip(lines, ("ndcg@10", "hit@10"), strict=True):
+        for panel, (data, epsilon) in zip(panels, panes, strict=True):
+            for model, (label, colour) in CURVES.items():
+                _band(panel, [r["curves"][metric] for r in rows if belongs(r, data, model, epsilon)], label, colour)
+            dress(panel, f"{DATA[data]}, ε = {epsilon:g}", size=10)
+        panels[0].set_ylabel(f"{metric.upper()} (%)")
+    for panel in lines[-1]:
         panel.set_xlabel("step")
-    panels[0].set_ylabel("NDCG@10 (%)")
-    if panels[0].get_legend_handles_labels()[0]:
-        panels[0].legend(frameon=False, fontsize=8)
+    if lines[0][0].get_legend_handles_labels()[0]:
+        lines[0][0].legend(frameon=False, fontsize=8)
     save(plt, drawn, file)
+
+
+def _band(panel: Any, curves: Sequence[Sequence[tuple[int, float]]], label: str, colour: str) -> None:
+    steps, many = _together(curves)
+    if steps:
+        label = f"{label}, {len(many[0])} seeds"
+        panel.plot(steps, [statistics.mean(values) for values in many], color=colour, label=label)
+        panel.fill_between(steps, *zip(*((min(v), max(v)) for v in many), strict=True), color=colour, alpha=0.2)
 
 
 def tuning(rows: Sequence[Row], file: Path) -> None:

@@ -116,5 +116,8 @@ def _log(folder: Path) -> Iterator[dict[str, float]]:
 def _row(run: Run) -> Row:
     cell = Cell.read(run["cell"])
     known = {"data": cell.data, "model": cell.model, "target": cell.epsilon, "tuned": cell.tuned}
-    curve = [(line["step"] + 1, line["ndcg@10"]) for line in run["log"] if "ndcg@10" in line]
-    return known | {key: run[key] for key in SHOWN} | {"curve": curve}
+    curves = {
+        metric: [(line["step"] + 1, line[metric]) for line in run["log"] if metric in line]
+        for metric in ("ndcg@10", "hit@10")
+    }
+    return known | {key: run[key] for key in SHOWN} | {"curves": curves}
