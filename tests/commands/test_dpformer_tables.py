@@ -45,7 +45,7 @@ def test_the_page_says_what_the_runs_say(tmp_path: Path, capsys: pytest.CaptureF
     line = next(line for line in text.splitlines() if line.startswith("| SpectralFormer"))
     assert line.split(" | ")[2] == "9.50 ± 0.50 / 19.00 ± 1.00 (2)"
     assert "| DPFormer, in the paper |  | 5.88 / 11.13 | 7.70 / 14.31 | 8.42 / 15.40 |" in text
-    assert "| `movielens_spectral_former.yaml` | 5 | 0, 1 | 40 | 2 | 12 |" in text
+    assert "| `movielens_spectral_former@5` | 0, 1 | 40 | 2 | 12 |" in text
     assert "3.00" not in text  # a run at another learning rate is no cell of the table
     assert len(json.loads(figures.read_text())) == 4
     for picture in ("models", "training", "tuning"):
