@@ -18,10 +18,10 @@ LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache on
 IN_CACHE = 1 << 16  # numbers of a sum that are worked on at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
-IN_CACHE_WIDE = 1 << 17  # numbers of users' gradients that are added up in float64 at once: 1 MB stays in the cache
+USERS_IN_FLOAT64 = 1 << 17  # numbers of users' gradients that are added up in float64 at once: 1 MB stays in the cache
 
-WIDE = 1 << 18  # numbers of rows that are multiplied in float64 at once
-_WIDE = torch.empty(0, dtype=torch.float64)
+IN_FLOAT64 = 1 << 18  # numbers of rows that are multiplied in float64 at once
+_FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
 class WidePart:
@@ -114,15 +114,15 @@ def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if not answers_at_once(total):
         add_product(total, left, right)
         return
-    step = max(1, WIDE // max(1, left.shape[1] + right.shape[1]))
+    step = max(1, IN_FLOAT64 // max(1, left.shape[1] + right.shape[1]))
     for start in range(0, len(left), step):
         a, b = (
-            workspace.take(f"{name} rows of a product", (min(step, len(x) - start), x.shape[1]), _WIDE).copy_(
+            workspace.take(f"{name} rows of a product", (min(step, len(x) - start), x.shape[1]), _FLOAT64).copy_(
                 x[start : start + step]
             )
             for name, x in (("left", left), ("right", right))
         )
-        if total.dtype == _WIDE.dtype:
+        if total.dtype == _FLOAT64.dtype:
             total.addmm_(a.T, b)
         else:
             total.add_(a.T @ b)
@@ -137,15 +137,15 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
     >>> round(float(products_of_each(torch.empty(1, 1, 1), left, torch.ones(1, 3, 1))) * 1e9, 3)
     1.0
     """
-    if out.dtype == _WIDE.dtype or not answers_at_once(out):
-        return out.copy_(torch.bmm(left.mT.to(_WIDE.dtype), right.to(_WIDE.dtype)))
-    step = max(1, IN_CACHE_WIDE // max(1, out.shape[1] * out.shape[2]))
+    if out.dtype == _FLOAT64.dtype or not answers_at_once(out):
+        return out.copy_(torch.bmm(left.mT.to(_FLOAT64.dtype), right.to(_FLOAT64.dtype)))
+    step = max(1, USERS_IN_FLOAT64 // max(1, out.shape[1] * out.shape[2]))
     for own in (slice(start, start + step) for start in range(0, len(left), step)):
         a, b = (
-            workspace.take(f"{side} in float64", each[own].shape, _WIDE).copy_(each[own])
+            workspace.take(f"{side} in float64", each[own].shape, _FLOAT64).copy_(each[own])
             for side, each in (("left", left), ("right", right))
         )
-        out[own] = torch.bmm(a.mT, b, out=workspace.take("products in float64", out[own].shape, _WIDE))
+        out[own] = torch.bmm(a.mT, b, out=workspace.take("products in float64", out[own].shape, _FLOAT64))
     return out
 
 
@@ -161,15 +161,15 @@ def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor |
             return values * factors
         return values.clone() if answers_at_once(values) else values  # its own, where that is no launch
     dtype = values.dtype if factors is None else torch.promote_types(values.dtype, factors.dtype)
-    if dtype == _WIDE.dtype or not answers_at_once(values):
-        each = values if factors is None else values.to(_WIDE.dtype) * factors
-        return each.sum(dims, keepdim=True, dtype=_WIDE.dtype).to(dtype)
+    if dtype == _FLOAT64.dtype or not answers_at_once(values):
+        each = values if factors is None else values.to(_FLOAT64.dtype) * factors
+        return each.sum(dims, keepdim=True, dtype=_FLOAT64.dtype).to(dtype)
     sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(shape)], dtype=dtype)
-    step = max(1, IN_CACHE_WIDE // max(1, shape[1:].numel()))
+    step = max(1, USERS_IN_FLOAT64 // max(1, shape[1:].numel()))
     for own in (slice(start, start + step) for start in range(0, len(values), step)):
-        each = workspace.take("numbers in float64", values[own].shape, _WIDE).copy_(values[own])
+        each = workspace.take("numbers in float64", values[own].shape, _FLOAT64).copy_(values[own])
         if factors is not None:
-            each *= workspace.take("factors in float64", each.shape, _WIDE).copy_(factors[own])
+            each *= workspace.take("factors in float64", each.shape, _FLOAT64).copy_(factors[own])
         sums[own] = each.sum(dims, keepdim=True)
     return sums
 
