@@ -35,16 +35,18 @@ class Joint:
     def __init__(self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
         self._apart: list[Tensor] = []
-        values = []
+        values, terms = [], []
         for name, uses in contributions.items():
             out, use = sums[name], uses[0]
             if len(uses) == 1 and isinstance(use, Dense) and isinstance(out, Tensor) and _small(use, out):
                 values.append(use.values.reshape(len(use.values), out.numel()))
+                terms += [] if use.summed is None else [use.summed.double()]
                 self._apart.append(out)
                 del self.contributions[name]
         if values:
             whole = values[0] if len(values) == 1 else torch.cat(values, 1)
-            self.contributions[JOINT] = [Dense(whole)]
+            length = torch.stack(terms).norm(dim=0).to(whole.dtype) if terms else None
+            self.contributions[JOINT] = [Dense(whole, length)]
             self.sums[JOINT] = torch.empty(whole.shape[1], dtype=torch.float64, device=whole.device)
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
@@ -81,7 +83,7 @@ def _one_read(use: Contribution) -> bool:
 
 def _small(use: Dense, out: Tensor) -> bool:
     """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
-    plain = use.summed is None and use.values.dtype == torch.float32 and out.dtype == torch.float64
+    plain = use.values.dtype == torch.float32 and out.dtype == torch.float64
     return plain and out.numel() > 0 and (not answers_at_once(use.values) or out.numel() <= LITTLE)
 
 

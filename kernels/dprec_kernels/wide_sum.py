@@ -6,6 +6,8 @@ errors point one way, and who is in the batch decides which rows come together: 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache on
 IN_CACHE = 1 << 16  # numbers of a sum that are worked on at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
-USERS_IN_FLOAT64 = 1 << 17  # numbers of users' gradients that are added up in float64 at once: 1 MB stays in the cache
+HELD_IN_FLOAT64 = 1 << 18  # numbers of users that are in float64 at once: 1 MB stays in the cache
 
 IN_FLOAT64 = 1 << 18  # numbers of rows that are multiplied in float64 at once
 _FLOAT64 = torch.empty(0, dtype=torch.float64)
@@ -128,8 +130,8 @@ def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
             total.add_(a.T @ b)
 
 
-def products_of_each(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Write Σ_t left_t rightᵀ_t of each user to out (B, o, i), rounded once: in float64, whatever the number of terms.
+def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False) -> Tensor:
+    """Write, or add, Σ_t left_t rightᵀ_t of each user to out (B, o, i), rounded once: in float64, however many terms.
 
     How float32 adds up terms that cancel hangs on how long others' histories are.
 
@@ -137,41 +139,52 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor) -> Tensor:
     >>> round(float(products_of_each(torch.empty(1, 1, 1), left, torch.ones(1, 3, 1))) * 1e9, 3)
     1.0
     """
-    if out.dtype == _FLOAT64.dtype or not answers_at_once(out):
-        return out.copy_(torch.bmm(left.mT.to(_FLOAT64.dtype), right.to(_FLOAT64.dtype)))
-    step = max(1, USERS_IN_FLOAT64 // max(1, out.shape[1] * out.shape[2]))
-    for own in (slice(start, start + step) for start in range(0, len(left), step)):
-        a, b = (
-            workspace.take(f"{side} in float64", each[own].shape, _FLOAT64).copy_(each[own])
-            for side, each in (("left", left), ("right", right))
-        )
-        out[own] = torch.bmm(a.mT, b, out=workspace.take("products in float64", out[own].shape, _FLOAT64))
+    for own in _some_users(out, out[:1].numel(), left[:1].numel(), right[:1].numel()):
+        a, b = _in_float64("left of products", left[own]), _in_float64("right of products", right[own])
+        memory = _float64("products", out[own].shape) if answers_at_once(out) else None
+        products = torch.bmm(a.mT, b, out=memory)
+        if add:
+            out[own].add_(products)
+        else:
+            out[own] = products
     return out
 
 
-def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> Tensor:
-    """Return values (B, …), times factors, added up over dimensions that become 1, rounded once: in float64 as well.
+def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
 
-    >>> round(float(sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))) * 1e9, 3)
-    1.0
+    Sums are in float64, rounded once. Terms are as long as the sum of their magnitudes.
+
+    >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
+    >>> round(float(found) * 1e9, 3), round(float(terms), 6)
+    (1.0, 2.0)
     """
-    shape = values.shape
-    if all(shape[dim] == 1 for dim in dims):
-        if factors is not None:
-            return values * factors
-        return values.clone() if answers_at_once(values) else values  # its own, where that is no launch
     dtype = values.dtype if factors is None else torch.promote_types(values.dtype, factors.dtype)
-    if dtype == _FLOAT64.dtype or not answers_at_once(values):
-        each = values if factors is None else values.to(_FLOAT64.dtype) * factors
-        return each.sum(dims, keepdim=True, dtype=_FLOAT64.dtype).to(dtype)
-    sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(shape)], dtype=dtype)
-    step = max(1, USERS_IN_FLOAT64 // max(1, shape[1:].numel()))
-    for own in (slice(start, start + step) for start in range(0, len(values), step)):
-        each = workspace.take("numbers in float64", values[own].shape, _FLOAT64).copy_(values[own])
+    sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(values.shape)], dtype=dtype)
+    terms = values.new_empty(len(values), dtype=dtype)
+    for own in _some_users(values, values[:1].numel()):
+        each = _in_float64("summed", values[own])
         if factors is not None:
-            each *= workspace.take("factors in float64", each.shape, _FLOAT64).copy_(factors[own])
+            each = each.mul_(_in_float64("factors", factors[own])) if answers_at_once(each) else each * factors[own]
         sums[own] = each.sum(dims, keepdim=True)
-    return sums
+        each = each.abs_() if answers_at_once(each) else each.abs()
+        terms[own] = torch.linalg.vector_norm(each.sum(dims, keepdim=True).flatten(1), dim=1)
+    return sums, terms
+
+
+def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:
+    """Yield slices of users who have so many numbers each, such that little is held in float64 at once."""
+    step = max(1, (HELD_IN_FLOAT64 if answers_at_once(of) else HELD_ON_CARD) // max(1, *numbers))
+    return (slice(start, start + step) for start in range(0, len(of), step))
+
+
+def _in_float64(name: str, values: Tensor) -> Tensor:
+    """Return values in float64: on a CPU in memory that the next call of this name overwrites."""
+    return _float64(name, values.shape).copy_(values) if answers_at_once(values) else values.to(_FLOAT64.dtype)
+
+
+def _float64(name: str, shape: torch.Size) -> Tensor:
+    return workspace.take(f"{name}, in float64", shape, _FLOAT64)
 
 
 def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Terms that cancel, on a card's path: its kernels add some up in float32, in cuts that hang on who is in the batch."""
+"""Terms that cancel, on a card's path: neither a share nor what others get of theirs hangs on how they are added up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
+from dprec.models import DPFormer
 from dprec.noise.gaussian import most_users, rounding
 from tests.device.pretend import DEVICE
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
@@ -61,3 +62,15 @@ def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
     pulls = torch.full((1, 64), LOST)
     pulls[0, 0], pulls[0, 32] = 1.0 + left + 64 * 2.0**-23, -(1.0 + 64 * 2.0**-23)
     assert abs(shares(name, pulls)) <= 1 + 1e-6
+
+
+@inside
+def test_users_of_a_transformer_are_not_scaled_down_for_rounding() -> None:
+    torch.manual_seed(0)
+    model = DPFormer(60, dim=16, max_length=40).to(DEVICE)
+    history = torch.randint(1, 60, (3, 40))
+    batch = SequenceBatch(history.to(DEVICE), history.roll(-1, 1).to(DEVICE))
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    sums = {n: torch.zeros(p.shape, dtype=torch.float64, device=DEVICE) for n, p in parameters.items()}
+    users = add_clipped(sums, parameters, model.losses, batch, Clipping("auto-v"))
+    assert (users.scales * users.norms).cpu().tolist() == pytest.approx([1.0] * 3, abs=1e-4)

@@ -35,6 +35,8 @@ class Weighed:
 class Reads(nn.Module):
     """One row of a table, read at every position."""
 
+    beside = 1e-6  # of a gradient that does not cancel; with one as large as what is left, directions show, too
+
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(5, 1)
@@ -77,7 +79,7 @@ class Linear(Reads):
         self.map = nn.Linear(1, 1, bias=False)
 
     def losses(self, batch: Weighed) -> Tensor:
-        return self.map(batch.weights.unsqueeze(2)).sum((1, 2)) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+        return self.map(batch.weights.unsqueeze(2)).sum((1, 2)) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
 class LinearApart(Linear):
@@ -85,7 +87,7 @@ class LinearApart(Linear):
 
     def losses(self, batch: Weighed) -> Tensor:
         mapped = self.map(batch.weights.unsqueeze(2)) * torch.ones(*batch.weights.shape, 1)
-        return mapped.sum((1, 2)) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+        return mapped.sum((1, 2)) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
 class LinearAndAlone(LinearApart):
@@ -105,7 +107,7 @@ class Bias(Linear):
 
     def losses(self, batch: Weighed) -> Tensor:
         mapped = self.map(batch.weights.unsqueeze(2)) * batch.weights.unsqueeze(2)
-        return mapped.mean(2).sum(1) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+        return mapped.mean(2).sum(1) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
 class Norm(Linear):
@@ -118,7 +120,52 @@ class Norm(Linear):
     def losses(self, batch: Weighed) -> Tensor:
         ends = torch.tensor([1.0, -1.0]) + 0 * batch.weights.unsqueeze(2)
         normed = self.norm(ends) * batch.weights.unsqueeze(2)
-        return normed.mean(2).sum(1) + 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+        return normed.mean(2).sum(1) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class Decay(Linear):
+    """A decay over positions, which is learned: what is computed of it is as long as the longest history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.tensor(0.01))
+
+    def losses(self, batch: Weighed) -> Tensor:
+        weighed = torch.exp(-self.decay * torch.arange(float(batch.weights.shape[1]))) * batch.weights
+        return weighed.sum(1) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class Spread(Decay):
+    """A number for every position, which is the same parameter."""
+
+    def losses(self, batch: Weighed) -> Tensor:
+        spread = self.decay.expand(batch.weights.shape) * batch.weights
+        return spread.sum(1) + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class Windows(Linear):
+    """A convolution over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Conv1d(2, 4, 1, bias=False)
+
+    def losses(self, batch: Weighed) -> Tensor:
+        mapped = self.map(batch.weights.unsqueeze(1).expand(-1, 2, -1)) * torch.ones(4, 1)
+        return mapped.sum((1, 2)) / 8 + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
+
+
+class Product(Linear):
+    """An einsum with a weight of three dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Parameter(torch.ones(2, 2, 3))
+
+    def losses(self, batch: Weighed) -> Tensor:
+        mapped = torch.einsum("bti,iok->btok", batch.weights.unsqueeze(2).expand(-1, -1, 2), self.map)
+        mapped = mapped * torch.ones_like(mapped)
+        return mapped.sum((1, 2, 3)) / 12 + self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
 
 
 class WideLinear(Linear):
@@ -130,7 +177,7 @@ class WideLinear(Linear):
         nn.init.ones_(self.map.weight)
 
     def losses(self, batch: Weighed) -> Tensor:
-        read = 1e-6 * self.table(batch.ids[:, :1]).sum((1, 2))
+        read = self.beside * self.table(batch.ids[:, :1]).sum((1, 2))
         return self.map(batch.weights.unsqueeze(2).expand(-1, -1, 4096)).sum((1, 2)) / 4096 + read
 
 
@@ -164,6 +211,10 @@ PATHS: dict[str, tuple[type[Reads], Callable[[], Any] | None]] = {
     "linear, and the weight alone": (LinearAndAlone, None),
     "bias": (Bias, None),
     "norm": (Norm, None),
+    "decay": (Decay, None),
+    "spread": (Spread, None),
+    "windows": (Windows, None),
+    "product": (Product, None),
     "catalogue": (Catalogue, None),
 }
 
@@ -188,11 +239,16 @@ def test_a_share_keeps_the_bound(path: str, terms: int) -> None:
         assert 0 < length(summed(kind(), [user], strategy=strategy)) <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("beside", [1e-6, 0.05])
 @pytest.mark.parametrize("padding", ["before", "after"])
 @pytest.mark.parametrize(("terms", "longest"), [(30, 400), (60, 400), (64, 300), (199, 200), (400, 600), (100, 1000)])
 @pytest.mark.parametrize("path", PATHS)
-def test_whoever_joins_hardly_moves_the_others(path: str, terms: int, longest: int, padding: str) -> None:
+def test_whoever_joins_hardly_moves_the_others(
+    path: str, terms: int, longest: int, padding: str, beside: float
+) -> None:
     kind, strategy = PATHS[path]
+    if kind is Decay and padding == "before":
+        pytest.skip("what comes after padding is later for this model")
     users, own_places = 300, slice(terms) if padding == "after" else slice(longest - terms, longest)
     for left in (0.05, 0.0571, 0.06):
         weights, ids = torch.zeros(users + 1, longest), torch.zeros(users + 1, longest, dtype=torch.long)
@@ -201,6 +257,7 @@ def test_whoever_joins_hardly_moves_the_others(path: str, terms: int, longest: i
         ids[:, 0] = 1  # what is read once
         torch.manual_seed(0)
         model = kind()
+        model.beside = beside
         every, one = Weighed(ids, weights), Weighed(ids[:1], weights[:1])
         rest = Weighed(ids[1:, own_places], weights[1:, own_places])
         more, less, own = (summed(model, [part], strategy=strategy) for part in (every, rest, one))

@@ -33,7 +33,7 @@ class Launch:
     """One launch: what calls it, and what it moves and computes, counted from the kernel's code.
 
     Bytes are those that must cross to the card's memory at least once; what programs read again is taken to be in
-    its cache. Operations are multiplications and additions on float32, and of noise those of Philox and its normals.
+    its cache. Operations are multiplications and additions, and of noise those of Philox and its normals.
     """
 
     kernel: str
@@ -42,6 +42,7 @@ class Launch:
     bytes: int
     products: int = 0  # operations of matrix products
     on_cores: int = 0  # those of them that tensor cores take: of 16-bit numbers, which tf32 holds
+    in_doubles: int = 0  # those of them on float64
     normals: int = 0
 
 
@@ -109,11 +110,12 @@ def _clipping(dim: int) -> Iterator[Launch]:
     lines = [Products(_new(USERS, LENGTH, 4 * dim), _new(USERS, LENGTH, dim)) for _ in range(maps)]
     read, floats = maps * count * 5 * dim * 4, _new(USERS)
     case, products = f"{maps} maps, {4 * dim} x {dim}", 2 * count * weights
+    squares = 2 * maps * count * 5 * dim
     measure, doubles = [Measure([each]) for each in lines], _new(maps, USERS, dtype=torch.float64)
     # The second reads what the first has read again, and squares each number.
     yield Launch(
         "joint_tiles_fwd_kernel, joint_norms_fwd_kernel", case, lambda: triton.measured(measure, floats, 1e-6),
-        2 * read, products + 2 * maps * count * 5 * dim,
+        2 * read, products + squares, in_doubles=products + squares,
     )  # fmt: skip
     law = Law(1, 1.0, 1e-6, 1e-2, 6e4, 1e30)
     yield Launch(
@@ -122,7 +124,7 @@ def _clipping(dim: int) -> Iterator[Launch]:
     )  # fmt: skip
     yield Launch(
         "joint_sums_fwd_kernel", case, lambda: triton.sums(lines, floats),
-        read + 8 * triton.APART * weights, products,
+        read + 8 * triton.APART * weights, products, in_doubles=products,
     )  # fmt: skip
 
 

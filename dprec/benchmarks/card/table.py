@@ -46,10 +46,10 @@ def _least(launch: Launch, capability: int) -> dict[str, Any]:
     philox, doubles = launch.normals // 2 * PHILOX, launch.normals // 2 * BOX_MULLER
     seconds = max(
         launch.bytes / card.bandwidth,
-        (launch.products - launch.on_cores) / card.floats,
+        (launch.products - launch.on_cores - launch.in_doubles) / card.floats,
         launch.on_cores / card.tensor_cores,
         philox / card.floats,  # whole numbers: as many a second at most
-        doubles / card.doubles,
+        (doubles + launch.in_doubles) / card.doubles,
     )
     return {
         "card": card.name,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ def listed(places: Places, count: int) -> list[int]:
 class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
+    of_table: ClassVar[bool] = False  # whether that is a table whose rows stand for items
+
     @abstractmethod
     def materialise(self, out: Tensor, places: Places) -> None:
         """Add the gradients of the users at these places to out (b, *shape)."""
@@ -70,6 +72,13 @@ class Contribution(ABC):
         """Return (B,) the sum of the norms of what is added up, of which rounding takes its part."""
 
     # From here on: what a form may know better.
+
+    def magnitudes(self, out: Tensor, places: Places) -> None:
+        """Overwrite out (b, *shape) with about how much is added up of each number, which is as long as the terms."""
+        self.write(out, places)
+        each = out.abs_().view(len(out), -1)
+        length, terms = each.norm(dim=1, keepdim=True), self.terms()[places].to(out.dtype).unsqueeze(1)
+        each.copy_(torch.where(length > 0, each * (terms / length), terms / max(1, each.shape[1]) ** 0.5))
 
     def write(self, out: Tensor, places: Places) -> None:
         """Overwrite out (b, *shape) with the gradients of the users at these places."""
@@ -92,12 +101,7 @@ class Contribution(ABC):
 
     def rounding_of_terms(self) -> Tensor:
         """Return (B,) how far it may be beside other uses, whatever form they have in this batch."""
-        return self.roundings * torch.finfo((terms := self.terms()).dtype).eps * terms.double()
-
-    @property
-    def roundings(self) -> int:
-        """How many roundings a term is taken to have."""
-        return ROUNDED
+        return ROUNDED * torch.finfo((terms := self.terms()).dtype).eps * terms.double()
 
     def lines(self) -> Line | None:
         """Return what is added up as kernels know it, whose lengths are `terms`; None where it has another form."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ from dprec_kernels.joint import Softmaxes
 @dataclass
 class CatalogueRows(Contribution):
     """Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
+
+    of_table: ClassVar[bool] = True
 
     hidden: Tensor  # (B, T, d)
     table: Tensor  # (items, d)

@@ -28,6 +28,12 @@ class Dense(Contribution):
     def write(self, out: Tensor, places: Places) -> None:
         out.copy_(self.values[places])
 
+    def magnitudes(self, out: Tensor, places: Places) -> None:
+        if self.summed is None:
+            torch.abs(self.values[places], out=out)
+        else:
+            super().magnitudes(out, places)
+
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += torch.tensordot(weight, self.values, dims=1)
 

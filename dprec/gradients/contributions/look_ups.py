@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Size, Tensor
@@ -38,6 +38,7 @@ Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
 class LookUp(Contribution):
     """Rows of a table read by id, of which a strategy may let some change and others not."""
 
+    of_table: ClassVar[bool] = True
     ids: Tensor
 
     @abstractmethod

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import ROUNDED, Contribution, Line, OfProducts, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
-from dprec_kernels.joint.reference import IN_FLOAT32
 from dprec_kernels.paths import on_card
 from dprec_kernels.wide_sum import add_product, add_wide_product, products_of_each
 from dprec_kernels.workspace import workspace
@@ -27,13 +26,13 @@ class Outer(OfProducts):
     right: Tensor  # (B, T, i)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out += self._built(workspace.take("gradients beside others", out.shape, out), places)
+        products_of_each(out, self.left[places], self.right[places], add=True)
 
     def write(self, out: Tensor, places: Places) -> None:
-        self._built(out, places)
+        products_of_each(out, self.left[places], self.right[places])
 
-    def _built(self, out: Tensor, places: Places) -> Tensor:
-        return products_of_each(out, self.left[places], self.right[places])
+    def magnitudes(self, out: Tensor, places: Places) -> None:
+        products_of_each(out, self.left[places].abs(), self.right[places].abs())
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
@@ -71,11 +70,6 @@ class Outer(OfProducts):
         gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
         products_of_each(gradient, left, right)
         return Dense(gradient, torch.stack([use.terms() for use in (self, *maps)]).sum(0))
-
-    @property
-    def roundings(self) -> int:
-        """On a card, those of kernels that multiply in float32, also where this micro-batch takes others."""
-        return ROUNDED * (IN_FLOAT32 if on_card(self.left) else 1)
 
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)

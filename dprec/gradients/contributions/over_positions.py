@@ -24,7 +24,7 @@ class OverPositions(Contribution):
     factors: Tensor | None = None  # (B, T, *shape)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out += self._summed(places)
+        out += self._summed(places)[0]
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         self.summed().add_weighted(out, weight)
@@ -51,10 +51,12 @@ class OverPositions(Contribution):
         return self.summed().at_rows(ids, users)
 
     def summed(self) -> Dense:
-        return Dense(self._summed(slice(None)))
+        return Dense(*self._summed(slice(None)))
 
-    def _summed(self, places: Places) -> Tensor:
-        return sums_of_each(self.values[places], factors=None if self.factors is None else self.factors[places])[:, 0]
+    def _summed(self, places: Places) -> tuple[Tensor, Tensor]:
+        factors = None if self.factors is None else self.factors[places]
+        sums, terms = sums_of_each(self.values[places], factors=factors)
+        return sums.squeeze(1), terms
 
     def _each(self, places: Places) -> Tensor:
         return self.values[places] if self.factors is None else self.values[places] * self.factors[places]

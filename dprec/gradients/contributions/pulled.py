@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, lengths
+from dprec.gradients.contributions.base import Contribution, Places, lengths, users_at_once
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
+BACK = 2  # times as much as of another term may rounding take of one that autograd adds up, which is in float32
 HELD = 1 << 16  # numbers carried back to see how far they stretch, that are kept
 APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
 _TOGETHER: dict[Hashable, bool] = {}  # of a computation: whether torch carries several back together, and rightly
@@ -51,10 +52,24 @@ class Pulled(Contribution):
         self.inner.forget(lost)
 
     def terms(self) -> Tensor:
-        """Return (B,) the norms of what is added up, as much longer as the way back makes what is as good as random."""
-        some, length = _probe(self.expression.shape, self.expression.device)
-        stretch = lengths(self._back(some, batched=False).float().flatten()) / length
-        return self.inner.terms() * stretch
+        """Return (B,) the norms of what is added up, carried back user by user as magnitudes.
+
+        So places that others' histories alone have add nothing, where the expression is as long as the longest. Of a
+        table, which is too large for that and no longer than its parameter, as much longer as the way back makes what
+        is as good as random.
+        """
+        of = self.inner.terms()
+        if self.inner.of_table and self.expression.shape == self.parameter.shape:
+            some, length = _probe(self.expression.shape, self.expression.device)
+            stretch = lengths(self._back(some, batched=False).float().flatten()) / length
+            return of * stretch
+        found, step = [], users_at_once(self.expression.numel(), of, AT_ONCE)
+        for start in range(0, len(of), step):
+            users = slice(start, min(start + step, len(of)))
+            inner = of.new_empty(users.stop - start, *self.expression.shape)
+            self.inner.magnitudes(inner, users)
+            found.append(lengths(self._back(inner, batched=True).to(of.dtype).reshape(len(inner), -1)))
+        return torch.cat(found).mul_(BACK) if len(found) > 1 else found[0].mul_(BACK)
 
     def numbers(self) -> list[Tensor]:
         return [self.parameter, *self.inner.numbers()]

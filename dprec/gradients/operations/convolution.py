@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.base import Contribution, lengths
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.layout import layout_of, operation_name
@@ -37,11 +37,13 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
         left = own.permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1, 2)  # (users · groups, rows · L, outputs)
         right = windows.permute(0, 2, 1, 4, 3, 5).flatten(0, 1).flatten(1, 2).flatten(2)  # (…, inputs · k)
         values = products_of_each(left.new_empty(len(left), left.shape[2], right.shape[2]), left, right)
-        return Dense(values.reshape(tape.users, *weight.shape))
+        terms = (lengths(left) * lengths(right)).sum(1).view(tape.users, groups).norm(dim=1)  # of other outputs each
+        return Dense(values.reshape(tape.users, *weight.shape), terms)
 
     def for_bias(gradient: Tensor) -> Contribution:
         each = at_least_float32(gradient.detach()).flatten(2).unflatten(0, (tape.users, rows))
-        return Dense(sums_of_each(each, (1, 3))[:, 0, :, 0])
+        sums, terms = sums_of_each(each, (1, 3))
+        return Dense(sums.flatten(1), terms)
 
     return tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[x])
 

@@ -13,6 +13,7 @@ from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.paths import on_card
 from dprec_kernels.wide_sum import sums_of_each
 
 _FUNCTIONS: list[Operation] = [
@@ -81,17 +82,22 @@ def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
     return bool((own == own[:1]).all())
 
 
-def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
-    """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied."""
+def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int, terms: Tensor | None = None) -> Contribution:
+    """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied.
+
+    `terms` (users,) are the norms of what was added up before.
+    """
     gradient = at_least_float32(gradient.detach())
     shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
     copied = [d for d, size in enumerate(shape) if d > 0 and size == 1 and gradient.shape[d] != 1]
-    if copied:
-        gradient = sums_of_each(gradient, tuple(copied))
     if shape[0] > 1:
-        return Aligned(gradient.reshape(parameter.shape), rows)
-    own = gradient.reshape(users, rows, *shape[1:])
-    return Dense(sums_of_each(own).reshape(users, *parameter.shape))
+        whole = sums_of_each(gradient, tuple(copied))[0] if copied else gradient
+        return Aligned(whole.reshape(parameter.shape), rows)
+    own = gradient.reshape(users, rows, *gradient.shape[1:])
+    if on_card(own) and rows == 1 and 1 not in shape[1:]:
+        return Dense(own.reshape(users, *parameter.shape))  # of no positions, which is no launch
+    found, lengths = sums_of_each(own, (1, *(1 + d for d in copied)))
+    return Dense(found.reshape(users, *parameter.shape), lengths if terms is None else terms)
 
 
 @rule(torch.prelu)

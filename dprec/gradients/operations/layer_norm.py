@@ -55,15 +55,16 @@ def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) ->
     rows = tape.rows(x, name, scale if tape.trainable(scale) else shift)
     plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
 
-    def per_user(gradient: Tensor) -> Tensor:
+    def per_user(gradient: Tensor) -> Contribution:
         each = at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1)
-        return sums_of_each(each, (1, 3))[:, 0, :, 0]
+        sums, terms = sums_of_each(each, (1, 3))
+        return Dense(sums.flatten(1), terms)
 
     def for_scale(gradient: Tensor) -> Contribution:
-        return Dense(per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"])))
+        return per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"]))
 
     def for_shift(gradient: Tensor) -> Contribution:
-        return Dense(per_user(gradient))
+        return per_user(gradient)
 
     output = F.group_norm(x, groups, **plain, eps=given["eps"])
     return tape.record(output, rows, [(scale, for_scale), (shift, for_shift)], kept=[x])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.base import Contribution, lengths
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
@@ -77,7 +77,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         def for_vector(gradient: Tensor) -> Contribution:
             left = by_user(gradient.unsqueeze(-1), tape.users)
             products = products_of_each(inputs.new_empty(tape.users, 1, len(right)), left, inputs)
-            return Dense(products[:, 0])
+            return Dense(products.squeeze(1), (lengths(left) * lengths(inputs)).sum(1))
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
     if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
@@ -88,7 +88,8 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             inputs = left.expand(*lead, *left.shape[-2:])
             each, own = (at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient))
             products = products_of_each(each.new_empty(len(each), *shape), each, own)
-            return summed(products.view(*lead, *shape), right, tape.users, rows)
+            terms = (lengths(each) * lengths(own)).sum(1).view(tape.users, -1).sum(1)
+            return summed(products.view(*lead, *shape), right, tape.users, rows, terms)
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution
+from dprec.gradients.contributions.base import SLICE, Contribution, users_at_once
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.uses.arguments import at_least_float32, by_user, named
@@ -44,9 +44,23 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         if linear is not None:
             return linear
         texts = ",".join([output, *(text for text, _ in others)])
-        tensors = [each.detach().double() for each in (gradient, *(other for _, other in others))]
-        each = torch.einsum(f"{texts}->{user}{own}", *tensors)
-        return Dense(each.unflatten(0, (tape.users, rows)).sum(1).to(at_least_float32(gradient).dtype))
+        tensors = [at_least_float32(each.detach()) for each in (gradient, *(other for _, other in others))]
+        values = tensors[0].new_empty(tape.users, *weight.shape)
+        terms = values.new_empty(tape.users)
+        numbers = max(weight.numel(), *(each.numel() // tape.users for each in tensors))
+        step = users_at_once(numbers, values, SLICE)
+        for start in range(0, tape.users, step):
+            users, places = slice(start, start + step), slice(start * rows, (start + step) * rows)
+            parts = [
+                (each[places] if user in text else each).double()
+                for text, each in zip(texts.split(","), tensors, strict=True)
+            ]
+            found, magnitudes = (
+                torch.einsum(f"{texts}->{user}{own}", *of).unflatten(0, (-1, rows)).sum(1)
+                for of in (parts, [part.abs() for part in parts])
+            )
+            values[users], terms[users] = found, magnitudes.flatten(1).norm(dim=1)
+        return Dense(values, terms)
 
     return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
 
@@ -86,7 +100,7 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return Outer(inputs, by_user(gradient, tape.users))
 
     def for_bias(gradient: Tensor) -> Contribution:
-        own = by_user(gradient, tape.users)
-        return Dense(sums_of_each(own, (1,) if bias.shape[0] > 1 else (1, 2))[:, 0])
+        own, terms = sums_of_each(by_user(gradient, tape.users), (1,) if bias.shape[0] > 1 else (1, 2))
+        return Dense(own.squeeze(1), terms)
 
     return tape.record(torch.addmm(*plain), rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])

@@ -22,12 +22,12 @@ __all__ = ["Law", "Measure", "Positions", "Products", "Softmaxes", "Vectors", "m
 def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
     """Return (n, B) users' squared norms, and (n, B) how far rounding puts a sum from them, in float64.
 
-    The latter is `part` times the lengths of all terms, a product's 8 times. `like` (B,) is on the device.
+    The latter is `part` times the lengths of all terms. `like` (B,) is on the device.
 
     >>> lines = Products(torch.ones(1, 3, 2), torch.ones(1, 3, 2))
     >>> squared, off = measured([Measure([lines])], torch.ones(1), 0.5)  # four entries, each 3; three terms of length 2
     >>> round(float(squared), 6), round(float(off), 6)
-    (36.0, 24.0)
+    (36.0, 3.0)
     """
     with torch.no_grad():
         found: tuple[Tensor, Tensor] = _fast(like).measured(measures, like, part)
@@ -50,8 +50,6 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
 
 def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
     """Return Σ_u weight_u Σ_t left_t rightᵀ_t (o, i) of each linear map, Σ_u weight_u values_u (1, d) of others.
-
-    They are added up in float64, from float32 of few rows.
 
     >>> sums([Vectors(torch.ones(3, 1, 2))], torch.tensor([1.0, 0.5, 0.25]))
     [tensor([[1.7500, 1.7500]], dtype=torch.float64)]

@@ -11,9 +11,6 @@ from torch import Tensor
 from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 
 FLAT, AUTO_V, AUTO_S = 0, 1, 2
-# Rounding takes so much more of a product than of another term: 32 are added up in float32, for the norm from a user's
-# first position on, for the sum from anywhere.
-IN_FLOAT32 = 8
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -88,7 +85,7 @@ def _lengths(term: Products | Vectors | Positions | Softmaxes, part: float) -> T
     it grows as the exponential does, until each may be 1. All of a position's have norm √(the largest) at most.
     """
     if isinstance(term, Products):
-        return IN_FLOAT32 * (term.left.double().norm(dim=2) * term.right.double().norm(dim=2)).sum(1)
+        return (term.left.double().norm(dim=2) * term.right.double().norm(dim=2)).sum(1)
     if not isinstance(term, Softmaxes):
         return _values(term).norm(dim=2).sum(1)
     doubt = torch.expm1(part * term.log_total.double().abs()) * term.likeliest.double().sqrt()

@@ -2,8 +2,7 @@
 # ruff: noqa: N803
 """The same in a launch or two for all parameters, which a list of addresses names. Not measured yet on a GPU.
 
-Products are added up in float32 over STEPS positions and in float64 beyond, all else in float64. Each number has one
-writer, so results repeat bit for bit.
+All is multiplied and added up in float64. Each number has one writer, so results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
-from dprec_kernels.joint.reference import AUTO_V, FLAT, IN_FLOAT32, TINY, Law
+from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
 
 TILE = 64  # rows and columns of a gradient on chip at once
 STEPS = 32  # positions multiplied at once
@@ -31,7 +30,7 @@ HELD = 1 << 26  # numbers of what they add up
 PRODUCTS, VECTORS, SOFTMAXES, POSITIONS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 FLAT_LAW, AUTO_V_LAW = tl.constexpr(FLAT), tl.constexpr(AUTO_V)
 ROOT = tl.constexpr(2**0.5)
-SMALLEST, TIMES = tl.constexpr(TINY), tl.constexpr(IN_FLOAT32)
+SMALLEST = tl.constexpr(TINY)
 
 
 @triton.jit
@@ -71,7 +70,7 @@ def joint_tiles_fwd_kernel(
         if tl.load(own + 8) != 0:  # of one output, whatever was read
             gradient += tl.where((o < outputs)[:, None], tl.sum(b.to(tl.float64), 0)[None, :], 0.0)
         else:
-            gradient += tl.dot(tl.trans(a), b, input_precision="ieee").to(tl.float64)
+            gradient = tl.dot(tl.trans(a.to(tl.float64)), b.to(tl.float64), gradient, out_dtype=tl.float64)
     tl.store(partial + pid, tl.sum(tl.sum(gradient * gradient, 1), 0))
 
 
@@ -105,7 +104,7 @@ def joint_norms_fwd_kernel(
             here, at = t < length, user * length + t
             each = tl.sqrt(squares(left, factors, at, here, tl.load(line + 4), BW))
             if kind == PRODUCTS:
-                each *= tl.sqrt(squares(right, factors, at, here, tl.load(line + 5), BW)) * TIMES
+                each *= tl.sqrt(squares(right, factors, at, here, tl.load(line + 5), BW))
             if kind == SOFTMAXES:  # `right` is the gradient at each loss
                 total = tl.load(line + 6).to(tl.pointer_type(tl.float32))
                 likeliest = tl.load(line + 7).to(tl.pointer_type(tl.float32))
@@ -188,7 +187,8 @@ def joint_sums_fwd_kernel(
             alone = tl.sum(b.to(tl.float64) * scale.to(tl.float64), 0)
             total += tl.where((o < outputs)[:, None], alone[None, :], 0.0)
         else:
-            total += tl.dot(tl.trans(a * scale), b, input_precision="ieee").to(tl.float64)
+            product = a.to(tl.float64) * scale.to(tl.float64)
+            total = tl.dot(tl.trans(product), b.to(tl.float64), total, out_dtype=tl.float64)
     into = partial + part * width + tl.load(own + 7) + o[:, None] * inputs + i[None, :]
     tl.store(into, total, mask=(o < outputs)[:, None] & (i < inputs)[None, :])
 
