@@ -153,7 +153,7 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False
 def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
 
-    Sums are in float64, rounded once. Terms are as long as the sum of their magnitudes.
+    Sums are in float64, rounded once. Terms are as long as all vectors together, or else as the sum of magnitudes.
 
     >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
     >>> round(float(found) * 1e9, 3), round(float(terms), 6)
@@ -167,8 +167,11 @@ def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor |
         if factors is not None:
             each = each.mul_(_in_float64("factors", factors[own])) if answers_at_once(each) else each * factors[own]
         sums[own] = each.sum(dims, keepdim=True)
-        each = each.abs_() if answers_at_once(each) else each.abs()
-        terms[own] = torch.linalg.vector_norm(each.sum(dims, keepdim=True).flatten(1), dim=1)
+        if dims == (1,) and each.dim() > 2:
+            terms[own] = torch.linalg.vector_norm(each.flatten(2), dim=2).sum(1)
+        else:
+            each = each.abs_() if answers_at_once(each) else each.abs()
+            terms[own] = torch.linalg.vector_norm(each.sum(dims, keepdim=True).flatten(1), dim=1)
     return sums, terms
 
 
