@@ -20,9 +20,7 @@ LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache on
 IN_CACHE = 1 << 16  # numbers of a sum that are worked on at a time
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
-HELD_IN_FLOAT64 = 1 << 18  # numbers of users that are in float64 at once: 1 MB stays in the cache
-
-IN_FLOAT64 = 1 << 18  # numbers of rows that are multiplied in float64 at once
+IN_FLOAT64 = 1 << 18  # numbers of users, or of rows of a product, that are in float64 at once: 2 MB
 _FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
@@ -118,12 +116,8 @@ def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         return
     step = max(1, IN_FLOAT64 // max(1, left.shape[1] + right.shape[1]))
     for start in range(0, len(left), step):
-        a, b = (
-            workspace.take(f"{name} rows of a product", (min(step, len(x) - start), x.shape[1]), _FLOAT64).copy_(
-                x[start : start + step]
-            )
-            for name, x in (("left", left), ("right", right))
-        )
+        rows = slice(start, start + step)
+        a, b = _in_float64("left rows of a product", left[rows]), _in_float64("right rows of a product", right[rows])
         if total.dtype == _FLOAT64.dtype:
             total.addmm_(a.T, b)
         else:
@@ -177,7 +171,7 @@ def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor |
 
 def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:
     """Yield slices of users who have so many numbers each, such that little is held in float64 at once."""
-    step = max(1, (HELD_IN_FLOAT64 if answers_at_once(of) else HELD_ON_CARD) // max(1, *numbers))
+    step = max(1, (IN_FLOAT64 if answers_at_once(of) else HELD_ON_CARD) // max(1, *numbers))
     return (slice(start, start + step) for start in range(0, len(of), step))
 
 

@@ -100,9 +100,9 @@ class LinearAndAlone(LinearApart):
 class Bias(Linear):
     """A bias that is added at every position, beside a row that is read once."""
 
-    def __init__(self, features: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.map = nn.Linear(1, features)
+        self.map = nn.Linear(1, 1)
         self.map.weight.requires_grad_(False)
 
     def losses(self, batch: Weighed) -> Tensor:
@@ -217,6 +217,7 @@ PATHS: dict[str, tuple[type[Reads], Callable[[], Any] | None]] = {
     "product": (Product, None),
     "catalogue": (Catalogue, None),
 }
+FROM_THE_FIRST = ("decay",)  # for which what comes after padding is later
 
 
 def cancelling(terms: int, left: float) -> Tensor:
@@ -240,15 +241,15 @@ def test_a_share_keeps_the_bound(path: str, terms: int) -> None:
 
 
 @pytest.mark.parametrize("beside", [1e-6, 0.05])
-@pytest.mark.parametrize("padding", ["before", "after"])
 @pytest.mark.parametrize(("terms", "longest"), [(30, 400), (60, 400), (64, 300), (199, 200), (400, 600), (100, 1000)])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("path", "padding"),
+    [(path, side) for path in PATHS for side in ("before", "after") if side == "after" or path not in FROM_THE_FIRST],
+)
 def test_whoever_joins_hardly_moves_the_others(
     path: str, terms: int, longest: int, padding: str, beside: float
 ) -> None:
     kind, strategy = PATHS[path]
-    if kind is Decay and padding == "before":
-        pytest.skip("what comes after padding is later for this model")
     users, own_places = 300, slice(terms) if padding == "after" else slice(longest - terms, longest)
     for left in (0.05, 0.0571, 0.06):
         weights, ids = torch.zeros(users + 1, longest), torch.zeros(users + 1, longest, dtype=torch.long)

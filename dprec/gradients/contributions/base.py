@@ -73,11 +73,11 @@ class Contribution(ABC):
 
     # From here on: what a form may know better.
 
-    def magnitudes(self, out: Tensor, places: Places) -> None:
-        """Overwrite out (b, *shape) with about how much is added up of each number, which is as long as the terms."""
+    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
+        """Overwrite out (b, *shape) with about how much is added up of each number, as long as these `terms` (b,)."""
         self.write(out, places)
         each = out.abs_().view(len(out), -1)
-        length, terms = each.norm(dim=1, keepdim=True), self.terms()[places].to(out.dtype).unsqueeze(1)
+        length, terms = each.norm(dim=1, keepdim=True), terms.to(out.dtype).unsqueeze(1)
         each.copy_(torch.where(length > 0, each * (terms / length), terms / max(1, each.shape[1]) ** 0.5))
 
     def write(self, out: Tensor, places: Places) -> None:

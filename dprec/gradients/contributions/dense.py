@@ -28,11 +28,11 @@ class Dense(Contribution):
     def write(self, out: Tensor, places: Places) -> None:
         out.copy_(self.values[places])
 
-    def magnitudes(self, out: Tensor, places: Places) -> None:
+    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
         if self.summed is None:
             torch.abs(self.values[places], out=out)
         else:
-            super().magnitudes(out, places)
+            super().magnitudes(out, places, terms)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += torch.tensordot(weight, self.values, dims=1)

@@ -31,7 +31,7 @@ class Outer(OfProducts):
     def write(self, out: Tensor, places: Places) -> None:
         products_of_each(out, self.left[places], self.right[places])
 
-    def magnitudes(self, out: Tensor, places: Places) -> None:
+    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
         products_of_each(out, self.left[places].abs(), self.right[places].abs())
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:

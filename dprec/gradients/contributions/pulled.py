@@ -67,7 +67,7 @@ class Pulled(Contribution):
         for start in range(0, len(of), step):
             users = slice(start, min(start + step, len(of)))
             inner = of.new_empty(users.stop - start, *self.expression.shape)
-            self.inner.magnitudes(inner, users)
+            self.inner.magnitudes(inner, users, of[users])
             found.append(lengths(self._back(inner, batched=True).to(of.dtype).reshape(len(inner), -1)))
         return torch.cat(found).mul_(BACK) if len(found) > 1 else found[0].mul_(BACK)
 
