@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.wide_sum import TOGETHER, WidePart
+from dprec_kernels.wide_sum import TOGETHER, WidePart, products_of_each
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
@@ -153,7 +153,17 @@ class OfProducts(Contribution):
         self.right = zeroed(self.right, lost)
 
     def terms(self) -> Tensor:
-        return (lengths(self.left) * lengths(self.right)).sum(1)
+        return terms_of(self.left, self.right)
+
+
+def terms_of(left: Tensor, right: Tensor) -> Tensor:
+    return (lengths(left) * lengths(right)).sum(1)
+
+
+def products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ_t left_t rightᵀ_t (B, o, i) of (B, T, o) and (B, T, i), and (B,) the norms of what is added up."""
+    out = left.new_empty(len(left), left.shape[2], right.shape[2])
+    return products_of_each(out, left, right), terms_of(left, right)
 
 
 Form = TypeVar("Form", bound=Contribution)

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, lengths
+from dprec.gradients.contributions.base import Contribution, products
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.layout import layout_of, operation_name
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.wide_sum import products_of_each, sums_of_each
+from dprec_kernels.wide_sum import sums_of_each
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -36,9 +36,9 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
         own = at_least_float32(gradient.detach()).flatten(2).unflatten(1, (groups, -1)).unflatten(0, (tape.users, rows))
         left = own.permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1, 2)  # (users · groups, rows · L, outputs)
         right = windows.permute(0, 2, 1, 4, 3, 5).flatten(0, 1).flatten(1, 2).flatten(2)  # (…, inputs · k)
-        values = products_of_each(left.new_empty(len(left), left.shape[2], right.shape[2]), left, right)
-        terms = (lengths(left) * lengths(right)).sum(1).view(tape.users, groups).norm(dim=1)  # of other outputs each
-        return Dense(values.reshape(tape.users, *weight.shape), terms)
+        values, terms = products(left, right)
+        length = terms.view(tape.users, groups).norm(dim=1)  # groups have outputs of their own
+        return Dense(values.reshape(tape.users, *weight.shape), length)
 
     def for_bias(gradient: Tensor) -> Contribution:
         each = at_least_float32(gradient.detach()).flatten(2).unflatten(0, (tape.users, rows))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, lengths
+from dprec.gradients.contributions.base import Contribution, products
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
@@ -16,7 +16,6 @@ from dprec.gradients.operations.elementwise import summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.wide_sum import products_of_each
 
 
 @rule(F.linear)
@@ -75,21 +74,19 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         inputs = by_user(left, tape.users)
 
         def for_vector(gradient: Tensor) -> Contribution:
-            left = by_user(gradient.unsqueeze(-1), tape.users)
-            products = products_of_each(inputs.new_empty(tape.users, 1, len(right)), left, inputs)
-            return Dense(products.squeeze(1), (lengths(left) * lengths(inputs)).sum(1))
+            values, terms = products(by_user(gradient.unsqueeze(-1), tape.users), inputs)
+            return Dense(values.squeeze(1), terms)
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
     if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
         rows = tape.rows(left, "matmul", right)
 
         def for_each(gradient: Tensor) -> Contribution:
-            lead, shape = gradient.shape[:-2], right.shape[-2:]
+            lead = gradient.shape[:-2]
             inputs = left.expand(*lead, *left.shape[-2:])
-            each, own = (at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient))
-            products = products_of_each(each.new_empty(len(each), *shape), each, own)
-            terms = (lengths(each) * lengths(own)).sum(1).view(tape.users, -1).sum(1)
-            return summed(products.view(*lead, *shape), right, tape.users, rows, terms)
+            values, terms = products(*(at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient)))
+            length = terms.view(tape.users, -1).sum(1)
+            return summed(values.view(*lead, *right.shape[-2:]), right, tape.users, rows, length)
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented

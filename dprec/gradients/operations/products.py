@@ -45,24 +45,29 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             return linear
         texts = ",".join([output, *(text for text, _ in others)])
         tensors = [at_least_float32(each.detach()) for each in (gradient, *(other for _, other in others))]
-        values = tensors[0].new_empty(tape.users, *weight.shape)
-        terms = values.new_empty(tape.users)
-        numbers = max(weight.numel(), *(each.numel() // tape.users for each in tensors))
-        step = users_at_once(numbers, values, SLICE)
-        for start in range(0, tape.users, step):
-            users, places = slice(start, start + step), slice(start * rows, (start + step) * rows)
-            parts = [
-                (each[places] if user in text else each).double()
-                for text, each in zip(texts.split(","), tensors, strict=True)
-            ]
-            found, magnitudes = (
-                torch.einsum(f"{texts}->{user}{own}", *of).unflatten(0, (-1, rows)).sum(1)
-                for of in (parts, [part.abs() for part in parts])
-            )
-            values[users], terms[users] = found, magnitudes.flatten(1).norm(dim=1)
-        return Dense(values, terms)
+        return _built(texts, user, own, tensors, tape.users, weight.shape)
 
     return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
+
+
+def _built(texts: str, user: str, own: str, tensors: list[Tensor], users: int, shape: torch.Size) -> Contribution:
+    """Return each user's gradient in float64, rounded once, some users at a time: whose letter is `user`."""
+    values = tensors[0].new_empty(users, *shape)
+    terms = values.new_empty(users)
+    rows = len(tensors[0]) // users
+    step = users_at_once(max(shape.numel(), *(each.numel() // users for each in tensors)), values, SLICE)
+    for start in range(0, users, step):
+        some, places = slice(start, start + step), slice(start * rows, (start + step) * rows)
+        parts = [
+            (each[places] if user in text else each).double()
+            for text, each in zip(texts.split(","), tensors, strict=True)
+        ]
+        found, magnitudes = (
+            torch.einsum(f"{texts}->{user}{own}", *of).unflatten(0, (-1, rows)).sum(1)
+            for of in (parts, [part.abs() for part in parts])
+        )
+        values[some], terms[some] = found, magnitudes.flatten(1).norm(dim=1)
+    return Dense(values, terms)
 
 
 def _linear(
