@@ -26,6 +26,7 @@ class Transformer(SequenceRecommender):
             of a user's clipped gradient belongs to the items (docs/dpformer.md).
         start_mean: at the start, each block adds about this times the mean of the history, layer-normed with pre; null
             for random weights.
+        fade: attention falls by this factor with each item further back, whatever was learned; 1: it does not fade.
         tied: read and score items with the same table; False: a separate table for each.
     """
 
@@ -43,13 +44,14 @@ class Transformer(SequenceRecommender):
         activation: Activation = "relu",
         network_scale: float = 1.0,
         start_mean: float | None = None,
+        fade: float = 1.0,
         tied: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
         self.output = None if tied else copied_table(self.embedding, self.memory_map)
         self.network = self.kind_of_network(
-            dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation, network_scale, start_mean
+            dim, self.max_length, heads, blocks, feedforward, dropout, norm, activation, network_scale, start_mean, fade
         )
 
     @property

@@ -89,17 +89,26 @@ def test_the_papers_table_3(rule: Any, printed: list[float]) -> None:
 def test_stripes_do_not_show(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
     hidden, variance = torch.randn(2, 9, 6), torch.rand(2, 9)
     query, key = torch.randn(2, 2, 9, 4), torch.randn(2, 2, 9, 4)
-    whole = reattention.through_relu(hidden, variance), reattention.through_attention(query, key, variance, 0.5)
+    faded = causal_only(torch.rand(9, 9))
+
+    def found() -> list[Tensor]:
+        of_attention = [reattention.through_attention(query, key, variance, 0.5, each) for each in (None, faded)]
+        return [reattention.through_relu(hidden, variance), *of_attention]
+
+    whole = found()
     monkeypatch.setattr(reattention, "HELD", positions * 12)
     monkeypatch.setattr(reattention, "STRIPE", positions)
-    striped = reattention.through_relu(hidden, variance), reattention.through_attention(query, key, variance, 0.5)
-    for one, other in zip(whole, striped, strict=True):
+    for one, other in zip(whole, found(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 
 
-def causal(logits: Tensor) -> Tensor:
+def causal_only(logits: Tensor) -> Tensor:
     future = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
-    return logits.masked_fill(future, -math.inf).softmax(-1)
+    return logits.masked_fill(future, -math.inf)
+
+
+def causal(logits: Tensor) -> Tensor:
+    return causal_only(logits).softmax(-1)
 
 
 def test_what_attention_leaves_of_the_values_errors() -> None:
@@ -157,7 +166,9 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
                 )
                 size = q.square().sum(-1, keepdim=True) / q.shape[-1]
                 weights = causal(
-                    q @ k.mT / math.sqrt(q.shape[-1]) - size * through(part.key, read, known)[:, None, None] / 2
+                    q @ k.mT / math.sqrt(q.shape[-1])
+                    - size * through(part.key, read, known)[:, None, None] / 2
+                    + torch.arange(q.shape[2]) * -math.log(part.fade)  # the same as by age, but for the row's sum
                 )
                 inner = (weights @ v).transpose(1, 2).flatten(2)
                 inner_variance = (weights**2 * through(part.value, read, known)[:, None, None]).sum(-1).mean(1)
@@ -180,6 +191,7 @@ MANNERS: list[dict[str, Any]] = [
     {"network_scale": 0.2, "start_mean": 0.5},
     {"network_scale": 0.01, "start_mean": 0.3, "blocks": 1},
     {"network_scale": 0.3, "norm": "post", "heads": 2},
+    {"fade": 0.7, "heads": 2},
 ]
 
 

@@ -15,9 +15,9 @@ from dprec.models import SequenceRecommender, Transformer
 from tests.models.zoo import ITEMS, batch_of, transformer
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_position_sees_only_what_came_before(norm: Any) -> None:
-    model = transformer(norm=norm).eval()
+@pytest.mark.parametrize(("norm", "fade"), [("pre", 1.0), ("post", 1.0), ("pre", 0.7)])
+def test_a_position_sees_only_what_came_before(norm: Any, fade: float) -> None:
+    model = transformer(norm=norm, fade=fade).eval()
     history = torch.randint(1, ITEMS, (3, 8))
     changed = history.clone()
     changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
@@ -35,6 +35,16 @@ def test_a_start_as_the_mean_adds_the_mean_of_what_came_before(scale: float) -> 
     read = block.norms[0](x)
     mean = read.cumsum(1) / torch.arange(1, 7).view(-1, 1)
     assert torch.allclose(block(x), x + 0.3 * mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_attention_fades_by_the_same_factor_with_each_item_further_back(heads: int) -> None:
+    attention = transformer(blocks=1, heads=heads, fade=0.8).double().eval().network.blocks[0].attention
+    q, k, v = attention.project(torch.randn(3, 6, 8, dtype=torch.double))
+    ages = torch.arange(6).view(-1, 1) - torch.arange(6)
+    weights = (q @ k.mT / (8 / heads) ** 0.5).exp() * torch.where(ages < 0, 0.0, 0.8 ** ages.double())
+    expected = weights / weights.sum(-1, keepdim=True) @ v
+    assert torch.allclose(attention.mix(q, k, v), expected.transpose(1, 2).flatten(2), atol=1e-12)
 
 
 def test_a_small_network_scale_leaves_the_gradient_to_the_items() -> None:
@@ -117,6 +127,8 @@ def test_an_untied_model_starts_from_the_same_vectors() -> None:
         {"network_scale": 1e300},
         {"start_mean": 0.0},
         {"start_mean": float("inf")},
+        {"fade": 0.0},
+        {"fade": 1.1},
     ],
 )
 def test_arguments_that_make_no_model_are_refused_in_one_line(wrong: dict[str, Any]) -> None:

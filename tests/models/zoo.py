@@ -268,13 +268,13 @@ def described(model: SomeSpectral) -> SomeSpectral:
 
 MODELS = {
     "transformer": transformer,
-    "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2),
+    "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2, fade=0.7),
     "transformer-untied": lambda: transformer(tied=False),
     "transformer-halved-untied": lambda: transformer(tied=False, dim=4),
     "transformer-negatives": lambda: transformer(negatives=5),
     "dpformer": dpformer,
-    "dpformer-post-gelu": lambda: dpformer(norm="post", activation="gelu", heads=2),
-    "dpformer-small-network": lambda: dpformer(network_scale=0.01, start_mean=0.3),
+    "dpformer-post-gelu": lambda: dpformer(norm="post", activation="gelu", heads=2, fade=0.7),
+    "dpformer-small-network": lambda: dpformer(network_scale=0.01, start_mean=0.3, fade=0.8),
     "dpformer-popular": lambda: dpformer(popular=True),
     "dual-encoder": dual_encoder,
     "dual-encoder-tied": lambda: dual_encoder(tied=True, context=3, negatives=1),

@@ -35,6 +35,8 @@ class CausalNetwork(nn.Module):
             values and outputs fall by its root, those of queries and keys do not.
         start_mean: at the start, a block adds about this times the mean of the earlier positions, layer-normed with
             pre. None: random weights.
+        fade: attention falls by this factor with each position further back, whatever queries and keys say; 1: it does
+            not fade.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class CausalNetwork(nn.Module):
         activation: Activation = "relu",
         network_scale: float = 1.0,
         start_mean: float | None = None,
+        fade: float = 1.0,
     ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
@@ -61,12 +64,14 @@ class CausalNetwork(nn.Module):
         refuse_scale(network_scale)
         if start_mean is not None and not 0 < start_mean < math.inf:
             raise UserError(f"model.start_mean is {start_mean}: give a number above 0, or null for a random start")
+        refuse_unless(0 < fade <= 1, "fade", fade)
         self.scale = network_scale
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
         stack = [
-            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, network_scale) for _ in range(blocks)
+            Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, network_scale, fade)
+            for _ in range(blocks)
         ]
         if start_mean is not None:
             for block in stack:
@@ -95,12 +100,20 @@ class Block(nn.Module):
     """Attention, then a two-layer network, each with a residual connection and a layer norm."""
 
     def __init__(
-        self, dim: int, heads: int, feedforward: int, dropout: float, norm: str, activation: str, scale: float
+        self,
+        dim: int,
+        heads: int,
+        feedforward: int,
+        dropout: float,
+        norm: str,
+        activation: str,
+        scale: float,
+        fade: float = 1.0,
     ) -> None:
         super().__init__()
         self.norm_first = norm == "pre"
         self.scale = scale
-        self.attention = CausalAttention(dim, heads, dropout)
+        self.attention = CausalAttention(dim, heads, dropout, fade)
         self.network = nn.Sequential(
             nn.Linear(dim, feedforward),
             nn.ReLU() if activation == "relu" else nn.GELU(),
@@ -135,10 +148,11 @@ class Block(nn.Module):
 class CausalAttention(nn.Module):
     """Every position attends to itself and earlier ones. Padding is on the right, so items never attend to it."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, dropout: float, fade: float = 1.0) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
+        self.fade = fade
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,5 +168,14 @@ class CausalAttention(nn.Module):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         """Return each position's weighted mean of the values, heads side by side (B, T, heads * width of v)."""
         dropped = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped, scale=scale)
+        faded = self.fading(q)
+        mixed = F.scaled_dot_product_attention(q, k, v, faded, dropped, is_causal=faded is None, scale=scale)
         return mixed.transpose(1, 2).flatten(2)
+
+    def fading(self, query: Tensor) -> Tensor | None:
+        """Return what is added to the scores of these queries, (T, T); None if nothing fades."""
+        if self.fade == 1:
+            return None
+        places = torch.arange(query.shape[2], device=query.device)
+        ages = places[:, None] - places
+        return (ages.to(query.dtype) * math.log(self.fade)).masked_fill(ages < 0, -math.inf)

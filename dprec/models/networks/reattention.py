@@ -139,7 +139,9 @@ def _by_stripe(rule: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance:
 
 @_one_operation
 @torch.no_grad()
-def through_attention(query: Tensor, key: Tensor, variance: Tensor, scale: float) -> Tensor:
+def through_attention(
+    query: Tensor, key: Tensor, variance: Tensor, scale: float, faded: Tensor | None = None
+) -> Tensor:
     """Variance of Σ_s a(t, s) V(s), mean over heads: Σ_s a(t, s)² v(s), with exact causal weights a.
 
     Args:
@@ -147,18 +149,24 @@ def through_attention(query: Tensor, key: Tensor, variance: Tensor, scale: float
         key: (B, heads, T, w).
         variance: v of each coordinate of a value (B, T).
         scale: of the logits, as for the attention itself.
+        faded: what is added to them (T, T), -inf for later positions.
     """
     length, query = query.shape[2], query * scale
     if torch.compiler.is_exporting():  # for any length
         later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-        weights = (query @ key.mT).masked_fill(later, -math.inf).softmax(-1).square()
+        logits = query @ key.mT
+        logits = logits.masked_fill(later, -math.inf) if faded is None else logits + faded
+        weights = logits.softmax(-1).square()
         return (weights @ variance[:, None, :, None]).squeeze(-1).mean(1)
     future = torch.ones(STRIPE, STRIPE, dtype=torch.bool, device=query.device).triu(1)
     stripes = []
     for start in range(0, length, STRIPE):
         stop = min(start + STRIPE, length)
         logits = query[:, :, start:stop] @ key[:, :, :stop].mT  # (B, heads, stripe, stop)
-        logits[..., start:].masked_fill_(future[: stop - start, : stop - start], -math.inf)
+        if faded is None:
+            logits[..., start:].masked_fill_(future[: stop - start, : stop - start], -math.inf)
+        else:
+            logits += faded[start:stop, :stop]
         weights = logits.softmax(-1).square_()
         stripes.append((weights @ variance[:, None, :stop, None]).squeeze(-1).mean(1))
     return torch.cat(stripes, 1)

@@ -100,7 +100,7 @@ class _Tracked:
         if self.last:
             return attention.output(mixed), None
         values = self.linear(attention.value, x, variance)
-        mixed_variance = reattention.through_attention(query, key, values, scale)
+        mixed_variance = reattention.through_attention(query, key, values, scale, attention.fading(query))
         return attention.output(mixed), self.linear(attention.output, mixed, mixed_variance)
 
     def feed(self, x: Tensor, variance: Tensor | None) -> tuple[Tensor, Tensor | None]:
