@@ -34,19 +34,13 @@ MODELS = {
 # DPFormer without Re-Attention is the Transformer, bit for bit.
 PLAIN = ("--model.error_scale", "0", "--model.frequencies", "uniform")
 CELL_ALONE = ("--model.shortcut_mean", "null", "--model.network_scale", "1", "--model.learning_rate", "0.01")
-# Scores start from popularity, and all users take part in a few steps, which follow from items' shares.
-POPULAR = (
-    "--model.popular", "true", "--model.share_rate", "0.15", "--data.batch_size", "6040", "--trainer.max_steps", "16",
-    "--trainer.check_val_every_n_epoch", "4",
-)  # fmt: skip
 VARIANTS = {
-    "dpformer_popular": ("dpformer", POPULAR),
     "gru_plain": ("gru", CELL_ALONE),
     "lstm_plain": ("lstm", CELL_ALONE),
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
     "discriminant_closer": ("discriminant", ("--model.shrink", "1", "--model.clear", "2.5")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
-    "transformer_untied_halved": ("transformer_untied", ("--model.dim", "32")),
+    "transformer_untied_halved": ("transformer_untied", ("--model.dim", "16")),
     "transformer_paper": ("dpformer_paper", PLAIN),
     "transformer_paper_untied": ("dpformer_paper", (*PLAIN, "--model.tied", "false")),
     "transformer_paper_untied_halved": (
