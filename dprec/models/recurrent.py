@@ -12,7 +12,7 @@ from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.networks.causal_network import refuse_scale
-from dprec.models.networks.running_means import running_means
+from dprec.models.networks.running_means import fading_means
 
 
 class Recurrent(SequenceRecommender):
@@ -25,6 +25,7 @@ class Recurrent(SequenceRecommender):
         shortcut_mean: lets items pass the cell by: what is scored is the layer-normed sum of the last item, of this
             times the mean of the history, and of `network_scale` times the cell's state. The cell and the mean read
             layer-normed items. null: the state alone, as in torch.
+        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
         network_scale: factor of the state beside a shortcut. With a small factor most of a user's clipped gradient
             belongs to the items, as in `Transformer` (docs/dpformer.md).
     """
@@ -36,6 +37,7 @@ class Recurrent(SequenceRecommender):
         layers: int = 1,
         dropout: float = 0.2,
         shortcut_mean: float | None = None,
+        fade: float = 1.0,
         network_scale: float = 1.0,
         **options: Any,
     ) -> None:
@@ -47,7 +49,10 @@ class Recurrent(SequenceRecommender):
         refuse_scale(network_scale)
         if shortcut_mean is None and network_scale != 1:
             raise UserError("model.network_scale is for a state beside a shortcut: give model.shortcut_mean, too")
-        self.mean, self.scale = shortcut_mean, network_scale
+        refuse_unless(0 < fade <= 1, "fade", fade)
+        if shortcut_mean is None and fade != 1:
+            raise UserError("model.fade is for the mean of a shortcut: give model.shortcut_mean, too")
+        self.mean, self.fade, self.scale = shortcut_mean, fade, network_scale
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(0 if shortcut_mean is None else 2))
         self.dropout = nn.Dropout(dropout)
         # Only between layers: torch warns if there is one layer.
@@ -63,7 +68,7 @@ class Recurrent(SequenceRecommender):
             return self._states(read)
         first, last = self.norms
         normed = first(read)
-        passed: Tensor = last(read + self.mean * running_means(normed) + self.scale * self._states(normed))
+        passed: Tensor = last(read + self.mean * fading_means(normed, self.fade) + self.scale * self._states(normed))
         return passed
 
     def _states(self, read: Tensor) -> Tensor:

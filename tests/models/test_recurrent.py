@@ -25,9 +25,10 @@ def test_the_states_are_those_of_torchs_own_layers(kind: Any) -> None:
     assert torch.equal(model.encode(batch.history), own(model.embedding(batch.history))[0])
 
 
+@pytest.mark.parametrize("fade", [1.0, 0.8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any) -> None:
-    model, history = recurrent(kind, shortcut_mean=0.3, network_scale=0.25).eval(), batch_of(3).history
+def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any, fade: float) -> None:
+    model, history = recurrent(kind, shortcut_mean=0.3, network_scale=0.25, fade=fade).eval(), batch_of(3).history
     first, last = model.norms
     with torch.no_grad():
         first.weight.uniform_(0.5, 2.0)
@@ -36,7 +37,8 @@ def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any) 
             items = model.embedding(row)
             states, _ = model.cell(first(items).unsqueeze(0))
             for place in range(len(row)):
-                mean = torch.stack([first(item) for item in items[: place + 1]]).mean(0)
+                counts = torch.tensor([fade**age for age in range(place, -1, -1)])
+                mean = counts @ first(items[: place + 1]) / counts.sum()
                 own = last(items[place] + 0.3 * mean + 0.25 * states[0, place])
                 assert torch.allclose(model.encode(history)[user, place], own, atol=1e-6)
 
@@ -102,7 +104,7 @@ def test_a_cell_that_is_stepped_in_mixed_precision_runs_under_the_tape(kind: Any
     [
         {"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"shortcut_mean": -0.1},
         {"shortcut_mean": float("inf")}, {"network_scale": 0.5}, {"network_scale": 2.0, "shortcut_mean": 0.3},
-        {"network_scale": 0.0, "shortcut_mean": 0.3},
+        {"network_scale": 0.0, "shortcut_mean": 0.3}, {"fade": 0.5}, {"fade": 0.0, "shortcut_mean": 0.3},
     ],
 )  # fmt: skip
 def test_arguments_that_make_no_model_are_refused_in_one_line(kind: Any, wrong: dict[str, Any]) -> None:

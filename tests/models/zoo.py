@@ -296,7 +296,7 @@ MODELS = {
     "private-als": lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH)),
     "gru": lambda: recurrent(GRU),
     "lstm": lambda: recurrent(LSTM),
-    "gru-shortcut": lambda: recurrent(GRU, shortcut_mean=0.3, network_scale=0.25),
+    "gru-shortcut": lambda: recurrent(GRU, shortcut_mean=0.3, network_scale=0.25, fade=0.8),
     "gru-two-layers": lambda: recurrent(GRU, layers=2),
     "lstm-two-layers": lambda: recurrent(LSTM, layers=2),
     "bare-cells": BareCells,

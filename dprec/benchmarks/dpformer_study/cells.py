@@ -33,7 +33,10 @@ MODELS = {
 }
 # DPFormer without Re-Attention is the Transformer, bit for bit.
 PLAIN = ("--model.error_scale", "0", "--model.frequencies", "uniform")
-CELL_ALONE = ("--model.shortcut_mean", "null", "--model.network_scale", "1", "--model.learning_rate", "0.01")
+CELL_ALONE = (
+    "--model.shortcut_mean", "null", "--model.fade", "1", "--model.network_scale", "1", "--model.dim", "64",
+    "--model.learning_rate", "0.01",
+)  # fmt: skip
 VARIANTS = {
     "gru_plain": ("gru", CELL_ALONE),
     "lstm_plain": ("lstm", CELL_ALONE),
