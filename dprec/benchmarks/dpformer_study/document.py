@@ -30,9 +30,7 @@ HIT@10 in %, mean ± standard deviation over seeds, and the number of seeds. The
 the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles every figure:
 so both are given, and "above the paper" holds under one of them. `SpectralFormer` is DPFormer from a spectral start;
 `DPFormer`, `Transformer`, GRU and LSTM train their item table from a random start. The last item and the history's mean
-pass the cell of GRU and LSTM by; the paper's are torch's, as in the rows without the shortcut. `DPFormer`'s runs
-but those on MovieLens-1M at ε = 5 spent 2 % of the budget on shares of users that were 0.4 to 0.75 of the truth; its
-recipes now spend 8 % on shares without that bias.
+pass the cell of GRU and LSTM by; the paper's are torch's, as in the rows without the shortcut.
 [dpformer.md](dpformer.md) has what was tried and did not win.
 """
 
