@@ -15,6 +15,7 @@ MODELS = {
     "spectral": "Spectral",
     "spectral_small": "Spectral, 300 items",
     "discriminant": "Spectral, by the histories before items",
+    "discriminant_clearer": "Spectral, by the histories before items, clear 1.75",
     "discriminant_closer": "Spectral, by the histories before items, shrink 1",
     "als": "PrivateALS",
     "dpformer": "DPFormer",
@@ -41,6 +42,7 @@ VARIANTS = {
     "gru_plain": ("gru", CELL_ALONE),
     "lstm_plain": ("lstm", CELL_ALONE),
     "spectral_former_plain": ("spectral_former", ("--model.error_scale", "0")),
+    "discriminant_clearer": ("discriminant", ("--model.clear", "1.75")),
     "discriminant_closer": ("discriminant", ("--model.shrink", "1", "--model.clear", "2.5")),
     "spectral_small": ("spectral", ("--model.top", "300", "--model.rank", "32")),
     "transformer_untied_halved": ("transformer_untied", ("--model.dim", "16")),
@@ -128,7 +130,7 @@ def all_cells() -> list[Cell]:
     >>> [cell.name for cell in all_cells() if cell.tuned][:2], Cell("movielens", "spectral_small", 1.0) in all_cells()
     (['movielens_spectral_former@8:0.005:256', 'movielens_spectral_former@8:0.005:1024'], True)
     """
-    likewise = ("discriminant", "discriminant_closer")
+    likewise = ("discriminant", "discriminant_clearer", "discriminant_closer")
     first = [Cell("movielens", "spectral_small", SHOWN[0])]
     first += [Cell(data, model, SHOWN[0]) for model in likewise for data in DATA]
     tables = [Cell(data, model, epsilon) for data in DATA for model in MODELS for epsilon in EPSILONS]

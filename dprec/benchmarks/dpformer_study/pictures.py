@@ -86,7 +86,7 @@ def tuning(rows: Sequence[Row], file: Path) -> None:
         rates, sizes = sorted({rate for rate, _ in one}), sorted({size for _, size in one})
         values = [[statistics.mean(one[r, s]) if (r, s) in one else float("nan") for s in sizes] for r in rates]
         title = f"{DATA[data]}: {MODELS[model]}, ε = {epsilon:g}"
-        panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        panel.set_title(textwrap.fill(title, 40), loc="left", fontsize=10, fontweight="bold")
         _heat(panel, values, rates, sizes)
     save(plt, drawn, file)
 

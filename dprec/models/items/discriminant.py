@@ -23,18 +23,18 @@ from dprec.models.items.cooccurrence import user_events
 from dprec.models.items.spectral import MIX, SpectralItems
 from dprec.models.learning.learner import refuse_unless
 
-CORE = 25.0  # how many users met an item that pairs describe, at least, over the noise of the pairs to the power of
+CORE = 22.0  # how many users met an item that pairs describe, at least, over the noise of the pairs to the power of
 STEEPER = 0.7  # this
 LARGEST = 2000  # items that pairs describe: time grows with the third power
-LATE = 0.5  # an event counts more the later it comes: its place in the history to this power
-NEAR, FAR, SHARP = 0.5, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
+LATE = 0.3  # an event counts more the later it comes: its place in the history to this power
+NEAR, FAR, SHARP = 0.6, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
 COUNT = 0.3  # what an event adds to its item's count, beside a history of length 1
 EDGE = 0.9  # eigenvalues of the pairs just below the largest of the noise count, too: what follows draws noise back
-OWN = 0.75  # an item's popularity is its count in this sum to this power, times the first release's to the rest
+OWN = 0.6  # an item's popularity is its count in this sum to this power, times the first release's to the rest
 RIDGE = 0.1  # of the mean variance of histories, added to that of each direction
 STEEP, MANY = 1.2, 0.22  # the part of a score that is believed: the first, over the number of directions to the second
 CURVED = 0.37  # the part of a mean's squared length that bias takes off; half of what is believed, if they were one
-FLAT = 0.25  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
+FLAT = 0.1  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
 LEVEL = 0.7  # lengths of vectors, to this power, weigh the items of a history
 EXPECT, DESCRIBE = 0.03, 0.3  # ridges of the two regressions: of means on vectors, and of vectors on means
 
@@ -113,7 +113,7 @@ def flattened(vectors: np.ndarray) -> tuple[np.ndarray, float]:
 
     >>> vectors, stretched = flattened(np.diag([1.5, 0.5]))
     >>> vectors.diagonal().round(2).tolist(), round(stretched, 2)
-    ([1.14, 0.86], 1.66)
+    ([1.05, 0.95], 1.81)
     """
     sizes = np.linalg.norm(vectors, axis=0)
     factors = sizes ** (FLAT - 1)
