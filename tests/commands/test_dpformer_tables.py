@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from dprec.bench import main
-from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, FIGURES, MODELS, VARIANTS, Cell, figure_cells
+from dprec.benchmarks.dpformer_study.cells import (
+    DATA,
+    EPSILONS,
+    FIGURES,
+    MODELS,
+    VARIANTS,
+    Cell,
+    all_cells,
+    figure_cells,
+)
 from dprec.benchmarks.dpformer_study.runs import finished, rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
@@ -111,6 +120,18 @@ def test_every_cell_has_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert Path(cell.recipe[0]).is_file(), cell
                 assert Cell.read(cell.name) == Cell.read(cell.folder(Path(), 0).parent.name) == cell
     assert set(VARIANTS) <= set(MODELS)
+
+
+def test_all_cells_are_those_of_the_published_tables() -> None:
+    kept = {Cell.read(run["cell"]) for run in finished([ROOT / "docs" / "measured" / "dpformer.jsonl"])}
+    assert kept <= set(all_cells())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_papers_page_says_how_much_of_a_figure_was_run(name: str) -> None:
+    kept = {Cell.read(run["cell"]) for run in finished([ROOT / "docs" / "measured" / "dpformer_figures.jsonl"])}
+    line = next(line for line in (ROOT / "docs" / "papers.md").read_text().splitlines() if f"--cells {name} " in line)
+    assert f"{len(kept & set(figure_cells(name)))} of the {len(figure_cells(name))} points" in line
 
 
 def test_kept_runs_say_what_their_folders_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The mean of a sequence of vectors so far, at every position: of all alike, or of the latest most."""
+"""The mean of a sequence of vectors so far, at every position, with equal weights or weights that fade."""
 
 from __future__ import annotations
 
