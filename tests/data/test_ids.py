@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue, Sequences
-from dprec.data.ids.spelling import MISSING, normal_texts
+from dprec.data.ids.spelling import MISSING, in_order, normal_texts
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
@@ -180,3 +180,24 @@ def test_reading_twice_is_reading_once(text):
     (once,) = normal_texts([text])
     assert once is None or normal_texts([once]) == [once]
     assert once is None or once.lower() not in MISSING
+
+
+@given(st.lists(st.one_of(st.integers(0, 10**19).map(str), st.text("019a.- ", min_size=1)), unique=True, max_size=9))
+def test_which_of_two_ids_comes_first_does_not_hang_on_others(ids):
+    def ordered(some):
+        return in_order(pl.DataFrame({"id": some}, schema={"id": pl.String}))["id"].to_list()
+
+    whole = ordered(ids)
+    for left_out in ids:
+        assert ordered([each for each in ids if each != left_out]) == [each for each in whole if each != left_out]
+
+
+def test_the_odd_item_of_one_user_leaves_the_items_of_others_in_their_order(tmp_path):
+    """The order is in every checkpoint, and tells of a user whose item is not in it."""
+    rows = [(user, item) for user in range(3) for item in ("9", "10", "100")]
+    orders = []
+    for name, more in (("without.txt", []), ("with.txt", [(3, "x"), (3, "7" * 19), (3, "-1")])):
+        (tmp_path / name).write_text("".join(f"{user} {item}\n" for user, item in rows + more))
+        found = read_interactions(tmp_path / name).item_ids
+        orders.append([item for item in found if item in ("9", "10", "100")])
+    assert orders == [["9", "10", "100"]] * 2

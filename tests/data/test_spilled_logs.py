@@ -27,8 +27,12 @@ def one_by_one(rows):
 
     users, items = (normal_texts([row[place] for row in rows]) for place in (0, 1))
     kept = [(u, i, row[2]) for u, i, row in zip(users, items, rows, strict=True) if u is not None and i is not None]
-    whole = all(len(u) <= 18 and u.isascii() and u.isdigit() for u, _, _ in kept)
-    return [(u, i) for u, i, _ in sorted(kept, key=lambda row: ((int(row[0]), row[0]) if whole else row[0], row[2]))]
+    return [(u, i) for u, i, _ in sorted(kept, key=lambda row: (place_of(row[0]), row[2]))]
+
+
+def place_of(user):
+    whole = len(user) <= 18 and user.isascii() and user.isdigit()
+    return (0, int(user), user) if whole else (1, 0, user)
 
 
 @settings(max_examples=60, deadline=None)

@@ -130,3 +130,19 @@ def test_parts_with_numbers_and_dates(tmp_path):
         UserError, match=r"1\.parquet: data row 1 has a date as its time, but rows before it have a number"
     ):
         read_interactions(tmp_path)
+
+
+@pytest.mark.parametrize("first", ["whole", "fraction"])
+def test_typed_whole_times_that_fractions_would_round_are_refused(tmp_path, first):
+    """Rounded they would be equal, so one user's fractions would reorder everybody's events."""
+    start = 1_600_000_000_000_000_001
+    parts = {
+        "whole": pl.DataFrame({"user": ["a", "a"], "item": ["1", "2"], "time": [start + 10, start]}),
+        "fraction": pl.DataFrame({"user": ["z", "z"], "item": ["1", "2"], "time": [1.6e18, 1.7e18]}),
+    }
+    parts[first].write_parquet(tmp_path / "0.parquet")
+    (other,) = set(parts) - {first}
+    parts[other].write_parquet(tmp_path / "1.parquet")
+    with pytest.raises(UserError, match=r"data row 1 has a time beyond 2\^53, which is inexact beside") as error:
+        read_interactions(tmp_path)
+    assert "\n" not in str(error.value)

@@ -51,14 +51,16 @@ def normal_texts(ids: Iterable[str]) -> list[str | None]:
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows in the order of their `id`: by value where all ids are whole numbers, else by text.
+    """Rows in the order of their `id`: whole numbers by value, then all others by text.
 
-    >>> in_order(pl.DataFrame({"id": ["10", "9", "09"]}))["id"].to_list()
-    ['09', '9', '10']
+    Which of two ids comes first does not hang on a third: an item of one user, which may not even be kept, would
+    reorder all others, and a saved catalogue shows their order.
+
+    >>> in_order(pl.DataFrame({"id": ["b", "10", "9", "1e3", "09"]}))["id"].to_list()
+    ['09', '9', '10', '1e3', 'b']
     """
-    if frame["id"].str.contains(r"^[0-9]{1,18}$").all():
-        return frame.sort(pl.col("id").cast(pl.Int64), "id")
-    return frame.sort("id")
+    value = pl.when(pl.col("id").str.contains(r"^[0-9]{1,18}$")).then(pl.col("id")).cast(pl.Int64)
+    return frame.sort(value, "id", nulls_last=True)
 
 
 def alike(ids: pl.Series) -> int:

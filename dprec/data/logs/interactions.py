@@ -43,8 +43,8 @@ def read_interactions(
     whether `,`, `;`, tab or `|` separates its columns. Without a column of times, rows count as in time order, as in
     `pairs`, which holds `user item` or `user item time` lines. Amazon's ratings (`amazon-csv`) are
     user,item,rating,time without a header. A column of lists of items holds a user's whole history in a row. Ids are
-    numbered in the order of their text, or of their value if all are whole numbers, so their order reveals nothing
-    about the events. `where`, a condition in SQL on the log's columns, selects the rows to use. `context` names the
+    numbered in order, whole numbers by their value and then all others by their text: their order reveals nothing about
+    the events. `where`, a condition in SQL on the log's columns, selects the rows to use. `context` names the
     columns of what is known of each event beside its item (`ContextColumns.of`).
 
     The whole log is never in memory: large parts go to `scratch`, and the returned arrays are mapped from there.

@@ -62,6 +62,8 @@ class Times:
             self._be("whole", path, rows)
             numbers = time.cast(pl.Int64, strict=False)
             _refuse(numbers.is_null(), path, "has a time beyond 2^63", rows)
+            if self.kind == "fraction":
+                _refuse_inexact(numbers, path, rows)
         elif time.dtype.is_numeric():
             self._be("fraction", path, rows)
             numbers = time.cast(pl.Float64)
@@ -85,10 +87,7 @@ class Times:
             numbers = text.cast(pl.Float64, strict=False)
             if self.kind in ("whole", "fraction") or not numbers.is_null().all():
                 _refuse(numbers.is_null() | numbers.is_nan(), path, NO_TIME, rows)
-                # As float64 such times become equal: one user's fraction would reorder another user's events.
-                large = ~whole.is_between(-(2**53), 2**53).fill_null(True)
-                inexact = "has a time beyond 2^53, which is inexact beside times that are not 64-bit whole numbers"
-                _refuse(large, path, inexact, rows)
+                _refuse_inexact(whole, path, rows)
                 self._be("fraction", path, rows)
                 return numbers
             instants = self._dates(text, path)
@@ -214,6 +213,12 @@ def _ordered_bits(values: np.ndarray) -> np.ndarray:
 def _numbers_of(bits: np.ndarray) -> np.ndarray:
     """The float64 numbers of `_ordered_bits`."""
     return (bits ^ ((bits >> 63) & np.int64(2**63 - 1))).view(np.float64)
+
+
+def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
+    """As float64 such times become equal: one user's fraction would reorder another user's events."""
+    inexact = "has a time beyond 2^53, which is inexact beside times that are not 64-bit whole numbers"
+    _refuse(~whole.is_between(-(2**53), 2**53).fill_null(True), path, inexact, rows)
 
 
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
