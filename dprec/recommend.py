@@ -10,6 +10,8 @@ from dprec.cli.command import Command, print_json
 from dprec.cli.usage import RECOMMEND
 from dprec.errors import UserError
 
+HISTORY = "--history"  # where it stands, in messages
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -52,7 +54,7 @@ def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as
     history = split_ids(text)
     if history and served.context_columns is not None:
         raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.context_columns)}")
-    found = _after(served, history, "--history", count, exclude_seen)
+    found = _after(served, history, HISTORY, count, exclude_seen)
     if as_json:
         print_json({"history": history, **as_dict(found)})
     else:
@@ -74,7 +76,10 @@ def warn(found: Recommended, where: str, example: str) -> None:
     if found.source == "history":
         said = f"unknown items are skipped: {few}" if found.unknown else None
     elif found.unknown:
-        said = f"none of its items is known ({few}), so what most people choose; ids of the run look like {example}"
+        blank = "; ids with blanks go into a file, as in --help" if where == HISTORY and " " in example else ""
+        said = (
+            f"none of its items is known ({few}), so what most people choose; ids of the run look like {example}{blank}"
+        )
     else:
         said = "the history is empty, so what most people choose"
     if said is not None:

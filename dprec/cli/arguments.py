@@ -106,6 +106,6 @@ def _recipe(word: str) -> str:
     if word.endswith(RECIPE_ENDINGS):
         name = Path(word).stem
         known = name in recipes
-        instead = f"{name} alone is the one that comes with dprec" if known else "give the path of a .yaml file"
+        instead = f"{name} alone is the one that comes with dprec" if known else hint(name)
         raise UserError(f"no recipe at {word!r}: {instead}")
     raise UserError(f"{word!r} is neither a recipe nor an option; {hint(word)}; options are --key value")

@@ -42,7 +42,7 @@ class Recommender(Learner):
 
     def __init__(self, items: int, max_length: int = 200, **options: Any) -> None:
         super().__init__(**options)
-        refuse_unless(max_length >= 1, "max_length", max_length)
+        refuse_unless(max_length >= 1, "max_length", max_length, "1 or more")
         self.items = items
         self.max_length = max_length
         self.metrics = RankingMetrics(k=10)
@@ -117,7 +117,7 @@ class SequenceRecommender(Recommender):
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        refuse_unless(dim >= 1, "dim", dim)
+        refuse_unless(dim >= 1, "dim", dim, "1 or more")
         refuse_half(features, feature_file)
         self.feature_file = feature_file
         self.negatives = negatives

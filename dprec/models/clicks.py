@@ -84,10 +84,10 @@ class FeatureTables(nn.Module):
         shard: bool = False,
     ) -> None:
         super().__init__()
-        refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank)
+        refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank, "1 or more, or null")
         widths = [dim if low_rank is None else min(dim, low_rank) for dim in dims]
-        refuse_unless(pooling in ("sum", "mean"), "pooling", pooling)
-        refuse_unless(0 <= std < float("inf"), "embedding_std", std)
+        refuse_unless(pooling in ("sum", "mean"), "pooling", pooling, "sum or mean")
+        refuse_unless(0 <= std < float("inf"), "embedding_std", std, "0 or more")
         options: dict[str, Any] = {"mode": pooling, "padding_idx": 0}
         sizes = [(1 + size, width) for size, width in zip(vocabularies, widths, strict=True)]
         if shard:

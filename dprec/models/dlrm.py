@@ -41,7 +41,7 @@ class DLRM(ClickModel):
         **options: Any,
     ) -> None:
         super().__init__(numbers, vocabularies, **options)
-        refuse_unless(dim >= 1, "dim", dim)
+        refuse_unless(dim >= 1, "dim", dim, "1 or more")
         features = len(self.vocabularies)
         self.tables = FeatureTables(
             self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map, self.shard_tables

@@ -72,12 +72,21 @@ class DPFormer(Transformer):
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        refuse_unless(frequencies in ("estimate", "public", "uniform"), "frequencies", frequencies)
-        refuse_unless((frequency_file is not None) == (frequencies == "public"), "frequency_file", frequency_file)
-        refuse_unless(0 < frequency_share < 1, "frequency_share", frequency_share)
-        refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale)
-        refuse_unless(share_rate is None or 0 < share_rate < float("inf"), "share_rate", share_rate)
-        refuse_unless(0 <= doubt < float("inf"), "doubt", doubt)
+        refuse_unless(
+            frequencies in ("estimate", "public", "uniform"), "frequencies", frequencies, "estimate, public or uniform"
+        )
+        refuse_unless(
+            (frequency_file is not None) == (frequencies == "public"),
+            "frequency_file",
+            frequency_file,
+            "a file where frequencies is public, and else null",
+        )
+        refuse_unless(0 < frequency_share < 1, "frequency_share", frequency_share, "a number between 0 and 1")
+        refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale, "0 or more")
+        refuse_unless(
+            share_rate is None or 0 < share_rate < float("inf"), "share_rate", share_rate, "a number above 0, or null"
+        )
+        refuse_unless(0 <= doubt < float("inf"), "doubt", doubt, "0 or more")
         if popular and (frequencies == "uniform" or self.output is not None or self.embedding.embedding_dim < 2):
             raise UserError(
                 "model.popular needs shares of items, in one table with two coordinates or more: set "

@@ -43,12 +43,12 @@ class DualEncoder(SequenceRecommender):
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
-        refuse_unless(tower in ("bag", "mean", "transformer"), "tower", tower)
-        refuse_unless(context is None or context >= 1, "context", context)
-        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
-        refuse_unless(blocks >= 0, "blocks", blocks)
-        refuse_unless(heads >= 1 and dim % heads == 0, "heads", heads)
-        refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        refuse_unless(tower in ("bag", "mean", "transformer"), "tower", tower, "bag, mean or transformer")
+        refuse_unless(context is None or context >= 1, "context", context, "1 or more, or null")
+        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward, "1 or more, or null")
+        refuse_unless(blocks >= 0, "blocks", blocks, "0 or more")
+        refuse_unless(heads >= 1 and dim % heads == 0, "heads", heads, "a number that divides dim")
+        refuse_unless(0 <= dropout < 1, "dropout", dropout, "0 or more, below 1")
         if self.feature_file is not None and not tied:
             raise UserError("model.features with two tables would not be read: set model.tied to true")
         self.own_context = None if tied else copied_table(self.embedding, self.memory_map)

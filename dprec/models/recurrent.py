@@ -42,14 +42,14 @@ class Recurrent(SequenceRecommender):
         **options: Any,
     ) -> None:
         super().__init__(items, dim, **options)
-        refuse_unless(layers >= 1, "layers", layers)
-        refuse_unless(0 <= dropout < 1, "dropout", dropout)
+        refuse_unless(layers >= 1, "layers", layers, "1 or more")
+        refuse_unless(0 <= dropout < 1, "dropout", dropout, "0 or more, below 1")
         if shortcut_mean is not None and not 0 <= shortcut_mean < math.inf:
             raise UserError(f"model.shortcut_mean is {shortcut_mean}: give a number from 0, or null for no shortcut")
         refuse_scale(network_scale)
         if shortcut_mean is None and network_scale != 1:
             raise UserError("model.network_scale is for a state beside a shortcut: give model.shortcut_mean, too")
-        refuse_unless(0 < fade <= 1, "fade", fade)
+        refuse_unless(0 < fade <= 1, "fade", fade, "a number above 0, up to 1")
         if shortcut_mean is None and fade != 1:
             raise UserError("model.fade is for the mean of a shortcut: give model.shortcut_mean, too")
         self.mean, self.fade, self.scale = shortcut_mean, fade, network_scale

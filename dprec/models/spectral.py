@@ -67,7 +67,7 @@ class Spectral(DescribedRecommender):
             if lead_share
             else SpectralItems(*options_of_items)
         )
-        refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share)
+        refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share, "0 or more, below 1")
         self.repeats = Repeats(repeat_share) if repeat_share else None
 
     @property

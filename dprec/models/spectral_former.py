@@ -51,7 +51,7 @@ class SpectralFormer(Spectral):
         **options: Any,
     ) -> None:
         super().__init__(items, rank=rank, frequency_share=frequency_share, pair_share=pair_share, **options)
-        refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale)
+        refuse_unless(0 <= error_scale < float("inf"), "error_scale", error_scale, "0 or more")
         self.error_scale = error_scale
         self.network = ReAttentiveNetwork(
             self.described.rank, self.max_length, heads, blocks, feedforward, dropout, "pre", activation

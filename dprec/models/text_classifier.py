@@ -72,8 +72,8 @@ class TextClassifier(Learner):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        refuse_unless(classes >= 2, "classes", classes)
-        refuse_unless(attention in (None, "sdpa", "eager"), "attention", attention)
+        refuse_unless(classes >= 2, "classes", classes, "2 or more")
+        refuse_unless(attention in (None, "sdpa", "eager"), "attention", attention, "sdpa, eager or null")
         if self.memory_map is not None:
             raise UserError("model.memory_map: the tables of transformers stay in memory; leave it out")
         named = encoder if isinstance(encoder, str) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,7 +131,7 @@ class Experiment:
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
         watched = {}
-        with _told_once(self._how_to_continue(run)):
+        with _told_once(lambda: self._how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 watched = {"validation": judged}
@@ -161,15 +161,14 @@ class Experiment:
         return report
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
-        how_to_continue = self._how_to_continue(run)
         try:
-            with _told_once(how_to_continue):
+            with _told_once(lambda: self._how_to_continue(run)):
                 trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
                 raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
-            raise how(how_to_continue) from None
+            raise how(self._how_to_continue(run)) from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
@@ -177,7 +176,13 @@ class Experiment:
             )
 
     def _how_to_continue(self, run: RunFolder) -> str:
-        return f"continue with: {resume_command(run.path, self.settings.tree)}"
+        command = resume_command(run.path, self.settings.tree)
+        if run.checkpoint.exists():
+            return f"continue with: {command}"
+        every = self.settings.tree["checkpoint_every"]
+        return (
+            f"nothing is saved before the first checkpoint (checkpoint_every is {every}): begin again with: {command}"
+        )
 
     def _take_over(self, checkpoint: Mapping[str, Any]) -> int:
         self.model.load_state_dict(checkpoint["state_dict"])
@@ -221,12 +226,12 @@ class Experiment:
 
 
 @contextmanager
-def _told_once(after_a_loss: str) -> Iterator[None]:
+def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
     """What all processes do together: an error of one ends all, and is told once; `after_a_loss` where one is gone."""
     try:
         yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(error, after_a_loss)
+        told = one_voice(error, after_a_loss())
         if told is error:
             raise
         raise told from error
@@ -281,6 +286,8 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
             run.clear_parts()
         settings, checkpoint = stored_settings(line, run, trusted)
         experiment = kind(settings, checkpoint)
+        if checkpoint is None and first_process():
+            console.print(f"{run.path} has no checkpoint: it begins again", soft_wrap=True, highlight=False)
         with full_disk_is_one_line(run):
             experiment.train(run, console, checkpoint)
     return experiment

@@ -67,7 +67,7 @@ def test_a_name_finds_the_recipe_and_a_file_of_yours_comes_first(here: Path) -> 
     [
         ("quickstrat", "did you mean quickstart?"),
         ("recipes/quickstart.yaml", "quickstart alone is the one that comes with dprec"),
-        ("mine.yaml", "give the path of a .yaml file"),
+        ("mine.yaml", "`dprec recipes` lists"),
     ],
 )
 def test_a_recipe_that_is_not_there(word: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

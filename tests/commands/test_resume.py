@@ -148,9 +148,12 @@ def test_data_may_have_moved(interrupted: Path, log: Path) -> None:
     assert fit(["--resume", "run", "--data.init_args.path", "moved.txt"]) == 0  # by its long name
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(interrupted: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (interrupted / "checkpoints/last.ckpt").unlink()
     assert fit(["--resume", "run"]) == 0
+    assert "run has no checkpoint: it begins again" in capsys.readouterr().out
     assert strict(interrupted / "privacy.json")["events"][0]["count"] == STEPS
 
 
@@ -244,6 +247,26 @@ def terminated(self, batch, batch_idx):
 Learner.training_step = terminated
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def test_ctrl_c_promises_no_more_than_is_saved(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Learner.training_step
+
+    def interrupted_step(self: Learner, batch: object, batch_idx: int) -> None:
+        step(self, batch, batch_idx)
+        if self.trainer.global_step == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "training_step", interrupted_step)
+    for every, says in (
+        (50, "nothing is saved before the first checkpoint (checkpoint_every is 50): begin again with: "),
+        (2, "continue with: "),
+    ):
+        assert fit([str(recipe), "--out", f"run{every}", "--checkpoint_every", str(every)]) == 130
+        told = capsys.readouterr().err.strip().splitlines()[-1]
+        assert told == f"stopped; {says}python -m dprec.fit --resume run{every}"
 
 
 def test_the_checkpoint_before_the_last_is_kept_and_named_where_the_last_is_damaged(

@@ -68,7 +68,7 @@ def test_what_is_prepared_is_what_is_read(log, tmp_path, where, request):
     same(again, whole)
     assert isinstance(again.item, np.memmap)
     assert pl.read_parquet(tmp_path / "home/users.parquet")["user_id"].equals(whole.user_ids)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".home.lock", "home", "log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "log"]
 
 
 def test_it_is_its_owners_alone(log, tmp_path):
@@ -144,7 +144,7 @@ def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,time\na,b,1\na,c,soon\n")
     with pytest.raises(UserError, match="row 2 has a time"):
         prepare_log(tmp_path / "log.csv", HowToRead(), tmp_path / "home")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".home.lock", "log.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
 
 
 def test_no_room_is_one_line(log, tmp_path):
@@ -182,7 +182,7 @@ def test_two_processes_at_once_make_one_folder(log, tmp_path):
     assert [one.wait(400) for one in pair] == [0, 0]
     prepare_log(log, HowToRead(), tmp_path / "clean")
     assert contents(tmp_path / "home") == contents(tmp_path / "clean")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".clean.lock", ".home.lock", "clean", "home", "log"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "home", "log"]
 
 
 # A process that forks, before it has threads, a child for each moment, which kills itself as it touches a file.
@@ -231,7 +231,7 @@ def test_killed_as_it_touches_a_file_and_started_again_gives_the_same_bytes(log,
     assert ends == [str(int(signal.SIGKILL))] * len(moments), ran.stdout
     assert contents(home) == contents(tmp_path / "clean")
     left = {path.name for path in tmp_path.iterdir()} - {"touched", "log", "clean", "home"}
-    assert left == {".clean.lock", ".home.lock"}
+    assert not left
 
 
 @pytest.mark.slow

@@ -53,6 +53,11 @@ def one_line(path: Path) -> Iterator[None]:
             raise not_utf8(path) from error
         if "more fields" in str(error):
             raise UserError(f"{path} has lines with more fields than the first: mend or quote them") from error
+        if str(error).startswith('could not parse `"'):
+            begins = first_line(error).removeprefix("could not parse `")[:60]
+            raise UserError(
+                f"{path} has a field that begins with a quote and does not end, {begins}: close it"
+            ) from error
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
 

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
@@ -36,7 +36,7 @@ try:
 except ImportError:  # a platform without POSIX locks
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 2  # raise it when the content of the files changes
+FORMAT = 3  # raise it when the content of the files changes
 META = "meta.json"
 _ITEMS, _AGES, _CONTEXT, _OFFSETS = "items.int32", "ages.uint32", "context.int32", "offsets.int64"
 _CATALOGUE, _USERS = "catalogue.parquet", "users.parquet"
@@ -199,6 +199,21 @@ def _alone(home: Path) -> Iterator[Path]:
     if fcntl is None:
         yield home.with_name(f".{home.name}.{os.getpid()}.part")
         return
-    with open(home.with_name(f".{home.name}.lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield home.with_name(f".{home.name}.part")
+    lock = home.with_name(f".{home.name}.lock")
+    while True:
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file, lock):  # another process removed it while this one waited
+                continue
+            try:
+                yield home.with_name(f".{home.name}.part")
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

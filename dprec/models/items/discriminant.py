@@ -58,8 +58,13 @@ class DiscriminantItems(SpectralItems):
     def __init__(self, *arguments: Any, lead_share: float, shrink: float = 1.0) -> None:
         super().__init__(*arguments)
         rest = 1 - self.frequencies.share - self.pairs.share
-        refuse_unless(0 < lead_share < rest, "lead_share", lead_share)
-        refuse_unless(0 <= shrink <= 1, "shrink", shrink)
+        refuse_unless(
+            0 < lead_share < rest,
+            "lead_share",
+            lead_share,
+            "a number above 0 that frequency_share and pair_share leave",
+        )
+        refuse_unless(0 <= shrink <= 1, "shrink", shrink, "a number from 0 to 1")
         self.leads = leading_release(lead_share)
         self.shrink = shrink
         self.ranked: Tensor

@@ -271,7 +271,7 @@ def refuse_sharded(module: nn.Module) -> None:
         )
 
 
-def refuse_unless(fits: bool, name: str, value: object) -> None:
-    """Refuse an argument of a model that is out of range."""
+def refuse_unless(fits: bool, name: str, value: object, instead: str = "another value") -> None:
+    """Refuse an argument of a model that is out of range, and say what to give `instead`."""
     if not fits:
-        raise UserError(f"model.{name} is {value}, which is out of range: give another value")
+        raise UserError(f"model.{name} is {value}, which is out of range: give {instead}")

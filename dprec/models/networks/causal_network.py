@@ -56,15 +56,15 @@ class CausalNetwork(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise UserError(f"model.heads is {heads}: give a number that divides model.dim, {dim}")
-        refuse_unless(0 <= dropout < 1, "dropout", dropout)
-        refuse_unless(blocks >= 0, "blocks", blocks)
-        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward)
-        refuse_unless(norm in ("pre", "post"), "norm", norm)
-        refuse_unless(activation in ("relu", "gelu"), "activation", activation)
+        refuse_unless(0 <= dropout < 1, "dropout", dropout, "0 or more, below 1")
+        refuse_unless(blocks >= 0, "blocks", blocks, "0 or more")
+        refuse_unless(feedforward is None or feedforward >= 1, "feedforward", feedforward, "1 or more, or null")
+        refuse_unless(norm in ("pre", "post"), "norm", norm, "pre or post")
+        refuse_unless(activation in ("relu", "gelu"), "activation", activation, "relu or gelu")
         refuse_scale(network_scale)
         if start_mean is not None and not 0 < start_mean < math.inf:
             raise UserError(f"model.start_mean is {start_mean}: give a number above 0, or null for a random start")
-        refuse_unless(0 < fade <= 1, "fade", fade)
+        refuse_unless(0 < fade <= 1, "fade", fade, "a number above 0, up to 1")
         self.scale = network_scale
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)

@@ -163,7 +163,8 @@ class Ranking(Task):
             return None
         return (
             f"warning: the first {first} places of {users:,} users hold only {found:,} of {of:,} items, so "
-            f"recommendations collapse on few: see --metrics coverage@{first},novelty@{first}, and try another recipe"
+            f"recommendations collapse on few: see --metrics coverage@{first},novelty@{first}, and try another recipe, "
+            "such as movielens_dpformer_popular"
         )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
