@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ RATIOS = (0.1, 1.0, 2.0, 5.0, 10.0)
 THRESHOLDS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 LARGER = (5.0, 10.0)  # bounds of a contribution, at one ratio: 1 is the grid's
 RATIO = 5.0
+KEYS = ("auc", "gradient_size_reduction")
 
 
 def points(epsilons: Sequence[float]) -> list[Point]:
@@ -31,21 +33,28 @@ def draw(rows: Sequence[Row], file: Path, colours: object = None) -> None:
     plt = figure.pyplot()
     cells = {(row["epsilon"], *_knobs(row["setting"])): row for row in rows if row["setting"]}
     panes = sorted({(epsilon, most) for epsilon, _, _, most in cells})
+    shades = {key: (min(found), max(found)) for key in KEYS if (found := [_shade(row, key) for row in cells.values()])}
     drawn, panels = plt.subplots(2, len(panes), figsize=(4.4 * len(panes), 6), layout="constrained", squeeze=False)
     for column, (epsilon, most) in enumerate(panes):
         here = {(ratio, t): row for (e, ratio, t, c), row in cells.items() if (e, c) == (epsilon, most)}
-        for key, panel in (("auc", panels[0][column]), ("gradient_size_reduction", panels[1][column])):
-            _heat(panel, here, key)
+        for key, panel in zip(KEYS, panels[:, column], strict=True):
+            _heat(panel, here, key, shades[key])
         title = f"ε = {epsilon:g}, C₁ = {most:g}"
         panels[0][column].set_title(f"{title}: AUC", loc="left", fontsize=10, fontweight="bold")
         panels[1][column].set_title("times fewer numbers with noise", loc="left", fontsize=10, fontweight="bold")
     figure.save(plt, drawn, file)
 
 
-def _heat(panel: Any, here: dict[tuple[float, float], Row], key: str) -> None:
+def _shade(row: Row, key: str) -> float:
+    """What the colour of a cell stands for: of reductions their size, and one scale for all panes."""
+    return float(row[key]) if key == "auc" else math.log(row[key])
+
+
+def _heat(panel: Any, here: dict[tuple[float, float], Row], key: str, shades: tuple[float, float]) -> None:
     ratios, thresholds = sorted({r for r, _ in here}), sorted({t for _, t in here})
     values = [[float(here[r, t][key]) if (r, t) in here else float("nan") for t in thresholds] for r in ratios]
-    panel.imshow(values, cmap="Oranges", aspect="auto", alpha=0.6)
+    colours = [[_shade(here[r, t], key) if (r, t) in here else float("nan") for t in thresholds] for r in ratios]
+    panel.imshow(colours, cmap="Oranges", aspect="auto", alpha=0.6, vmin=shades[0], vmax=shades[1])
     panel.set_xticks(range(len(thresholds)), [f"{t:g}" for t in thresholds])
     panel.set_yticks(range(len(ratios)), [f"{r:g}" for r in ratios])
     panel.set_xlabel("threshold τ")
