@@ -192,12 +192,10 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
     >>> total
     tensor([50., 50.], dtype=torch.float64)
     """
-    if answers_at_once(total):
-        for some, own in zip(values.split(TOGETHER), weight.split(TOGETHER), strict=True):
-            total += torch.tensordot(own, some, dims=1)
-    elif total.numel():
+    if total.numel():
         sums = total.new_zeros(1, total.numel())
-        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), -1), HELD_ON_CARD)
+        held = HELD if answers_at_once(total) else HELD_ON_CARD
+        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), -1), held)
         total += sums.view(total.shape)
 
 

@@ -151,11 +151,12 @@ def by_statistics_of_the_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the dimensions an operation acts on."""
-    named = tree_leaves([kwargs[key] for key in _DIM_NAMES if key in kwargs])
+    named = tree_leaves([kwargs[key] for key in _DIM_NAMES if key in kwargs]) if kwargs else []
     if name == "permute":
         order = tree_leaves(named or args[1:])
         return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
-    placed = tree_leaves([args[place] for place in _DIM_PLACES.get(name, ()) if place < len(args)])
+    places = _DIM_PLACES.get(name, ())
+    placed = tree_leaves([args[place] for place in places if place < len(args)]) if places else []
     default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
     return [*named, *placed] or default
 
