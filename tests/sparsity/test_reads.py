@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import record
+from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.uses.batches import select_users
-from dprec.models import DualEncoder
+from dprec.models import DualEncoder, Transformer
 from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
@@ -60,7 +62,13 @@ def encoder() -> Any:
     return DualEncoder(ITEMS, dim=8, max_length=9, tower="transformer", negatives=5, optimizer="sgd")
 
 
-@pytest.mark.parametrize("make", [Undeclared, encoder])
+def network(scale: float) -> Any:
+    """The same of a model of next items, whose positions may be scaled."""
+    torch.manual_seed(0)
+    return Transformer(ITEMS, dim=8, max_length=9, blocks=1, negatives=5, optimizer="sgd", network_scale=scale)
+
+
+@pytest.mark.parametrize("make", [Undeclared, encoder, partial(network, 1.0), partial(network, 0.01)])
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_users_rows_are_those_it_has_alone(make: Any, broken: bool) -> None:
     """Else who leaves moves the counts of all others, and not of one user."""
@@ -72,6 +80,15 @@ def test_a_users_rows_are_those_it_has_alone(make: Any, broken: bool) -> None:
     together = rows_of(module, batch)
     assert together == [rows_of(module, select_users(batch, [user]))[0] for user in range(4)]
     assert len(set(map(frozenset, together))) == 4 - broken
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_positions_are_looked_up_whatever_their_scale(scale: float) -> None:
+    """Else no strategy that rules all tables trains a Transformer, since one would be used as a whole."""
+    module = network(scale)
+    recorded = record(trained(module), module.losses, sequences([9, 7, 3, 1]))
+    (positions,) = recorded.contributions["network.positions.weight"]
+    assert as_look_ups([positions]) == [positions]
 
 
 class Together:
