@@ -32,7 +32,7 @@ from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE, by_user
 from dprec.gradients.uses import layout
 from dprec.gradients.uses.batches import batch_tensors
-from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, sources_of
+from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
 from dprec.gradients.uses.layout import Layout, layout_of, operation_name
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
@@ -329,7 +329,7 @@ class Tape(TorchFunctionMode):
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)
         sources = {id(p): p for value in used for p in sources_of(value)}
-        ids = self.ids_of(used[0])
+        before, ids, factor = expression_of(used[0]), self.ids_of(used[0]), factor_of(func, args, kwargs)
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")
             and used[0].dim() == 2
@@ -337,10 +337,14 @@ class Tape(TorchFunctionMode):
         )
         moved = operation_name(func) in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1
         for leaf in tree_leaves(result):
-            if any(leaf is value for value in used):  # such as `weight.float()`, where there was nothing to do
+            if not isinstance(leaf, Tensor) or any(
+                leaf is value for value in used
+            ):  # as of `weight.float()` in float32
                 continue
-            same = moved and leaf.shape == used[0].shape and leaf.dtype == used[0].dtype  # then so is its gradient
-            express(leaf, Expression(tuple(sources.values()), transpose, ids if transpose or same else None))
+            same = leaf.shape == used[0].shape and leaf.dtype == used[0].dtype
+            kept = ids is not None and (transpose or (same and (moved or factor is not None)))
+            scale = before.factor * (1.0 if factor is None else factor) if before and kept else 1.0
+            express(leaf, Expression(tuple(sources.values()), transpose, ids if kept else None, scale))
         return result
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from dprec.gradients.clipping import record
-from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
+from dprec.gradients.contributions.look_ups import PaddedRows, as_look_ups, without_padding
 
 
 def test_a_step_reads_the_rows_of_its_look_ups_alone() -> None:
@@ -20,6 +21,45 @@ def test_a_step_reads_the_rows_of_its_look_ups_alone() -> None:
 
     record({"table": table.weight}, lambda batch: table(batch).sum((1, 2)), torch.tensor([[1, 2], [4, 2]]), hear)
     assert heard == [("table", [1, 2, 4, 2])]
+
+
+SCALED: dict[str, Callable[[Tensor], Tensor]] = {
+    "product": lambda rows: 3 * rows * 0.5,
+    "quotient": lambda rows: torch.div(rows, 4.0),
+    "centred": lambda rows: 2.0 * (rows - 1.0),
+    "nothing": lambda rows: rows * 0,
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_times_a_number_are_looked_up_still(name: str, shared: bool) -> None:
+    """Positions that all users read, or items that all score: a strategy may rule their table."""
+    torch.manual_seed(0)
+    table, x = nn.Parameter(torch.randn(9, 4, dtype=torch.float64)), torch.randn(5, 3, 4, dtype=torch.float64)
+    ids = torch.tensor([2, 7, 2])
+
+    def losses(batch: Tensor) -> Tensor:
+        rows = SCALED[name](table[ids])
+        met = batch @ rows.T if shared else (batch + rows).square()
+        return met.exp().sum((1, 2))
+
+    (use,) = record({"table": table}, losses, x).contributions["table"]
+    assert as_look_ups([use]) == [use]
+    built = torch.zeros(5, 9, 4, dtype=torch.float64)
+    use.materialise(built, slice(0, 5))
+    for user in range(5):
+        table.grad = None
+        losses(x[user : user + 1]).sum().backward()
+        torch.testing.assert_close(built[user], table.grad)
+
+
+@pytest.mark.parametrize("by", [lambda rows: torch.div(rows, 2.0, rounding_mode="floor"), lambda rows: rows * rows])
+def test_rows_by_another_operation_are_not(by: Callable[[Tensor], Tensor]) -> None:
+    table, x = nn.Parameter(torch.randn(9, 4)), torch.randn(5, 3, 4)
+    ids = torch.tensor([2, 7, 2])
+    found = record({"table": table}, lambda batch: (batch * by(table[ids])).sum((1, 2)), x).contributions["table"]
+    assert as_look_ups(found) is None
 
 
 def test_padding_of_several_tables_is_left_out_at_once() -> None:

@@ -81,6 +81,20 @@ def test_scores_start_from_the_shares_that_were_released(monkeypatch: pytest.Mon
         torch.testing.assert_close(scores[:, 1:] - model.scores(batch)[:, 1:], logs.expand(2, -1))
 
 
+def test_scores_start_from_public_shares_at_no_price(tmp_path: Path) -> None:
+    module = data()
+    file, shares = tmp_path / "shares.csv", np.linspace(0.01, 0.9, module.items - 1)
+    rows = [f"{raw},{share}" for raw, share in zip(module.catalogue_ids, shares, strict=True)]
+    file.write_text("\n".join(["item,share", *rows]))
+    model = made(
+        module, popular=True, frequencies="public", frequency_file=str(file), learning_rate=1e-30, weight_decay=0.0
+    )
+    fit(model, module, privacy := private(), steps=1)
+    assert [event.what for event in privacy.ledger.events] == ["training"]
+    logs = torch.from_numpy(np.log(shares) - np.log(shares).mean()).float()
+    torch.testing.assert_close(model.embedding.weight.detach()[1:, -1], logs)
+
+
 def test_histories_are_read_without_popularity() -> None:
     module = data()
     model, history = made(module, popular=True).eval(), torch.tensor([[3, 7, 5]])

@@ -127,6 +127,9 @@ class Rows(LookUp):
             return ROUNDED * torch.finfo(self.values.dtype).eps * squared.sqrt()
         return super().rounding(squared)
 
+    def times(self, factor: float) -> Rows:
+        return Rows(self.ids, self.values * factor)
+
     def only(self, rows: Tensor) -> Rows:
         return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
 
@@ -247,6 +250,9 @@ class SharedRows(OfProducts, LookUp):
         shared = [self, *(use for use in others if isinstance(use, SharedRows))]
         own = [use for use in others if isinstance(use, Rows)]
         return (lambda: _squared_norms(shared, own)) if len(shared) + len(own) == 1 + len(others) else None
+
+    def times(self, factor: float) -> SharedRows:
+        return SharedRows(self.ids, self.left * factor, self.right)
 
     def only(self, rows: Tensor) -> SharedRows:
         kept = is_among(self.ids, rows)

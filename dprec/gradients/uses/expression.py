@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.pulled import Pulled
+from dprec.gradients.uses.layout import operation_name
 
 _ATTRIBUTE = "_dprec_expression"
 
@@ -20,6 +22,7 @@ class Expression:
     parameters: tuple[nn.Parameter, ...]
     transpose: bool = False  # it is the transpose of the one parameter
     ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
+    factor: float = 1.0  # times this
     version: int = 0  # of the tensor when this was so
 
 
@@ -44,6 +47,16 @@ def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:
     return expression.parameters if expression else (value,)  # type: ignore[return-value]
 
 
+def factor_of(func: Callable[..., Any], args: Any, kwargs: Any) -> float | None:
+    """Return the number by which a tensor is multiplied, if that is all that is done."""
+    if kwargs or len(args) != 2 or type(args[1]) not in (int, float):
+        return None
+    name = operation_name(func)
+    if name in ("mul", "__mul__", "__rmul__", "multiply"):
+        return float(args[1])
+    return 1.0 / args[1] if name in ("div", "__truediv__", "divide") and args[1] else None
+
+
 def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tuple[nn.Parameter, Contribution]]:
     """Return what a contribution to `used` is to each parameter behind it, in the smallest form there is."""
     expression = expression_of(used)
@@ -60,4 +73,7 @@ def _without_autograd(expression: Expression, contribution: Contribution, users:
     if not expression.transpose and expression.ids is None:
         return None
     own = contribution.transposed() if expression.transpose else contribution
-    return own if own is None or expression.ids is None else own.at_rows(expression.ids, users)
+    if own is None or expression.ids is None:
+        return own
+    rows = own.at_rows(expression.ids, users)
+    return rows if rows is None or expression.factor == 1 else rows.times(expression.factor)
