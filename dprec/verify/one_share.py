@@ -36,6 +36,7 @@ LOW_BOUND = 0.5  # either of them in bfloat16
 CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
 HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
 LARGER = 1e-2  # the engine's norm, which has what rounding may hide added to it, relative to the exact one
+HELD = 1 << 20  # numbers of a table whose rows alone are known, that are held all the same
 NUMBERS = 64  # entries by which a sum is found to be rounded to bfloat16
 
 
@@ -98,7 +99,7 @@ class Judge:
             return False
         self.exact = self.gradient(alone)
         own, others = self._recount(alone, None), self._recount(without, None)
-        if any(total.is_sparse and not released[name].is_sparse for name, total in others.total.items()):
+        if any(t.is_sparse and not released[name].is_sparse and t.numel() > HELD for name, t in others.total.items()):
             return False  # to compare them would take memory of the table's size
         if self._problem_alone(alone, own) or _rounded(Recount(released, others.clipped)):
             return False

@@ -31,14 +31,20 @@ from tests.models.zoo import MODELS, batch_for
 pytestmark = pytest.mark.usefixtures("by_kernels")
 USERS = 5
 ITEMS, CLICKS = ["embedding.weight"], [f"tables.tables.{place}.weight" for place in range(3)]
+POSITIONS = "network.positions.weight"
 LOOKED_UP = {  # the tables of each model that are never used as a whole
-    "transformer-untied": ITEMS,
-    "transformer-halved-untied": ITEMS,
-    "transformer-negatives": ITEMS,
+    **{
+        name: [POSITIONS]
+        for name in MODELS
+        if name in ("transformer", "transformer-post-gelu", "spectral-former") or name.startswith("dpformer")
+    },
+    "transformer-untied": [*ITEMS, POSITIONS],
+    "transformer-halved-untied": [*ITEMS, POSITIONS],
+    "transformer-negatives": [*ITEMS, POSITIONS],
     "dual-encoder": [*ITEMS, "own_context.weight"],
     "dual-encoder-tied": ITEMS,
     "dual-encoder-all-items": ["own_context.weight"],
-    "dual-encoder-transformer": [*ITEMS, "own_context.weight"],
+    "dual-encoder-transformer": [*ITEMS, "own_context.weight", "tower.positions.weight"],
     "dlrm": CLICKS,
     "pctr": CLICKS,
     "low-rank": CLICKS,

@@ -111,9 +111,10 @@ def broken_alone(
             if _shapes(one) != _shapes(part):
                 own.unpadded[user], broken[user], trimmed[user] = False, True, one
         if bool(broken.any()):
-            own.losses = own.losses.masked_fill(broken, math.nan)  # each counts once, alone
+            there = broken.to(own.losses.device)
+            own.losses = own.losses.masked_fill(there, math.nan)  # each counts once, alone
             for use in (use for every in own.contributions.values() for use in every):
-                use.forget(broken.to(own.losses.device))
+                use.forget(there)
             for use in (use for every in (own.told or {}).values() for use in every):
                 use.forget(broken)
             retaken += [
