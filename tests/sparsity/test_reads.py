@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
-from dprec.gradients.clipping import record
+from dprec.gradients.clipping import Recorded, record
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.uses.batches import select_users
 from dprec.models import DualEncoder, Transformer
 from dprec.sparsity import AdaFEST
+from dprec.sparsity.rows import batch_rows as rows
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
@@ -89,6 +90,20 @@ def test_positions_are_looked_up_whatever_their_scale(scale: float) -> None:
     recorded = record(trained(module), module.losses, sequences([9, 7, 3, 1]))
     (positions,) = recorded.contributions["network.positions.weight"]
     assert as_look_ups([positions]) == [positions]
+
+
+def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow() -> None:
+    module, batch = network(1.0), sequences([9, 7, 3, 1])
+    space = RowSpace(tables_of(module, trained(module)))
+
+    def again(part: Any) -> Recorded:
+        return record(trained(module), module.losses, part)
+
+    rows._say.cache_clear()
+    with pytest.warns(UserWarning, match=r"'network\.positions\.weight'.*name the other tables") as said:
+        pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
+    assert len(pieces) == 1 + 3  # all but the longest
+    assert len(said) == 1
 
 
 class Together:

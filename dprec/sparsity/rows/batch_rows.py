@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -120,12 +122,33 @@ def broken_alone(
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
             ]
+    if 2 * len(retaken) > sum(own.users for _, own in pieces):
+        for name in _read_by_place(every_table, pieces):
+            _say(name)
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
         tell(every_table, every[-1][1])
         every[-1][1].unpadded = torch.ones(1, dtype=torch.bool, device=every[-1][1].losses.device)
     return every
+
+
+def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]) -> list[str]:
+    """Return the tables of which all users of a micro-batch read the very same rows, such as positions."""
+    uses = [
+        (name, use) for _, own in pieces if own.users > 1 for name in tables for use in own.contributions.get(name, ())
+    ]
+    return list({name: 0 for name, use in uses if isinstance(use, Rows) and use.ids.stride(0) == 0})
+
+
+@functools.cache
+def _say(table: str) -> None:
+    warnings.warn(
+        f"all users read the same rows of '{table}', so most are recorded alone, one pass each, for rows that they "
+        "read for others' padding: name the other tables in the strategy's `tables`",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:
