@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch.nn.functional as F
@@ -329,22 +330,22 @@ class Tape(TorchFunctionMode):
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         result = func(*args, **kwargs)
         sources = {id(p): p for value in used for p in sources_of(value)}
-        before, ids, factor = expression_of(used[0]), self.ids_of(used[0]), factor_of(func, args, kwargs)
+        before, ids = expression_of(used[0]), self.ids_of(used[0])
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")
             and used[0].dim() == 2
             and (id(used[0]) in self._names or ids is not None)
         )
-        moved = operation_name(func) in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1
+        factor = 1.0 if transpose else factor_of(func, args, kwargs, used)
         for leaf in tree_leaves(result):
-            if not isinstance(leaf, Tensor) or any(
-                leaf is value for value in used
-            ):  # as of `weight.float()` in float32
+            # Such as of `weight.float()`, where there was nothing to do.
+            if not isinstance(leaf, Tensor) or any(leaf is value for value in used):
                 continue
-            same = leaf.shape == used[0].shape and leaf.dtype == used[0].dtype
-            kept = ids is not None and (transpose or (same and (moved or factor is not None)))
-            scale = before.factor * (1.0 if factor is None else factor) if before and kept else 1.0
-            express(leaf, Expression(tuple(sources.values()), transpose, ids if kept else None, scale))
+            own = Expression(tuple(sources.values()), transpose)
+            same = transpose or (leaf.shape == used[0].shape and leaf.dtype == used[0].dtype)
+            if before is not None and ids is not None and factor is not None and same:
+                own = replace(own, ids=ids, factor=before.factor * factor)
+            express(leaf, own)
         return result
 
 

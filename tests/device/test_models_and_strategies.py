@@ -32,12 +32,12 @@ pytestmark = pytest.mark.usefixtures("by_kernels")
 USERS = 5
 ITEMS, CLICKS = ["embedding.weight"], [f"tables.tables.{place}.weight" for place in range(3)]
 POSITIONS = "network.positions.weight"
+BY_PLACE = (  # models of which no other table is looked up alone
+    *("dpformer", "dpformer-post-gelu", "dpformer-small-network", "dpformer-popular"),
+    *("transformer", "transformer-post-gelu", "spectral-former"),
+)
 LOOKED_UP = {  # the tables of each model that are never used as a whole
-    **{
-        name: [POSITIONS]
-        for name in MODELS
-        if name in ("transformer", "transformer-post-gelu", "spectral-former") or name.startswith("dpformer")
-    },
+    **{name: [POSITIONS] for name in BY_PLACE},
     "transformer-untied": [*ITEMS, POSITIONS],
     "transformer-halved-untied": [*ITEMS, POSITIONS],
     "transformer-negatives": [*ITEMS, POSITIONS],
@@ -51,8 +51,8 @@ LOOKED_UP = {  # the tables of each model that are never used as a whole
     "logistic": CLICKS,
     "bags": ["mean.weight", "single.weight"],
 }
-# Of those that are read by place alone one stands for all: a case takes seconds in the interpreter.
-RULED = [name for name, tables in LOOKED_UP.items() if tables != [POSITIONS] or name == "dpformer"]
+# Of those one stands for all: a case takes seconds in the interpreter.
+RULED = [name for name in LOOKED_UP if name not in BY_PLACE[1:]]
 STRATEGIES: dict[str, Callable[..., list[Strategy]]] = {
     "fest": lambda **over: [FEST(keep=12, **over)],
     "adafest": lambda **over: [AdaFEST(threshold=1.0, **over)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,28 +32,23 @@ def draw(rows: Sequence[Row], file: Path, colours: object = None) -> None:
     plt = figure.pyplot()
     cells = {(row["epsilon"], *_knobs(row["setting"])): row for row in rows if row["setting"]}
     panes = sorted({(epsilon, most) for epsilon, _, _, most in cells})
-    shades = {key: (min(found), max(found)) for key in KEYS if (found := [_shade(row, key) for row in cells.values()])}
     drawn, panels = plt.subplots(2, len(panes), figsize=(4.4 * len(panes), 6), layout="constrained", squeeze=False)
     for column, (epsilon, most) in enumerate(panes):
         here = {(ratio, t): row for (e, ratio, t, c), row in cells.items() if (e, c) == (epsilon, most)}
         for key, panel in zip(KEYS, panels[:, column], strict=True):
-            _heat(panel, here, key, shades[key])
+            _heat(panel, here, key, [float(row[key]) for row in cells.values()])
         title = f"ε = {epsilon:g}, C₁ = {most:g}"
         panels[0][column].set_title(f"{title}: AUC", loc="left", fontsize=10, fontweight="bold")
         panels[1][column].set_title("times fewer numbers with noise", loc="left", fontsize=10, fontweight="bold")
     figure.save(plt, drawn, file)
 
 
-def _shade(row: Row, key: str) -> float:
-    """What the colour of a cell stands for: of reductions their size, and one scale for all panes."""
-    return float(row[key]) if key == "auc" else math.log(row[key])
-
-
-def _heat(panel: Any, here: dict[tuple[float, float], Row], key: str, shades: tuple[float, float]) -> None:
+def _heat(panel: Any, here: dict[tuple[float, float], Row], key: str, shown: Sequence[float]) -> None:
+    """Draw one pane; its colours have the scale of all that are `shown`."""
     ratios, thresholds = sorted({r for r, _ in here}), sorted({t for _, t in here})
     values = [[float(here[r, t][key]) if (r, t) in here else float("nan") for t in thresholds] for r in ratios]
-    colours = [[_shade(here[r, t], key) if (r, t) in here else float("nan") for t in thresholds] for r in ratios]
-    panel.imshow(colours, cmap="Oranges", aspect="auto", alpha=0.6, vmin=shades[0], vmax=shades[1])
+    scale = {"norm": "linear" if key == "auc" else "log", "vmin": min(shown), "vmax": max(shown)}
+    panel.imshow(values, cmap="Oranges", aspect="auto", alpha=0.6, **scale)
     panel.set_xticks(range(len(thresholds)), [f"{t:g}" for t in thresholds])
     panel.set_yticks(range(len(ratios)), [f"{r:g}" for r in ratios])
     panel.set_xlabel("threshold τ")

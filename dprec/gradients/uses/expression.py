@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,11 +47,13 @@ def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:
     return expression.parameters if expression else (value,)  # type: ignore[return-value]
 
 
-def factor_of(func: Callable[..., Any], args: Any, kwargs: Any) -> float | None:
-    """Return the number by which a tensor is multiplied, if that is all that is done."""
+def factor_of(func: Callable[..., Any], args: Any, kwargs: Any, used: Sequence[Tensor]) -> float | None:
+    """Return what an operation multiplies the gradient of the one tensor `used` by, if that is all that it does."""
+    name = operation_name(func)
+    if name in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1:
+        return 1.0
     if kwargs or len(args) != 2 or type(args[1]) not in (int, float):
         return None
-    name = operation_name(func)
     if name in ("mul", "__mul__", "__rmul__", "multiply"):
         return float(args[1])
     return 1.0 / args[1] if name in ("div", "__truediv__", "divide") and args[1] else None

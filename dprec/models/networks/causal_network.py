@@ -88,7 +88,7 @@ class CausalNetwork(nn.Module):
     def placed(self, x: Tensor) -> Tensor:
         """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
-        return self.dropout(torch.add(x, self.positions(places), alpha=self.scale))
+        return self.dropout(x + self.scale * self.positions(places))
 
 
 def refuse_scale(network_scale: float) -> None:

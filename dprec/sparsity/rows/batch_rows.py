@@ -122,9 +122,8 @@ def broken_alone(
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
             ]
-    if 2 * len(retaken) > sum(own.users for _, own in pieces):
-        for name in _read_by_place(every_table, pieces):
-            _say(name)
+    for name in _read_by_place(every_table, pieces):  # whatever the histories: what is said is not private
+        _say(name)
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
@@ -138,14 +137,14 @@ def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]
     uses = [
         (name, use) for _, own in pieces if own.users > 1 for name in tables for use in own.contributions.get(name, ())
     ]
-    return list({name: 0 for name, use in uses if isinstance(use, Rows) and use.ids.stride(0) == 0})
+    return list(dict.fromkeys(name for name, use in uses if isinstance(use, Rows) and use.ids.stride(0) == 0))
 
 
 @functools.cache
 def _say(table: str) -> None:
     warnings.warn(
-        f"all users read the same rows of '{table}', so most are recorded alone, one pass each, for rows that they "
-        "read for others' padding: name the other tables in the strategy's `tables`",
+        f"all users read the same rows of '{table}', so those with shorter histories than others are recorded alone, "
+        "one pass each: name the other tables in the strategy's `tables`",
         UserWarning,
         stacklevel=2,
     )
