@@ -14,7 +14,7 @@ from torch import Tensor
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec_kernels.dense_noise import of_matrices
-from dprec_kernels.normals import parts
+from dprec_kernels.normals import Source, parts
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 
@@ -144,6 +144,10 @@ class GaussianNoise:
                 part = piece[start : start + CHUNK]
                 part.copy_(self._normals(len(part)))
         return out
+
+    def beside(self, values: Tensor) -> Source:
+        """Return the source for normals that are added to these values: off the CPU, one that kernels draw from."""
+        return self if by_numpy(values) else self.placed()
 
     def placed(self, calls: int = 1) -> RowNoise:
         """Return noise of this step that is a function of its place, and that no other call gets.

@@ -21,8 +21,8 @@ class Dense(NoiseSchedule):
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         weights = own_rows(table.parameter)[0].detach()
-        given: dict[str, Any] = {"rows": rows, "values": values}
-        dense_noise(weights, self.std, self.noise, alpha=-rates.rate, keep=1 - rates.rate * rates.decay, **given)
+        given: dict[str, Any] = {"alpha": -rates.rate, "keep": 1 - rates.rate * rates.decay}
+        dense_noise(weights, self.std, self.noise.beside(weights), rows=rows, values=values, **given)
 
     def phrase(self, sigma: float) -> str:
         return f"dense noise on {', '.join(self.tables)}"

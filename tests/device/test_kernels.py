@@ -17,8 +17,9 @@ from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
-from dprec.sparsity import LazyDP
+from dprec.sparsity import Dense, LazyDP
 from dprec.sparsity.lazy.together import Together
+from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
 from tests.device.test_sums import moved
@@ -40,7 +41,7 @@ LAUNCHES = {
     "dpformer": SOFTMAX | LINEAR,
     "spectral-former": LINEAR,
     "gru": SOFTMAX | LINEAR,
-    "pctr": LINEAR | {"rows_norms_fwd_kernel"},
+    "pctr": CLIPPING | {"rows_norms_fwd_kernel"},  # of one position: no gradient is built
     "scales-and-products": SOFTMAX | CLIPPING,
 }
 # What a step of LazyDP launches for its tables: with noise of many steps at once, and replayed.
@@ -81,9 +82,9 @@ def test_gradients_are_those_of_the_cpu(name: str) -> None:
     assert found >= LAUNCHES[name]
 
 
-def launched_for_tables(aggregate: bool) -> set[str]:
+def launched_for_tables(strategy: Strategy) -> set[str]:
     LAUNCHED.clear()
-    run = Run([LazyDP(aggregate=aggregate)], device=DEVICE)
+    run = Run([strategy], device=DEVICE)
     with interpreted():
         for step in range(2):
             batch = users(3, seed=step)
@@ -95,7 +96,13 @@ def launched_for_tables(aggregate: bool) -> set[str]:
 @inside
 @pytest.mark.parametrize("aggregate", OF_TABLES)
 def test_tables_with_debts_take_the_kernels(aggregate: bool) -> None:
-    assert launched_for_tables(aggregate) >= OF_TABLES[aggregate]
+    assert launched_for_tables(LazyDP(aggregate=aggregate)) >= OF_TABLES[aggregate]
+
+
+@inside
+def test_noise_of_every_row_is_drawn_by_a_kernel_table_by_table() -> None:
+    launched_for_tables(Dense())
+    assert LAUNCHED.count("dense_noise_fwd_kernel") == 2 * (2 + 1)  # two steps of two tables, and of all else
 
 
 @inside
@@ -141,7 +148,7 @@ def test_rows_of_several_tables_step_at_once() -> None:
 @inside
 def test_every_kernel_has_a_caller_in_training() -> None:
     found = {kernel for name in LAUNCHES for kernel in launched(MODELS[name]().to(DEVICE), name, 1.0)}
-    found |= launched_for_tables(True) | launched_for_tables(False)
+    found |= launched_for_tables(LazyDP()) | launched_for_tables(LazyDP(aggregate=False))
     assert found == kernels()
 
 

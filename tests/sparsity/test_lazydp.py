@@ -38,6 +38,9 @@ class Placed:
     def __init__(self, seed: int | None = None) -> None:
         self.seed, self.step, self.ranks = seed, 0, Ranks()
 
+    def beside(self, values: Tensor) -> Placed:
+        return self
+
     def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
         for tensor in tensors:
             if tensor.shape[0] == ROWS - 1:  # all but padding

@@ -19,7 +19,6 @@ from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
-from dprec_kernels.normals import Source
 from dprec_kernels.ordering import ascending, distinct, is_among, picked
 from dprec_kernels.paths import answers_at_once, by_numpy
 from dprec_kernels.row_noise import RowNoise
@@ -148,7 +147,7 @@ class Aggregated(LazyTable):
             if isinstance(self.steps, Decayed):
                 mean, noise = self.steps.since(starts)
                 left = mean if self.steps.decays else None
-                lazy_noise(self.values, rows, self.std * noise, self._source(), mean=left)
+                lazy_noise(self.values, rows, self.std * noise, self.noise.beside(self.values), mean=left)
             else:
                 self._settle_both(rows, starts, self.steps)
             self.settled.index_fill_(0, rows, self.now)
@@ -164,12 +163,8 @@ class Aggregated(LazyTable):
         if len(self.padding):
             owes.masked_fill_(is_among(rows, self.padding), False)
         left, noise = steps.since(starts) if steps.decays else (None, steps.owed(starts))
-        lazy_noise(self.values, rows, self.std * noise, self._source(), mean=left, where=owes)
+        lazy_noise(self.values, rows, self.std * noise, self.noise.beside(self.values), mean=left, where=owes)
         self.settled.index_fill_(0, rows, self.now)
-
-    def _source(self) -> Source:
-        """Return noise from a stream; off the CPU, as a function of its place, so that kernels draw it themselves."""
-        return self.noise if by_numpy(self.values) else self.noise.placed()
 
     def _settle_both(self, rows: Tensor, starts: Tensor, steps: WithMomentum) -> None:
         assert self.momentum is not None

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""Noise for every entry, drawn in registers as it is added; rows of a sparse gradient follow. Not timed on a GPU."""
+"""Noise for every entry, drawn in registers as it is added; rows of a sparse gradient follow."""
 
 from __future__ import annotations
 

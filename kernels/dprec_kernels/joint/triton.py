@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same in a launch or two for all parameters, which a list of addresses names. Not measured yet on a GPU.
+"""The same in a launch or two for all parameters, which a list of addresses names.
 
 All is multiplied and added up in float64. Each number has one writer, so results repeat bit for bit.
 """
@@ -21,6 +21,7 @@ TILE = 64  # rows and columns of a gradient on chip at once
 STEPS = 32  # positions multiplied at once
 WARPS = 8  # that hold a tile in float64: with fewer the compiler moves numbers off the chip
 WIDTH = 64  # numbers of a vector that are squared at once
+ALONE = 512  # the same, where each user has one position
 LINE = 16  # whole numbers that tell of a parameter, a term or a linear map
 USERS = 128  # of a program that scales
 APART = 32  # programs that add up a tile, each of some users
@@ -151,13 +152,14 @@ def user_scales_fwd_kernel(
         total += tl.where(n < raised, tl.where(more > 0, far * far, square), 0.0)
         rounded += more * more
     norm, rounded = tl.sqrt(total), tl.sqrt(rounded)
+    bound, tiny = tl.full([BU], BOUND, tl.float64), tl.full([BU], SMALLEST, tl.float64)  # not rounded to float32
     if MODE == FLAT_LAW:
-        factor = tl.minimum(BOUND / tl.maximum(norm, SMALLEST), 1.0)
+        factor = tl.minimum(bound / tl.maximum(norm, tiny), 1.0)
     elif MODE == AUTO_V_LAW:
-        factor = BOUND / tl.maximum(norm, LEAST)
+        factor = bound / tl.maximum(norm, tl.full([BU], LEAST, tl.float64))
     else:
-        factor = BOUND / (norm + STABILITY)
-    factor = tl.minimum(factor, BOUND / tl.maximum(ROUNDINGS * rounded, SMALLEST))
+        factor = bound / (norm + tl.full([BU], STABILITY, tl.float64))
+    factor = tl.minimum(factor, bound / tl.maximum(tl.full([BU], ROUNDINGS, tl.float64) * rounded, tiny))
     scale = tl.where((norm < LARGEST) & (rounded < LARGEST), factor, 0.0)  # also where one is not a number
     tl.store(norms + user, norm, mask=here)
     tl.store(scales + user, scale, mask=here)
@@ -209,6 +211,8 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
         parameters.append([first, len(terms), tile, until, *given, int(alone), int(measure.rounds)])
         tile = until
     lists = _listed([parameters, terms, maps.lines], like.device)
+    longer = any(_length(term) > 1 for measure in measures for term in measure.terms)
+    shape = {"BT": STEPS, "BW": WIDTH} if longer else {"BT": 1, "BW": ALONE}
     partial = torch.empty(users, tile, dtype=torch.float64, device=like.device)
     squared, off = torch.empty(2, len(measures), users, dtype=torch.float64, device=like.device)
     with torch.cuda.device_of(like):
@@ -217,7 +221,7 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
                 lists[2], partial, len(maps.lines), tile, BM=triton.next_power_of_2(len(maps.lines)), **maps.shape
             )
         joint_norms_fwd_kernel[(len(measures) * users,)](
-            lists[0], lists[1], partial, squared, off, users, tile, part, BT=STEPS, BW=WIDTH
+            lists[0], lists[1], partial, squared, off, users, tile, part, **shape
         )
     return squared, off
 
@@ -298,9 +302,16 @@ def _size(term: Products | Vectors | Positions) -> tuple[int, int]:
 
 
 def _alone(measure: Measure) -> Products | Positions | None:
-    """Return what has to be added up to be measured."""
+    """Return what has to be added up to be measured: the norm of one product is that of its factors."""
     first = measure.terms[0] if measure.squared is None else None
-    return first if isinstance(first, Products | Positions) else None
+    return first if isinstance(first, Products | Positions) and _length(first) > 1 else None
+
+
+def _length(term: Products | Vectors | Positions | Softmaxes) -> int:
+    """Return how many positions a term has."""
+    if isinstance(term, Softmaxes):
+        return term.hidden.shape[1]
+    return (term.right if isinstance(term, Products) else term.values).shape[1]
 
 
 def _line(held: _Held, term: Products | Vectors | Positions | Softmaxes) -> list[int]:

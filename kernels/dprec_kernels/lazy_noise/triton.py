@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same with every number read once, its noise made on chip, and written once. Not measured yet on a GPU."""
+"""The same with every number read once, its noise made on chip, and written once."""
 
 from __future__ import annotations
 

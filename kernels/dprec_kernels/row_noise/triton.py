@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same normals, made where they are used. Not measured yet on a GPU.
+"""The same normals, made where they are used.
 
 The rounds are written out, since a compiler's own generator may change from one release to the next.
 """
@@ -58,7 +58,7 @@ def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift, W
     return tl.interleave(even, odd)
 
 
-@triton.jit(do_not_specialize=["stream", "key_low", "key_high", "row_shift", "step_shift"])
+@triton.jit(do_not_specialize=["count", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def row_noise_fwd_kernel(
     rows, steps, out, count, width, stream, key_low, key_high, row_shift, step_shift,
     BN: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,

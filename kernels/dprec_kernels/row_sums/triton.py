@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same in one launch, which finds reads by a list of addresses. Not measured yet on a GPU.
+"""The same in one launch, which finds reads by a list of addresses.
 
 A row's reads are added up by one program in a fixed order, so results repeat bit for bit.
 """

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same with one program a row, which reads and writes it once. Not measured yet on a GPU.
+"""The same with one program a row, which reads and writes it once.
 
 A row's reads are summed by one program, in the order of the batch, so that results repeat bit for bit.
 """
@@ -20,7 +20,7 @@ from dprec_kernels.tables import Tables
 
 
 @triton.jit(do_not_specialize=[
-    "reads", "lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift",
+    "count", "reads", "lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift",
 ])  # fmt: skip
 def sparse_update_fwd_kernel(
     table, table_of, rows, begins, which, weights, values, count, reads, width, stride, lr, decay,
