@@ -27,12 +27,14 @@ def test_kernels_agree_in_the_interpreter() -> None:
 @outside
 @pytest.mark.parametrize(("dim", "floats"), [(512, "fp32*"), (60, "bf16*")])
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, dim: int, floats: str) -> None:
-    shape = {**kernels._tile(dim), "PRECISION": "tf32" if floats == "bf16*" else "ieee"}
+    like = torch.empty(1, dim, dtype=torch.bfloat16 if floats == "bf16*" else torch.float32)
+    shape = {**kernels._tile(dim), **kernels._precisions(like, like)}
     inputs = f"{floats} {floats} i64* fp32* fp32*"
     most = max(
         shared_memory(kernels.catalogue_softmax_fwd_kernel, inputs + " fp32*" * 2 + " i32" * 4, **shape),
         shared_memory(
-            kernels.catalogue_softmax_bwd_table_kernel, "fp64* " + inputs + " i32" * 6, PART=kernels.PART, **shape
+            kernels.catalogue_softmax_bwd_table_kernel, f"fp64* {inputs}{' i32' * 8}",
+            PART=kernels.PART, ADD=True, **shape,
         ),
         shared_memory(
             kernels.catalogue_softmax_user_norms_kernel,

@@ -42,6 +42,7 @@ class Launch:
     bytes: int
     products: int = 0  # operations of matrix products
     on_cores: int = 0  # those of them that tensor cores take: of 16-bit numbers, which tf32 holds
+    thrice: int = 0  # those that they take in three products
     in_doubles: int = 0  # those of them on float64
     normals: int = 0
 
@@ -68,25 +69,25 @@ def _softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     flat = hidden.view(count, dim), table, target.view(count)
     case = f"d {dim}, {items:,} items, {_name(dtype)}"
     read = (count + items) * dim * size + count * 16
-    halves = dtype == torch.bfloat16
     products = 4 * count * items * dim  # scores, and what is made of them
-    make = partial(Launch, case=case, products=products)
+    whole = products // 2 * (dtype == torch.bfloat16)
+    make = partial(Launch, case=case, products=products, on_cores=whole, thrice=products - whole)
     yield make(
         "catalogue_softmax_fwd_kernel", run=lambda: triton.forward_all(*flat, 0),
-        bytes=read + count * (dim + 3) * 4, on_cores=products // 2 * halves,
+        bytes=read + count * (dim + 3) * 4,
     )  # fmt: skip
     out = _new(items, dim, dtype=torch.float64)
     yield make(
         "catalogue_softmax_bwd_table_kernel",
         run=lambda: triton.add_table_gradient(out, *flat, floats.view(count), floats.view(count), 0),
-        bytes=read + 16 * items * dim, on_cores=products // 2 * (halves and dim <= 128),
+        bytes=read + 16 * items * dim,
     )  # fmt: skip
     ids = _new(USERS, LENGTH, dtype=torch.int64)
     tiles = USERS * -(-items // triton._tile(dim)["BV"])  # each has a square, and where its reads begin
     yield make(
         "catalogue_softmax_user_norms_kernel",
         run=lambda: triton.user_squared_norms(hidden, table, target, floats, floats, ids, hidden, 0),
-        bytes=read + count * (dim * size + 16) + 24 * tiles, on_cores=products // 2 * halves,
+        bytes=read + count * (dim * size + 16) + 24 * tiles,
     )  # fmt: skip
 
 

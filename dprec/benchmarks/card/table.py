@@ -46,8 +46,8 @@ def _least(launch: Launch, capability: int) -> dict[str, Any]:
     philox, doubles = launch.normals // 2 * PHILOX, launch.normals // 2 * BOX_MULLER
     seconds = max(
         launch.bytes / card.bandwidth,
-        (launch.products - launch.on_cores - launch.in_doubles) / card.floats,
-        launch.on_cores / card.tensor_cores,
+        (launch.products - launch.on_cores - launch.thrice - launch.in_doubles) / card.floats,
+        (launch.on_cores + 3 * launch.thrice) / card.tensor_cores,
         philox / card.floats,  # whole numbers: as many a second at most
         (doubles + launch.in_doubles) / card.doubles,
     )

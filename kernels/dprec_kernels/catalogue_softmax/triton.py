@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same results with every tile of scores on chip. Not measured yet on a GPU.
+"""The same results with every tile of scores on chip.
 
 Sums are float32 whatever comes in. Every output row has one writer, so results repeat bit for bit.
 """
@@ -15,15 +15,20 @@ from torch import Tensor
 from dprec_kernels.wide_sum import TOGETHER
 
 PART = TOGETHER  # positions whose shares of the table's gradient are added up in float32
+PROGRAMS = 1024  # that share the table's gradient: some for each multiprocessor
+HELD = 1 << 26  # numbers of what they add up
 LARGEST_DIM = 512  # a tile of vectors has to fit on chip
 
+# By width: positions and items of a tile, and the warps that hold it. The fastest on an H200, although some numbers do
+# not fit on chip; the last is not measured.
+TILES = {16: (64, 64, 4), 32: (64, 64, 4), 64: (64, 32, 4), 128: (32, 32, 4), 256: (16, 16, 4), 512: (16, 16, 8)}
 SMALLEST = tl.constexpr(-3.4e38)  # where a running maximum starts: finite, so that exp(start - top) is 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions"])
 def catalogue_softmax_fwd_kernel(
     hidden, table, target, loss, log_total, slope, likeliest, positions, items, dim, padding,
-    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """One program: BN positions against all items. The target's own chance is kept apart, as in `pieces`."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]
@@ -51,7 +56,7 @@ def catalogue_softmax_fwd_kernel(
         own = own * rescale + tl.sum(tl.where(here, s, 0.0), 1)
         s = tl.where(here, 0.0, s)
         rest = rest * rescale + tl.sum(s, 1)
-        mean = tl.dot(s, e, mean * rescale[:, None], input_precision="ieee")
+        mean = tl.dot(s, e, mean * rescale[:, None], input_precision=SUMS)
         top = higher
     known = real & (t >= 0) & (t < items)
     wanted = _vectors(table, t, known, k, dim)  # [BN, BD]
@@ -65,32 +70,36 @@ def catalogue_softmax_fwd_kernel(
     tl.store(slope + at, down, mask=inside[:, None] & (k < dim)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["positions", "each"])
 def catalogue_softmax_bwd_table_kernel(
-    out, hidden, table, target, log_total, weight, positions, items, dim, padding, row_stride, column_stride,
-    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr,
+    out, hidden, table, target, log_total, weight, positions, each, items, dim, padding, part, row, column,
+    BN: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr, PART: tl.constexpr, ADD: tl.constexpr,
+    PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """One program: BV rows of the table, all positions: PART of them are added up in float32, the parts in float64."""
+    """One program: BV rows of the table, `each` positions: PART are added up in float32, the parts in float64."""
     v = tl.program_id(0).to(tl.int64) * BV + tl.arange(0, BV)  # [BV]
     k = tl.arange(0, BD)
     e = _vectors(table, v, v < items, k, dim)  # [BV, BD]
     total = tl.zeros([BV, BD], tl.float64)
-    for start in range(0, positions, PART):
+    own = tl.program_id(1).to(tl.int64) * each
+    for start in range(own, tl.minimum(own + each, positions), PART):
         gradient = _table_gradient(
-            hidden, e, target, log_total, weight, tl.zeros([], tl.int64) + start, tl.minimum(PART, positions - start),
-            v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
+            hidden, e, target, log_total, weight, start, tl.minimum(PART, positions - start),
+            v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION, SUMS,
         )  # fmt: skip
         total += gradient.to(tl.float64)
-    at = v[:, None] * row_stride + k[None, :] * column_stride
+    at = tl.program_id(1).to(tl.int64) * part + v[:, None] * row + k[None, :] * column
     mask = (v < items)[:, None] & (k < dim)[None, :]
-    tl.store(out + at, tl.load(out + at, mask=mask, other=0.0).to(tl.float64) + total, mask=mask)
+    if ADD:
+        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float64)
+    tl.store(out + at, total, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length", "reads"])
 def catalogue_softmax_user_norms_kernel(
     partial, hidden, table, target, log_total, weight, ids, order, bounds, values,
     length, reads, items, dim, padding, tiles,
-    BN: tl.constexpr, BV: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BV: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """One program: BV rows of one user's gradient, squared and summed. `ids` are sorted, `order` says from where."""
     user, tile = tl.program_id(0).to(tl.int64) // tiles, tl.program_id(0) % tiles
@@ -99,7 +108,7 @@ def catalogue_softmax_user_norms_kernel(
     e = _vectors(table, v, v < items, k, dim)  # [BV, BD]
     gradient = _table_gradient(
         hidden, e, target, log_total, weight, user * length, length,
-        v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION,
+        v, (v < items) & (v != padding), k, dim, padding, BN, BD, PRECISION, SUMS,
     )  # fmt: skip
     first = tl.load(bounds + user * (tiles + 1) + tile)  # which reads fall into this tile
     last = tl.load(bounds + user * (tiles + 1) + tile + 1)
@@ -109,14 +118,14 @@ def catalogue_softmax_user_norms_kernel(
         place = user * reads + tl.load(order + user * reads + n, mask=n < last, other=0)
         read = _vectors(values, place, n < last, k, dim)  # [BI, BD]
         here = (v[:, None] == row[None, :]).to(tl.float32)  # [BV, BI]
-        gradient = tl.dot(here, read, gradient, input_precision="ieee")
+        gradient = tl.dot(here, read, gradient, input_precision=SUMS)
     tl.store(partial + tl.program_id(0).to(tl.int64), tl.sum(tl.sum(gradient * gradient, 1), 0))
 
 
 @triton.jit
 def _table_gradient(
     hidden, e, target, log_total, weight, origin, count, v, item, k, dim, padding,
-    BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Return Σ_n weight_n (softmax_n - one-hot_n) hiddenᵀ_n for the rows v, over `count` positions from `origin`."""
     gradient = tl.zeros_like(e)  # [BV, BD]
@@ -132,7 +141,7 @@ def _table_gradient(
             p = tl.exp(tl.where(s > 0, 0.0, s))  # at most 1, however the score is rounded this time
             p = tl.where(item[None, :], p, 0.0) - (v[None, :] == t[:, None]).to(tl.float32)
             p = tl.where(real[:, None], p * w[:, None], 0.0)
-            gradient = tl.dot(tl.trans(p), h, gradient, input_precision="ieee")
+            gradient = tl.dot(tl.trans(p), h, gradient, input_precision=SUMS)
     return gradient
 
 
@@ -159,13 +168,11 @@ def forward_all(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> 
     slope = torch.empty(count, dim, dtype=torch.float32, device=hidden.device)
     likeliest = torch.empty_like(loss)
     if count:
-        tile, precision = _tile(dim), _precision(hidden, table)
-        if precision == "tf32":
-            _spread(tile)
+        tile = _tile(dim)
         with torch.cuda.device_of(hidden):
             catalogue_softmax_fwd_kernel[(triton.cdiv(count, tile["BN"]),)](
                 hidden, table, target, loss, log_total, slope, likeliest, count, items, dim, padding,
-                **tile, PRECISION=precision,
+                **tile, **_precisions(hidden, table),
             )  # fmt: skip
     return loss, log_total, slope, likeliest
 
@@ -176,15 +183,22 @@ def add_table_gradient(
     """Add the gradient of Σ weight · loss for the table to `out` (V, d), float32 or float64, as `forward` left it."""
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
+    if count == 0:
+        return
     tile = _tile(dim)
-    _spread(tile)
-    precision = _precision(hidden, table) if tile["BD"] <= 128 else "ieee"
+    tiles = triton.cdiv(items, tile["BV"])
+    apart = max(1, min(PROGRAMS // tiles, HELD // max(1, items * dim), triton.cdiv(count, PART)))
+    each = PART * triton.cdiv(triton.cdiv(count, apart), PART)
+    apart = triton.cdiv(count, each)
+    into = out[None] if apart == 1 else out.new_empty(apart, items, dim, dtype=torch.float64)
     with torch.cuda.device_of(hidden):
-        catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]),)](
-            out, hidden, table, target, log_total.contiguous(), weight.contiguous(),
-            count, items, dim, padding, *out.stride(),
-            **tile, PART=PART, PRECISION=precision,
+        catalogue_softmax_bwd_table_kernel[(tiles, apart)](
+            into, hidden, table, target, log_total.contiguous(), weight.contiguous(),
+            count, each, items, dim, padding, *into.stride(),
+            **tile, PART=PART, ADD=apart == 1, **_precisions(hidden, table),
         )  # fmt: skip
+    if apart > 1:
+        out += into.sum(0)
 
 
 def user_squared_norms(
@@ -210,7 +224,7 @@ def user_squared_norms(
         catalogue_softmax_user_norms_kernel[(users * tiles,)](
             partial, hidden, table, target, log_total.contiguous(), weight.contiguous(),
             rows, order, bounds, values.contiguous(), length, ids.shape[1], items, dim, padding, tiles,
-            **tile, BI=16, PRECISION=_precision(hidden, table),
+            **tile, BI=16, **_precisions(hidden, table),
         )  # fmt: skip
     return partial.sum(1, dtype=torch.float64)
 
@@ -220,19 +234,16 @@ def _tile(dim: int) -> dict[str, int]:
     if dim > LARGEST_DIM:
         raise ValueError(f"vectors of {dim} numbers do not fit on chip; the Triton path takes up to {LARGEST_DIM}")
     width = max(16, triton.next_power_of_2(dim))
-    # More numbers a tile or a thread than this, and the compiler moves some off the chip: 32 vectors of 64, too.
-    tile = max(16, min(64, 1024 // width))
-    return {"BN": tile, "BV": tile, "BD": width, "num_warps": max(4, tile * width // 512)}
+    positions, vectors, warps = TILES[width]
+    return {"BN": positions, "BV": vectors, "BD": width, "num_warps": warps}
 
 
-def _spread(tile: dict[str, int]) -> None:
-    """Let more warps hold a tile: sums in float64 and what goes through tensor cores take so much room.
+def _precisions(hidden: Tensor, table: Tensor) -> dict[str, str]:
+    """Return how scores, and sums of vectors, are multiplied.
 
-    With fewer the compiler would move numbers off the chip; so it would with more, where neither is the case.
+    Tensor cores take 16-bit inputs in tf32 without loss. Of float32 they multiply what tf32 holds and what is left, in
+    three products: what they add up was off by 2e-8 of the length of its terms at most on a card, as by float32.
     """
-    tile["num_warps"] = max(tile["num_warps"], 8 if tile["BV"] * tile["BD"] >= 2048 else 4)
-
-
-def _precision(hidden: Tensor, table: Tensor) -> str:
-    # Tensor cores take 16-bit inputs in tf32 without loss; a float32 input would lose digits there.
-    return "tf32" if max(hidden.dtype.itemsize, table.dtype.itemsize) == 2 else "ieee"
+    sums = "tf32x3" if hidden.shape[-1] <= 256 else "ieee"  # wider ones do not fit on chip in two parts
+    halves = max(hidden.dtype.itemsize, table.dtype.itemsize) == 2
+    return {"PRECISION": "tf32" if halves and sums != "ieee" else sums, "SUMS": sums}
