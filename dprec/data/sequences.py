@@ -75,7 +75,8 @@ class Sequences(SampledData):
             share of the users, of at most 8,192; by default 1,024, or a quarter of fewer than 4,096 users.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
-        tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results.
+        tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results. By default
+            16,384, and 262,144 on a card.
         metrics_users: number of held-out users to rank, always the same sample; by default all if users x items is at
             most 2^35, else 50,000.
         synthetic_users: users of the synthetic data.
@@ -114,7 +115,7 @@ class Sequences(SampledData):
         batch_size: int | float | None = None,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
-        tokens: int = 16_384,
+        tokens: int | None = None,
         metrics_users: int | None = None,
         synthetic_users: int = 20_000,
         synthetic_items: int = 300,
@@ -305,9 +306,13 @@ class Sequences(SampledData):
             counts += np.bincount(items, minlength=self.items)
         return torch.from_numpy(counts).float()
 
+    @property
+    def _tokens(self) -> int:
+        return self.at_once(self.tokens, 1 << 14, 1 << 18)
+
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self.tokens, self._draw_target))
+        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self._tokens, self._draw_target))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""
@@ -318,5 +323,5 @@ class Sequences(SampledData):
 
     def ranking_dataloader(self, split: Split) -> DataLoader[RankingBatch]:
         """The held-out users of a split, or a sample of them, once each, in batches of similar length."""
-        users = RankingUsers(self.load().split, split, self.max_length, self.tokens, self.items, self.metrics_users)
+        users = RankingUsers(self.load().split, split, self.max_length, self._tokens, self.items, self.metrics_users)
         return self.judged_loader(users)

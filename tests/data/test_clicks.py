@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,3 +190,13 @@ def test_micro_batches_and_periods_are_not_empty(log):
         small(log, micro_batch=0).train_dataloader()
     with pytest.raises(UserError, match="data.period_days is 0"):
         small(log).periods(0)
+
+
+@pytest.mark.parametrize(("device", "micro_batch", "parts"), [("cpu", None, 2), ("cuda", None, 1), ("cuda", 3000, 2)])
+def test_a_card_takes_more_of_a_step_at_once(device, micro_batch, parts):
+    options = {"table_scale": 1e-5, "batch_size": 5000, "sampling": "shuffle", "micro_batch": micro_batch}
+    data = Clicks("synthetic", synthetic_records=7000, **options)
+    assert len(data.training) >= 5000  # asked before anybody knows the device
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+    batches = next(iter(data.train_dataloader()))
+    assert len(batches) == parts

@@ -42,7 +42,7 @@ def packed_row_by_row(lengths, tokens, most):
         longest = max(1, lengths[left[0]])
         rows = max(1, min(tokens // longest, most or len(lengths)))
         similar = sum(2 * lengths[row] >= longest for row in left)
-        rows = min(rows, max(similar, -(-1024 // longest)))
+        rows = min(rows, max(similar, -(-(tokens // 4 if tokens >= 1 << 16 else 1024) // longest)))
         groups.append(left[:rows])
         left = left[rows:]
     return groups
@@ -50,7 +50,7 @@ def packed_row_by_row(lengths, tokens, most):
 
 @given(
     lengths=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 3000)), max_size=60),
-    tokens=st.sampled_from([1, 100, 2048, 20_000]),
+    tokens=st.sampled_from([1, 100, 2048, 20_000, 100_000]),
     most=st.one_of(st.none(), st.integers(1, 10)),
 )
 def test_packs_are_those_of_the_rule_read_word_for_word(lengths, tokens, most):

@@ -1,4 +1,5 @@
 import gzip
+from types import SimpleNamespace
 
 import polars
 import pytest
@@ -193,3 +194,12 @@ def test_folders_without_one_log(tmp_path):
         (tmp_path / name / "u.data").write_text("1\t1\t1\t1\n")
     with pytest.raises(UserError, match="has several logs"):
         Sequences(dataset="file", path=str(tmp_path)).setup()
+
+
+@pytest.mark.parametrize(("device", "tokens", "parts"), [("cpu", None, 2), ("cuda", None, 1), ("cuda", 16_384, 2)])
+def test_a_card_takes_more_of_a_step_at_once(device, tokens, parts):
+    data = Sequences("synthetic", synthetic_users=3000, batch_size=3000, sampling="shuffle", tokens=tokens)
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+    (batches,) = data.train_dataloader()
+    assert min(len(batches), 2) == parts
+    assert sum(len(part.history) for part in batches) == 3000

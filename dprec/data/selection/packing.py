@@ -19,6 +19,7 @@ from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
 _WORTH_A_PASS = 1024  # tokens, padding included
+_LARGE = 1 << 16  # budgets from here on are a card's: a pass costs it as much as a quarter of such tokens
 _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 
 
@@ -34,6 +35,7 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
     """
     if tokens < 1:
         raise UserError(f"data.tokens is {tokens}: give a micro-batch at least 1 token")
+    worth = tokens // 4 if tokens >= _LARGE else _WORTH_A_PASS
     order = np.argsort(-lengths, kind="stable")
     doubled = -2 * lengths[order].astype(np.int64)  # ascending, to be searched
     groups = []
@@ -42,7 +44,7 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
         longest = max(1, int(lengths[order[start]]))
         rows = max(1, min(tokens // longest, most or len(order)))
         similar = int(np.searchsorted(doubled, -longest, side="right")) - start
-        rows = min(rows, max(similar, -(-_WORTH_A_PASS // longest)))
+        rows = min(rows, max(similar, -(-worth // longest)))
         groups.append(order[start : start + rows])
         start += rows
     return groups
