@@ -265,7 +265,7 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
   dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
   eana             ε of EANA's theorem, and what models learn under its noise and under DP-SGD's
-  gpu              a card's kernels: right or not, a private step beside a plain one, memory, largest batch
+  gpu              a card's kernels: right or not, steps of DPFormer, largest batch, steps on tables
   runs             where a whole run's time goes: imports, reading, planning, training, evaluation
   shares           the share of users who met each item, as DPFormer estimates it, against the truth
   sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs

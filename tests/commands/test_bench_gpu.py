@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from dprec.bench import main as bench
+from dprec.benchmarks.gpu import SPILLING
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 
@@ -30,9 +31,10 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
     kernels = {row["name"]: row for row in rows if row["what"] == "kernel"}
     assert len(kernels) == 13
     assert all(row["right"] for row in kernels.values())
-    step, largest = rows[-2:]
+    (step,), (largest,) = ([row for row in rows if row["what"] == what] for what in ("step", "largest batch"))
     assert step["ratio"] > 0
     assert largest["users"] == 4
+    assert [row["name"] for row in rows if row["what"] == "tables"][-2:] == ["LazyDP", "DP-SGD, fused"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -43,32 +45,16 @@ def test_says_where_there_is_no_card(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @outside
-def test_some_kernels_compile_without_spills(tmp_path: Path) -> None:
+def test_kernels_compile_without_spills_but_those_that_are_faster_so(tmp_path: Path) -> None:
     """Those of one width and one small catalogue; docs/measured/gpu_compile.json has all."""
     file = tmp_path / "compiled.json"
     assert bench(["gpu", "--compile", "--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     assert {row["target"] for row in rows} == {"sm_90"}
     assert len({row["kernel"] for row in rows}) == 13
-    assert not any(row["spilled"] for row in rows)
+    assert not any(row["spilled"] for row in rows if row["kernel"] not in SPILLING)
+    assert all(row["spilled"] < 400 for row in rows)
     assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
-
-
-@outside
-@pytest.mark.parametrize("capability", [80, 90])
-def test_wide_softmaxes_compile_without_spills(capability: int) -> None:
-    """They have the least room left."""
-    from dprec.benchmarks.card.compiler import compiled
-    from dprec.benchmarks.card.launches import launches
-
-    kernels = [
-        (launch.case, kernel)
-        for launch in launches((128,), (0,))
-        if launch.kernel == "catalogue_softmax_fwd_kernel"
-        for kernel in compiled(launch.run, capability)
-    ]
-    assert len(kernels) == 2
-    assert not [(case, kernel) for case, kernel in kernels if kernel.spilled]
 
 
 def test_a_kernel_that_spills_fails(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def _off(name: str, precision: str, seed: int) -> float:
 
     with mixed("cpu"):
         exact, _ = clipped_sums(copy.deepcopy(model), batch)
-    with mixed("pretend"):
+    with mixed(DEVICE.type):
         found, _ = clipped_sums(model.to(DEVICE), moved(batch))
     off = torch.stack([(found[name].cpu() - exact[name]).norm() for name in exact]).norm()
     return float(off / torch.stack([total.norm() for total in exact.values()]).norm())

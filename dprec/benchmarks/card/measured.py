@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.table_work.steady import LookUps
+from dprec.benchmarks.table_work.steps import Step
 from dprec.data.draws.batch import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.models import DPFormer
+from dprec.models import DLRM, DPFormer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
@@ -28,12 +31,16 @@ from dprec_kernels.sparse_update import SGD, sparse_update
 
 ITEMS, LENGTH, DIM = 3417, 50, 64  # DPFormer on MovieLens
 USERS, STEPS = 2048, 10
+TABLES, TABLES_GB, RECORDS = (26, 128), 4.0, (2048, 16384)  # of DLRM: how many and how wide
+BOTTOM, TOP = [512, 256], [1024, 1024, 512, 256]
+ATTENDED = 1 << 15  # users at once, doubled: torch's attention takes 65,535 on a card
 SOURCE = RowNoise(seed=(1 << 100) + 7, stream=1, step=3)
 
 
 def rows(device: str, quick: bool, say: Callable[[str], None]) -> list[Row]:
-    """Return a row for each kernel, one for the step, and one for the largest batch."""
-    return [*_errors(device, quick, say), _step(device, quick, say), _largest(device, quick, say)]
+    """Return a row for each kernel, one for the step, one for the largest batch, and one for each system on tables."""
+    step, largest = _step(device, quick, say), _largest(device, quick, say)
+    return [*_errors(device, quick, say), step, largest, *_tables(device, quick, say)]
 
 
 def _errors(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
@@ -42,7 +49,7 @@ def _errors(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Ro
         say(name)
         exact, found = work("cpu").double(), work(device).cpu().double()
         error = float((found - exact).abs().max() / exact.abs().max().clamp(min=1e-30))
-        yield {"what": "kernel", "name": name, "error": error, "right": error < 1e-4}
+        yield {"what": "kernel", "name": name, "millionths": error * 1e6, "right": error < 1e-4}
 
 
 def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
@@ -130,19 +137,48 @@ def _step(device: str, quick: bool, say: Callable[[str], None]) -> Row:
         work = make(device, users, quick)
         work()
         module.reset_peak_memory_stats()
-        module.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            work()
-        module.synchronize()
-        found[f"{name}_ms"] = (time.perf_counter() - start) / steps * 1e3
+        found[f"{name}_ms"] = _milliseconds(device, work, steps)
         found[f"{name}_mb"] = module.max_memory_allocated() / 1e6
     return found | {"ratio": found["private_ms"] / found["plain_ms"]}
 
 
+def _milliseconds(device: str, work: Callable[[], object], times: int, before: Callable[[], object] = bool) -> float:
+    """Return the median of so many calls, until the card is done; `before` each does what does not count."""
+    synchronize, taken = torch.get_device_module(device).synchronize, []
+    for _ in range(times):
+        before()
+        synchronize()
+        start = time.perf_counter()
+        work()
+        synchronize()
+        taken.append(time.perf_counter() - start)
+    return median(taken) * 1e3
+
+
+def _tables(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
+    """Yield the time of a step of DLRM, in the middle of a long run, of each system and size of batch."""
+    tables, dim = TABLES
+    ids = 40 if quick else round(TABLES_GB * 1e9 / (4 * tables * dim))
+    layers: dict[str, Any] = {"bottom": [8], "top": [8]} if quick else {"bottom": BOTTOM, "top": TOP}
+    for records in (4,) if quick else RECORDS:
+        torch.manual_seed(0)
+        model = DLRM(13, [ids - 1] * tables, dim, **layers, optimizer="sgd", weight_decay=0.0).to(device)
+        plain = None
+        for system in ("SGD", "EANA (not private)", "LazyDP", "DP-SGD, fused"):
+            say(f"{system} on tables, {records:,} records")
+            step = Step(system, model, LookUps(records, tables, ids - 1, device=device))
+            for _ in range(1 if quick else 3):  # kernels are compiled
+                step.fetch()
+                step()
+            taken = _milliseconds(device, step, 1 if quick else STEPS, step.fetch)
+            plain = plain or taken
+            size = {"rows": tables * ids, "records": records}
+            yield {"what": "tables", "name": system, **size, "ms": taken, "ratio": taken / plain}
+
+
 def _largest(device: str, quick: bool, say: Callable[[str], None]) -> Row:
     """Double the users of a private step until they do not fit; quick: at most twice."""
-    users, most = (2, 4) if quick else (USERS, 1 << 30)
+    users, most = (2, 4) if quick else (USERS, ATTENDED)
     largest = 0
     while users <= most:
         say(f"a step of {users:,} users")

@@ -29,6 +29,7 @@ class LookUps:
     ids: int
     pooling: int = 1
     hot: float = 1.0
+    device: str = "cpu"
 
     def batch(self, seed: int) -> ClickBatch:
         """Return the records of one step; another seed makes others.
@@ -44,7 +45,8 @@ class LookUps:
         if self.hot < 1:
             often = torch.randint(0, self._often, shape, generator=generator)
             categories = torch.where(torch.rand(shape, generator=generator) < 0.9, often, categories)
-        return ClickBatch(numbers, categories, torch.rand(self.records, generator=generator).round())
+        clicked = torch.rand(self.records, generator=generator).round()
+        return ClickBatch(*(each.to(self.device) for each in (numbers, categories, clicked)))
 
     def chances(self) -> Tensor:
         """Return the chance (1 + ids,) of each row of a table to be read in a step; row 0 is padding.

@@ -1,0 +1,69 @@
+"""The card of this machine in place of the pretend device: `python -m pytest -p tests.device.card -m "not slow"`.
+
+What counts launches, waits and copies, and what ends a card's process, is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+DEVICE = torch.device("cuda", 0)
+COUNTING = (  # files, and tests
+    *("test_pretend.py", "test_launches.py", "test_left_behind.py"),
+    *("test_a_look_up_waits_once", "test_a_table_that_travels_shows", "test_a_module_that_is_moved_leaves"),
+)
+ENDING = ("test_a_row_that_was_not_read_has_no_step", "test_an_id_of_no_row_is_none_of_another_tables")
+
+
+class _OnCard(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == DEVICE.type
+
+
+class OnPretend(metaclass=_OnCard):
+    """Any tensor on the card."""
+
+
+@dataclass
+class Count:
+    """Nothing is counted: launches are taken to be enough."""
+
+    launches: int = sys.maxsize
+    syncs: int = 0
+    uploads: int = 0
+    sent: int = 0
+    fetched: int = 0
+
+    def clear(self) -> None: ...
+
+
+def counted(work: Callable[[], Any]) -> Count:
+    work()
+    return Count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(name in item.nodeid for name in (*COUNTING, *ENDING)):
+            item.add_marker(pytest.mark.skip(reason="a card counts nothing, and ends a process that asserts"))
+
+
+def _stands_for(name: str, **contents: Any) -> None:
+    module = sys.modules[name] = ModuleType(name)
+    module.__dict__.update(contents)
+
+
+_stands_for(
+    "tests.device.pretend",
+    **{each.__name__: each for each in (OnPretend, Count, counted)},
+    DEVICE=DEVICE, COUNT=Count(), LAUNCHED=[], interpreted=nullcontext,
+)  # fmt: skip
+_stands_for("tests.device.lightning", HERE=["--trainer.accelerator", "gpu", "--trainer.strategy", "auto"])
