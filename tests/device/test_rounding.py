@@ -18,7 +18,7 @@ from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interp
 from tests.one_micro_batch import add_clipped
 
 pytestmark = pytest.mark.usefixtures("by_kernels")
-inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "pretend", reason="kernels of a card, or interpreted")
 LOST = 0.4999 * 2.0**-23  # added to 1 in float32, it is lost; more than one, added first, are not
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bias": lambda: nn.Linear(1, 1),
@@ -43,7 +43,7 @@ def shares(name: str, pulls: Tensor) -> float:
     return float(sums["weight" if name == "weight" else "bias"].cpu())
 
 
-@inside
+@kernels
 @pytest.mark.parametrize("name", LAYERS)
 def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for(name: str) -> None:
     users = 46
@@ -55,7 +55,7 @@ def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for
     assert abs(moved) <= rounding(most_users(users))
 
 
-@inside
+@kernels
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("left", [0.0575, 0.0623, 0.4, 0.5])
 def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
@@ -64,7 +64,7 @@ def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
     assert abs(shares(name, pulls)) <= 1 + 1e-6
 
 
-@inside
+@kernels
 def test_users_of_a_transformer_are_not_scaled_down_for_rounding() -> None:
     torch.manual_seed(0)
     model = DPFormer(60, dim=16, max_length=40).to(DEVICE)
