@@ -18,6 +18,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
 
     from dprec.cli.classes import refuse_foreign
     from dprec.cli.keys import normal
+    from dprec.run.card_errors import one_line_of_a_card
     from dprec.run.console import in_lines, notice_box
     from dprec.run.saved.checkpoints import load_run
     from dprec.run.tasks import task_of
@@ -33,7 +34,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
     metrics = task.asked(asked or checkpoint["dprec"]["metrics"])
     data = task.data_of(checkpoint["dprec"], line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    results = task.judge(model, data, split, metrics, device)
+    with one_line_of_a_card():
+        results = task.judge(model, data, split, metrics, device)
     guarantee = checkpoint["dprec"]["guarantee"]
     if "json" in line.switches:
         report = task.describe(data) | {"split": split, **guarantee, **results}

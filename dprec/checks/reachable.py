@@ -6,6 +6,7 @@ with which it also reaches other functions. Of installed packages nothing is loo
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import logging
@@ -189,9 +190,11 @@ def _of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str,
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """Return the names that code mentions, in functions within it, too."""
+    """Return the variables that code names outside itself, in functions within it, too; attributes are none."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    return list(dict.fromkeys([*code.co_names, *(name for names in inner for name in names)]))
+    named = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]
+    own = [each.argval for each in named if not any(kind in each.opname for kind in ("ATTR", "METHOD"))]
+    return list(dict.fromkeys([*own, *(name for names in inner for name in names)]))
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:

@@ -297,7 +297,7 @@ class Clicks(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[ClickBatch]] | DataLoader[list[PersonBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        self.training.micro_batch = self._at_once
+        self.training.micro_batch = self._at_once  # it may be older than the trainer, and so than its device
         return self.drawn_loader(self.training)
 
     def val_dataloader(self) -> DataLoader[ClickBatch]:

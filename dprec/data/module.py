@@ -90,13 +90,15 @@ class SampledData(pl.LightningDataModule):
             self._batches = self._draws()
         return self._batches
 
-    def at_once(self, asked: int | None, here: int, on_card: int) -> int:
-        """Return how much of a step goes through the model at once: as asked, or as suits the device that trains.
+    def at_once(self, asked: int | None, on_cpu: int, on_card: int) -> int:
+        """Return how much of a step the model takes at once: as asked, or as suits the device that trains.
 
-        A card computes so much at once that what it costs Python to ask for it counts.
+        Python's part of a pass takes as long however large the pass is, and a card waits for it.
         """
-        device = None if self.trainer is None else self.trainer.strategy.root_device
-        return asked if asked is not None else here if device is None or device.type == "cpu" else on_card
+        if asked is not None:
+            return asked
+        trains_on = "cpu" if self.trainer is None else self.trainer.strategy.root_device.type
+        return on_cpu if trains_on == "cpu" else on_card
 
     def drawn_loader(self, units: Any) -> DataLoader[Any]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""

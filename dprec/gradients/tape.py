@@ -334,6 +334,7 @@ class Tape(TorchFunctionMode):
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")
             and used[0].dim() == 2
+            and (result.shape, result.stride()) == (used[0].shape[::-1], used[0].stride()[::-1])  # not transpose(0, 0)
             and (id(used[0]) in self._names or ids is not None)
         )
         factor = 1.0 if transpose else factor_of(func, args, kwargs, used)

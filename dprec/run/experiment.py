@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
@@ -24,6 +23,7 @@ from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
+from dprec.run.card_errors import of_a_card
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
@@ -232,23 +232,10 @@ def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(_of_a_card(error), after_a_loss())
+        told = one_voice(of_a_card(error), after_a_loss())
         if told is error:
             raise
         raise told from error
-
-
-def _of_a_card(error: UserError | RuntimeError) -> UserError | RuntimeError:
-    """Return what a card's error means to a user, or the error."""
-    if isinstance(error, torch.OutOfMemoryError):
-        less = "give a lower --data.tokens or --data.micro_batch, which leaves results as they are"
-        return UserError(f"the card's memory is full: {less}")
-    if isinstance(error, torch.AcceleratorError) and "device-side assert" in str(error):
-        return UserError(
-            "the card stopped at the assertion that is printed above, as where a table has no row of an id: run with "
-            "--trainer.accelerator cpu, which says where"
-        )
-    return error
 
 
 Kind = TypeVar("Kind", bound=Experiment)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from dprec.distributed.sharded import own_rows
@@ -21,8 +19,9 @@ class Dense(NoiseSchedule):
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         weights = own_rows(table.parameter)[0].detach()
-        given: dict[str, Any] = {"alpha": -rates.rate, "keep": 1 - rates.rate * rates.decay}
-        dense_noise(weights, self.std, self.noise.beside(weights), rows=rows, values=values, **given)
+        keep = 1 - rates.rate * rates.decay
+        noise = self.noise.beside(weights)
+        dense_noise(weights, self.std, noise, alpha=-rates.rate, keep=keep, rows=rows, values=values)
 
     def phrase(self, sigma: float) -> str:
         return f"dense noise on {', '.join(self.tables)}"

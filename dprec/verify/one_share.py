@@ -36,7 +36,7 @@ LOW_BOUND = 0.5  # either of them in bfloat16
 CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
 HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
 LARGER = 1e-2  # the engine's norm, which has what rounding may hide added to it, relative to the exact one
-HELD = 1 << 20  # numbers of a table whose rows alone are known, that are held all the same
+HELD = 1 << 20  # numbers of a table up to which its sum of rows is compared as the whole table
 NUMBERS = 64  # entries by which a sum is found to be rounded to bfloat16
 
 

@@ -96,13 +96,12 @@ def recount(
     def again(one: Any) -> ClippedUsers:
         return together([add(taken) for _, taken in take(one)])
 
-    for part in parts:
-        pieces: Iterable[tuple[Any, Recorded]] = take(part)
-        if rules.look:
-            pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], alone)
-        for one, own in pieces:
-            _count(found, rules.counted(own))
-            found.clipped.append(add_rest_alone(add(own), one, again, alone))
+    pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
+    if rules.look:  # all, before anybody is recorded alone: dropout is drawn in this order
+        pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], alone)
+    for one, own in pieces:
+        _count(found, rules.counted(own))
+        found.clipped.append(add_rest_alone(add(own), one, again, alone))
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()

@@ -195,7 +195,7 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
     if total.numel():
         sums = total.new_zeros(1, total.numel())
         held = HELD if answers_at_once(total) else HELD_ON_CARD
-        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), -1), held)
+        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), total.numel()), held)
         total += sums.view(total.shape)
 
 

@@ -142,6 +142,30 @@ def test_a_global_variable_that_a_model_writes_is_found() -> None:
         train(WritesAGlobal(), one)
 
 
+met: list[int] = []
+
+
+class HasOneOfTheSameName(Bag):
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = torch.ones(1)
+
+    def losses(self, batch: Any) -> Tensor:
+        return super().losses(batch) * self.met
+
+
+def test_a_variable_with_the_name_of_an_attribute_is_not_the_models() -> None:
+    def losses(batch: Any) -> Tensor:
+        met.append(len(batch.events))  # a script's own list: the model names only `self.met`
+        return right(batch)
+
+    model = HasOneOfTheSameName()
+    right = model.losses
+    names = [name for name, _ in reachable({"losses": right})]
+    assert not any(name.startswith("met") for name in names)
+    assert any(name.startswith("met") for name, _ in reachable({"losses": losses}))
+
+
 @functools.lru_cache
 def mask(width: int) -> Tensor:
     return torch.ones(width)

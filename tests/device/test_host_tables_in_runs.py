@@ -131,7 +131,7 @@ def test_a_run_is_that_of_one_device_also_resumed_on_either(clicks: Made, name: 
         assert float(here.callback_metrics[metric]) == pytest.approx(float(value), abs=1e-5)
     assert same(fitted(clicks, name, ON_DEVICE, resume=saved)[1], model)
     held = torch.load(saved, weights_only=False)
-    if DEVICE.type == "pretend":  # a card's tensors need no such
+    if DEVICE.type == "pretend":  # a card's are saved as they are
         torch.save(tree_map(lambda leaf: leaf.inner if isinstance(leaf, OnPretend) else leaf, held), saved)
     assert same(fitted(clicks, name, ON_CPU, resume=saved)[1], model)
     assert not any(isinstance(leaf, HostTable) for leaf in tree_leaves(held))

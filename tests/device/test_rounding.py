@@ -18,7 +18,9 @@ from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interp
 from tests.one_micro_batch import add_clipped
 
 pytestmark = pytest.mark.usefixtures("by_kernels")
-kernels = pytest.mark.skipif(not INTERPRETED and DEVICE.type == "pretend", reason="kernels of a card, or interpreted")
+kernels = pytest.mark.skipif(
+    not INTERPRETED and DEVICE.type == "pretend", reason="needs kernels: a card's, or interpreted ones"
+)
 LOST = 0.4999 * 2.0**-23  # added to 1 in float32, it is lost; more than one, added first, are not
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bias": lambda: nn.Linear(1, 1),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.alone import OneUser
+from dprec.gradients.clipping import record
 from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.expression import expression_of
@@ -285,3 +286,17 @@ def test_no_other_tensor_gets_a_gradient(own_pass: bool) -> None:
     with pytest.raises(UncoveredUse, match="have no noise"):
         run(use)
     assert scale.grad is None
+
+
+def test_a_square_weight_that_changes_no_places_with_itself_is_not_transposed() -> None:
+    weight, x = nn.Parameter(torch.randn(3, 3)), torch.randn(2, 4, 3)
+
+    def losses(batch: Tensor) -> Tensor:
+        return (batch @ weight.transpose(0, 0)).sin().sum((1, 2)) + (batch @ weight.transpose(-1, 0)).cos().sum((1, 2))
+
+    built = torch.zeros(2, 3, 3)
+    for use in record({"weight": weight}, losses, x).contributions["weight"]:
+        use.materialise(built, slice(0, 2))
+    for user, gradient in enumerate(built):
+        (exact,) = torch.autograd.grad(losses(x[user : user + 1]).sum(), weight)
+        assert torch.allclose(gradient, exact, atol=1e-5)

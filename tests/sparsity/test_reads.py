@@ -99,7 +99,7 @@ def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow()
     def again(part: Any) -> Recorded:
         return record(trained(module), module.losses, part)
 
-    rows._say.cache_clear()
+    rows._warn_of_padding.cache_clear()
     with pytest.warns(UserWarning, match=r"'network\.positions\.weight'.*name the other tables") as said:
         pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
     assert len(pieces) == 1 + 3  # all but the longest

@@ -30,7 +30,7 @@ from dprec.training.callback import Privacy
 from dprec.verify import recount
 from dprec.verify.one_share import Judge
 from dprec.verify.self_check import BrokenPromise
-from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder
+from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder, transformer
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
 
@@ -231,6 +231,17 @@ def honest_run(number: int) -> Steps:
 @pytest.mark.parametrize("number", range(0, 200, 17))
 def test_an_honest_run_goes_on(number: int) -> None:
     honest_run(number)
+
+
+def test_dropout_is_drawn_again_in_the_steps_order_where_users_are_recorded_alone() -> None:
+    """Those with shorter histories are, for their positions, after all micro-batches were recorded."""
+    torch.manual_seed(0)
+    model = transformer(dropout=0.5, negatives=5, optimizer="sgd", weight_decay=0.0).train()
+    people = People(batch_for("transformer", 30, seed=0), most=6)
+    steps = Steps(model, people, sparsity=[AdaFEST(threshold=2.0)], rate=1.0)
+    for _ in range(3):
+        steps.step()
+    assert steps.check.checked == 3
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def _softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     yield make(
         "catalogue_softmax_bwd_table_kernel",
         run=lambda: triton.add_table_gradient(out, *flat, floats.view(count), floats.view(count), 0),
-        bytes=read + 16 * items * dim,
+        bytes=read + 8 * triton.parts(count, items, dim)[0] * items * dim,
     )  # fmt: skip
     ids = _new(USERS, LENGTH, dtype=torch.int64)
     tiles = USERS * -(-items // triton._tile(dim)["BV"])  # each has a square, and where its reads begin

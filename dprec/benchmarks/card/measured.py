@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from statistics import median
 from typing import Any
 
@@ -31,16 +32,24 @@ from dprec_kernels.sparse_update import SGD, sparse_update
 
 ITEMS, LENGTH, DIM = 3417, 50, 64  # DPFormer on MovieLens
 USERS, STEPS = 2048, 10
-TABLES, TABLES_GB, RECORDS = (26, 128), 4.0, (2048, 16384)  # of DLRM: how many and how wide
-BOTTOM, TOP = [512, 256], [1024, 1024, 512, 256]
-ATTENDED = 1 << 15  # users at once, doubled: torch's attention takes 65,535 on a card
+TABLES, WIDTH, GIGABYTES = 26, 128, 4.0  # of DLRM: how many tables, how wide, and how large together
+BOTTOM, TOP = [512, 256], [1024, 1024, 512, 256]  # its layers
+RECORDS = (2048, 16384)  # of its steps
+MOST_USERS = 1 << 15  # at once: torch's attention takes 65,535 on a card
 SOURCE = RowNoise(seed=(1 << 100) + 7, stream=1, step=3)
 
 
 def rows(device: str, quick: bool, say: Callable[[str], None]) -> list[Row]:
     """Return a row for each kernel, one for the step, one for the largest batch, and one for each system on tables."""
-    step, largest = _step(device, quick, say), _largest(device, quick, say)
-    return [*_errors(device, quick, say), step, largest, *_tables(device, quick, say)]
+    found = [*_errors(device, quick, say), _step(device, quick, say), _largest(device, quick, say)]
+    return [row | _where(device) for row in (*found, *_tables(device, quick, say))]
+
+
+def _where(device: str) -> Row:
+    """Return what the card is called, and what runs on it."""
+    module = torch.get_device_module(device)
+    card = module.get_device_name() if hasattr(module, "get_device_name") else device
+    return {"card": card, "torch": torch.__version__, "triton": version("triton")}
 
 
 def _errors(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
@@ -142,8 +151,10 @@ def _step(device: str, quick: bool, say: Callable[[str], None]) -> Row:
     return found | {"ratio": found["private_ms"] / found["plain_ms"]}
 
 
-def _milliseconds(device: str, work: Callable[[], object], times: int, before: Callable[[], object] = bool) -> float:
-    """Return the median of so many calls, until the card is done; `before` each does what does not count."""
+def _milliseconds(
+    device: str, work: Callable[[], object], times: int, before: Callable[[], object] = lambda: None
+) -> float:
+    """Return the median time of `work`, card included; `before` runs ahead of each and is not timed."""
     synchronize, taken = torch.get_device_module(device).synchronize, []
     for _ in range(times):
         before()
@@ -157,28 +168,27 @@ def _milliseconds(device: str, work: Callable[[], object], times: int, before: C
 
 def _tables(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
     """Yield the time of a step of DLRM, in the middle of a long run, of each system and size of batch."""
-    tables, dim = TABLES
-    ids = 40 if quick else round(TABLES_GB * 1e9 / (4 * tables * dim))
+    each = 40 if quick else round(GIGABYTES * 1e9 / (4 * TABLES * WIDTH))  # rows of a table
     layers: dict[str, Any] = {"bottom": [8], "top": [8]} if quick else {"bottom": BOTTOM, "top": TOP}
     for records in (4,) if quick else RECORDS:
         torch.manual_seed(0)
-        model = DLRM(13, [ids - 1] * tables, dim, **layers, optimizer="sgd", weight_decay=0.0).to(device)
+        model = DLRM(13, [each - 1] * TABLES, WIDTH, **layers, optimizer="sgd", weight_decay=0.0).to(device)
         plain = None
         for system in ("SGD", "EANA (not private)", "LazyDP", "DP-SGD, fused"):
             say(f"{system} on tables, {records:,} records")
-            step = Step(system, model, LookUps(records, tables, ids - 1, device=device))
+            step = Step(system, model, LookUps(records, TABLES, each - 1, device=device))
             for _ in range(1 if quick else 3):  # kernels are compiled
                 step.fetch()
                 step()
             taken = _milliseconds(device, step, 1 if quick else STEPS, step.fetch)
             plain = plain or taken
-            size = {"rows": tables * ids, "records": records}
+            size = {"rows": TABLES * each, "records": records}
             yield {"what": "tables", "name": system, **size, "ms": taken, "ratio": taken / plain}
 
 
 def _largest(device: str, quick: bool, say: Callable[[str], None]) -> Row:
-    """Double the users of a private step until they do not fit; quick: at most twice."""
-    users, most = (2, 4) if quick else (USERS, ATTENDED)
+    """Double the users of a private step until they do not fit, or attention takes no more; quick: at most twice."""
+    users, most = (2, 4) if quick else (USERS, MOST_USERS)
     largest = 0
     while users <= most:
         say(f"a step of {users:,} users")

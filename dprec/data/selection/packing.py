@@ -19,7 +19,8 @@ from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
 _WORTH_A_PASS = 1024  # tokens, padding included
-_LARGE = 1 << 16  # budgets from here on are a card's: a pass costs it as much as a quarter of such tokens
+_LARGE = 1 << 16  # tokens: a budget for a card
+_MOST = 1 << 15  # users at once: torch's attention takes 65,535 on a card
 _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 
 
@@ -28,7 +29,7 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
 
     Longest rows come first, ties in the given order. A row longer than the budget is a separate group; no group has
     more than `most` rows. When a group has enough tokens for a pass, it takes no row shorter than half its longest, so
-    that it has little padding.
+    that it has little padding. Enough are 1,024, as suits a CPU, or a quarter of a budget as large as a card's.
 
     >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
     [[1], [0, 3, 2]]
@@ -96,7 +97,7 @@ class TrainingUsers(Dataset):
             ends = np.minimum(first + 2 + self.one_target(index, ends - first - 1), ends)
         lengths = np.clip(ends - self.training.starts[index] - 1, 0, self.max_length)  # transitions
         starts = np.maximum(ends - 1 - lengths, 0)
-        batches = [self._batch(starts[group], lengths[group]) for group in pack(lengths, self.tokens)]
+        batches = [self._batch(starts[group], lengths[group]) for group in pack(lengths, self.tokens, _MOST)]
         self.training.forget()  # or a process would hold more of a mapped log with every step
         return batches
 
@@ -132,7 +133,7 @@ class RankingUsers(Dataset):
         self.firsts, self.ends = held.first[chosen], held.end[chosen]
         self.users = len(self.firsts)
         self.starts = split.histories.starts[held.users[chosen]]
-        self.groups = pack(self.firsts - self.starts, tokens, most=max(1, _SCORES // items))
+        self.groups = pack(self.firsts - self.starts, tokens, most=max(1, min(_MOST, _SCORES // items)))
 
     def __len__(self) -> int:
         return len(self.groups)

@@ -123,7 +123,7 @@ def broken_alone(
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
             ]
     for name in _read_by_place(every_table, pieces):  # whatever the histories: what is said is not private
-        _say(name)
+        _warn_of_padding(name)
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
@@ -141,7 +141,7 @@ def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]
 
 
 @functools.cache
-def _say(table: str) -> None:
+def _warn_of_padding(table: str) -> None:
     warnings.warn(
         f"all users read the same rows of '{table}', so those with shorter histories than others are recorded alone, "
         "one pass each: name the other tables in the strategy's `tables`",

@@ -2,7 +2,7 @@
 # ruff: noqa: N803
 """The same results with every tile of scores on chip.
 
-Sums are float32 whatever comes in. Every output row has one writer, so results repeat bit for bit.
+Sums are float32 whatever comes in. Each number that is written has one writer, so results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from dprec_kernels.wide_sum import TOGETHER
 
 PART = TOGETHER  # positions whose shares of the table's gradient are added up in float32
 PROGRAMS = 1024  # that share the table's gradient: some for each multiprocessor
-HELD = 1 << 26  # numbers of what they add up
-LARGEST_DIM = 512  # a tile of vectors has to fit on chip
 
 # By width: positions and items of a tile, and the warps that hold it. The fastest on an H200, although some numbers do
 # not fit on chip; the last is not measured.
 TILES = {16: (64, 64, 4), 32: (64, 64, 4), 64: (64, 32, 4), 128: (32, 32, 4), 256: (16, 16, 4), 512: (16, 16, 8)}
+LARGEST_DIM = max(TILES)  # a tile of vectors has to fit on chip
 SMALLEST = tl.constexpr(-3.4e38)  # where a running maximum starts: finite, so that exp(start - top) is 0
 
 
@@ -185,20 +184,23 @@ def add_table_gradient(
     (count, dim), items = hidden.shape, len(table)
     if count == 0:
         return
-    tile = _tile(dim)
-    tiles = triton.cdiv(items, tile["BV"])
-    apart = max(1, min(PROGRAMS // tiles, HELD // max(1, items * dim), triton.cdiv(count, PART)))
-    each = PART * triton.cdiv(triton.cdiv(count, apart), PART)
-    apart = triton.cdiv(count, each)
+    tile, (apart, each) = _tile(dim), parts(count, items, dim)
     into = out[None] if apart == 1 else out.new_empty(apart, items, dim, dtype=torch.float64)
     with torch.cuda.device_of(hidden):
-        catalogue_softmax_bwd_table_kernel[(tiles, apart)](
+        catalogue_softmax_bwd_table_kernel[(triton.cdiv(items, tile["BV"]), apart)](
             into, hidden, table, target, log_total.contiguous(), weight.contiguous(),
             count, each, items, dim, padding, *into.stride(),
             **tile, PART=PART, ADD=apart == 1, **_precisions(hidden, table),
         )  # fmt: skip
     if apart > 1:
         out += into.sum(0)
+
+
+def parts(count: int, items: int, dim: int) -> tuple[int, int]:
+    """Return how many sums the table's gradient is made of, and of how many positions each is."""
+    apart = max(1, PROGRAMS // triton.cdiv(items, _tile(dim)["BV"]))
+    each = PART * triton.cdiv(count, PART * apart)
+    return triton.cdiv(count, each), each
 
 
 def user_squared_norms(
@@ -244,6 +246,7 @@ def _precisions(hidden: Tensor, table: Tensor) -> dict[str, str]:
     Tensor cores take 16-bit inputs in tf32 without loss. Of float32 they multiply what tf32 holds and what is left, in
     three products: what they add up was off by 2e-8 of the length of its terms at most on a card, as by float32.
     """
-    sums = "tf32x3" if hidden.shape[-1] <= 256 else "ieee"  # wider ones do not fit on chip in two parts
-    halves = max(hidden.dtype.itemsize, table.dtype.itemsize) == 2
-    return {"PRECISION": "tf32" if halves and sums != "ieee" else sums, "SUMS": sums}
+    if max(hidden.dtype.itemsize, table.dtype.itemsize) == 2:
+        return {"PRECISION": "tf32", "SUMS": "tf32x3"}
+    # Wider vectors of float32, in two parts, take more registers than there are.
+    return dict.fromkeys(("PRECISION", "SUMS"), "tf32x3" if hidden.shape[-1] <= 256 else "ieee")

@@ -21,7 +21,7 @@ TILE = 64  # rows and columns of a gradient on chip at once
 STEPS = 32  # positions multiplied at once
 WARPS = 8  # that hold a tile in float64: with fewer the compiler moves numbers off the chip
 WIDTH = 64  # numbers of a vector that are squared at once
-ALONE = 512  # the same, where each user has one position
+WIDTH_OF_ONE = 512  # the same, where each user has one position
 LINE = 16  # whole numbers that tell of a parameter, a term or a linear map
 USERS = 128  # of a program that scales
 APART = 32  # programs that add up a tile, each of some users
@@ -212,7 +212,7 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
         tile = until
     lists = _listed([parameters, terms, maps.lines], like.device)
     longer = any(_length(term) > 1 for measure in measures for term in measure.terms)
-    shape = {"BT": STEPS, "BW": WIDTH} if longer else {"BT": 1, "BW": ALONE}
+    shape = {"BT": STEPS, "BW": WIDTH} if longer else {"BT": 1, "BW": WIDTH_OF_ONE}
     partial = torch.empty(users, tile, dtype=torch.float64, device=like.device)
     squared, off = torch.empty(2, len(measures), users, dtype=torch.float64, device=like.device)
     with torch.cuda.device_of(like):
@@ -302,7 +302,7 @@ def _size(term: Products | Vectors | Positions) -> tuple[int, int]:
 
 
 def _alone(measure: Measure) -> Products | Positions | None:
-    """Return what has to be added up to be measured: the norm of one product is that of its factors."""
+    """Return what has to be added up to be measured. An outer product is as long as its vectors, multiplied."""
     first = measure.terms[0] if measure.squared is None else None
     return first if isinstance(first, Products | Positions) and _length(first) > 1 else None
 
