@@ -51,7 +51,7 @@ class DLRM(ClickModel):
         self.output = nn.Linear(top[-1] if top else dim + features * (features + 1) // 2, 1)
 
     def logits(self, batch: ClickBatch) -> Tensor:
-        counts = self.bottom(log_counts(batch.numbers))  # (B, d)
+        counts = self.bottom(log_counts(batch.numbers).to(self.output.weight.dtype))  # (B, d)
         vectors = torch.stack([counts, *self.tables(batch.categories)], dim=1)  # (B, 1 + F, d)
         products = vectors @ vectors.mT
         one, other = torch.tril_indices(products.shape[1], products.shape[2], -1, device=products.device)

@@ -28,4 +28,4 @@ class Logistic(ClickModel):
 
     def logits(self, batch: ClickBatch) -> Tensor:
         weights = torch.cat(self.tables(batch.categories), dim=1)  # (B, F)
-        return weights.sum(1) + self.counts(log_counts(batch.numbers)).squeeze(1)
+        return weights.sum(1) + self.counts(log_counts(batch.numbers).to(self.counts.weight.dtype)).squeeze(1)

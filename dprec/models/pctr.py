@@ -44,5 +44,6 @@ class PCTR(ClickModel):
         self.output = nn.Linear(hidden[-1] if hidden else inputs, 1)
 
     def logits(self, batch: ClickBatch) -> Tensor:
-        seen = torch.cat([log_counts(batch.numbers), *self.tables(batch.categories)], dim=1)  # (B, numbers + Σ_f d_f)
+        counts = log_counts(batch.numbers).to(self.output.weight.dtype)
+        seen = torch.cat([counts, *self.tables(batch.categories)], dim=1)  # (B, numbers + Σ_f d_f)
         return self.output(self.network(seen)).squeeze(1)

@@ -112,3 +112,13 @@ def test_low_rank_tables_are_products() -> None:
     assert torch.equal(second, tables.tables[1].weight[[5]])  # narrow enough as it is
     assert [tuple(t.weight.shape) for t in tables.tables] == [(11, 3), (6, 2)]
     assert not tables(torch.tensor([[[-1, -1], [4, 4]]]))[0].any()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_of_few_digits_is_judged_on_batches_as_they_are_read(name: str) -> None:
+    torch.manual_seed(0)
+    model, batch = MODELS[name](), clicks_of(6)
+    exact = model.logits(batch)
+    coarse = model.bfloat16().logits(batch)
+    assert coarse.dtype == torch.bfloat16
+    assert torch.allclose(coarse.float(), exact, atol=0.05)

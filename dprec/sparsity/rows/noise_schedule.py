@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from dprec.errors import UserError
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.rows.strategy import Strategy
-from dprec.sparsity.rows.tables import Table
+from dprec.sparsity.rows.tables import RowSpace, Table
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class NoiseSchedule(Strategy, ABC):
     def owes(self) -> bool:
         """Whether rows may lack noise between steps: where `settle` has anything to do."""
         return type(self).settle is not NoiseSchedule.settle
+
+    def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
+        super().begin(space, sigma, std, noise)
+        for table in space:
+            if table.parameter.dtype not in (torch.float32, torch.float64):
+                kind = str(table.parameter.dtype).removeprefix("torch.")
+                raise UserError(
+                    f"{type(self).__name__} adds noise to tables of float32, and '{table.name}' is {kind}: set "
+                    "trainer.precision bf16-mixed, which leaves tables as they are"
+                )
 
     def bind(self, optimizer: Optimizer, step: int) -> None:
         """Learn how tables are updated, before the first step of this process, which is the run's step `step`.
