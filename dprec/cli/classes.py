@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -168,7 +169,14 @@ def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, A
     parsed = jsonargparse.Namespace(it=arguments.clone())
     for name, value in given.items():
         parsed[f"it.{name}"] = value
-    return parser.instantiate_classes(parsed)["it"]
+    try:
+        return parser.instantiate_classes(parsed)["it"]
+    except ValueError as error:
+        # Of a strategy that is no alternative of a union the parser keeps what it said, and no more.
+        said = re.search(r"^ *- (privacy\.sparsity: .*)$", str(error), flags=re.MULTILINE)
+        if said is None:
+            raise
+        raise UserError(said[1]) from None
 
 
 def _parser(cls: type, where: str, skip: Iterable[str] = ()) -> jsonargparse.ArgumentParser:

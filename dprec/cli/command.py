@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
@@ -134,3 +135,14 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     for message in QUIET:
         warnings.filterwarnings("ignore", message=message)
+    if warnings.formatwarning is _PLAIN:
+        warnings.formatwarning = _in_one_line
+
+
+_PLAIN = warnings.formatwarning
+
+
+def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Return a warning of ours as a line for users, and others' as Python writes them."""
+    ours = category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1])
+    return f"warning: {message}\n" if ours else _PLAIN(message, category, filename, lineno, line)

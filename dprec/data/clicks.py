@@ -165,6 +165,7 @@ class Clicks(SampledData):
         self.period_passes = period_passes
         self.test_days = test_days
         self.validation = validation
+        self.refuse_below_one(micro_batch=micro_batch)
         self.micro_batch = micro_batch
         self.synthetic_records = synthetic_records
         self.synthetic_drift = synthetic_drift

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
+from dprec.errors import UserError
 
 Law = Literal["poisson", "shuffle"]
 
@@ -40,6 +41,13 @@ class SampledData(pl.LightningDataModule):
         self.sampling = sampling
         self.sampling_seed = sampling_seed
         self._batches: UserBatches | None = None
+
+    @staticmethod
+    def refuse_below_one(**settings: int | None) -> None:
+        """Refuse settings that count something, before any data is read; None stands for the default."""
+        for name, value in settings.items():
+            if value is not None and value < 1:
+                raise UserError(f"data.{name} is {value}: give at least 1")
 
     @abstractmethod
     def load(self) -> Loaded:

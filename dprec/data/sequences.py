@@ -136,6 +136,7 @@ class Sequences(SampledData):
         self.max_length = max_length
         self.one_target = one_target
         self._draw_target = OneTarget(sampling_seed, lambda: self.batches.step) if one_target else None
+        self.refuse_below_one(max_length=max_length, tokens=tokens, metrics_users=metrics_users)
         self.tokens = tokens
         self.metrics_users = metrics_users
         self.synthetic_users = synthetic_users

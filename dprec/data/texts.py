@@ -131,6 +131,7 @@ class Texts(SampledData):
         self.columns = TextColumns(text_column, pair_column, label_column, self.labels, user_column, format, where)
         self.unit = "record" if user_column is None else "user"
         self.tokenizer_name, self.words, self.max_length = tokenizer, words, max_length
+        self.refuse_below_one(tokens=tokens)
         self.records_per_step, self.on_missing, self.tokens = records_per_step, on_missing, tokens
         self.test_share, self.validation_share = (0.0 if test_path else test_share), validation_share
         self.validation = validation_share > 0

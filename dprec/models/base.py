@@ -118,6 +118,7 @@ class SequenceRecommender(Recommender):
     ) -> None:
         super().__init__(items, **options)
         refuse_unless(dim >= 1, "dim", dim, "1 or more")
+        refuse_unless(0 <= embedding_std < float("inf"), "embedding_std", embedding_std, "0 or more")
         refuse_half(features, feature_file)
         self.feature_file = feature_file
         self.negatives = negatives

@@ -128,7 +128,7 @@ def log_counts(numbers: Tensor) -> Tensor:
 
 def network(inputs: int, widths: Sequence[int], where: str) -> nn.Sequential:
     """Return linear layers of these widths, each followed by a ReLU."""
-    refuse_unless(all(width >= 1 for width in widths), where, list(widths))
+    refuse_unless(all(width >= 1 for width in widths), where, list(widths), "widths of 1 or more")
     sizes = [inputs, *widths]
     layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]
     return nn.Sequential(*(part for layer in layers for part in layer))

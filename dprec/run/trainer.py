@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
@@ -30,6 +31,13 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
     ):
         if trainer[key] is not False:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
+    if trainer["max_steps"] == 0:
+        raise UserError("trainer.max_steps is 0: give a number of at least 1, or -1 to use trainer.max_epochs")
+    if trainer["accelerator"] in ("gpu", "cuda") and not torch.accelerator.is_available():
+        raise UserError(
+            f"trainer.accelerator is {trainer['accelerator']}, and torch finds no card here: leave it out to train on "
+            "the CPU, or install a torch that is built for the card"
+        )
     every = trainer["check_val_every_n_epoch"]
     if every is not None and every < 1:
         raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
@@ -83,7 +91,7 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
         options["logger"] = CSVLogger(str(run.path), name="logs")
     try:
         trainer = pl.Trainer(**options)
-    except (MisconfigurationException, ValueError, TypeError) as error:
+    except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
         raise UserError(f"trainer: {error}") from None
     refuse_strategy(trainer)
     if settings.tree["trainer"]["logger"] not in (None, True, False):  # the run folder has them already

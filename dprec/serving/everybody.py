@@ -58,14 +58,16 @@ def recommend_to_all(
         frame = served.recommend_all(log, count, exclude_seen, lambda done: bar.advance(task, done))
     replace_file(path, lambda temporary: WRITERS[path.suffix](frame, temporary))
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
+    none = people - frame["user"].n_unique()
     popular = frame.filter(pl.col("source") == POPULARITY)["user"].n_unique()
     for number, said in (
         (unknown, "items of the log are unknown to the run and were skipped"),
         (popular, "users have no known item and get what most people choose"),
+        (none, "users have seen every item and get none: --allow-seen gives them some"),
     ):
         if number:
             console.print(f"{number:,} {said}", highlight=False)
-    console.print(f"{people:,} users, {count} items each: {path}", soft_wrap=True, highlight=False)
+    console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True, highlight=False)
 
 
 def _checked(out: str | None) -> Path:

@@ -34,6 +34,8 @@ class AdaFEST(RowChoice):
         for name, value in (("noise_ratio", noise_ratio), ("max_contribution", max_contribution)):
             if not 0 < value < float("inf"):
                 self.refuse(name, value, "give a finite number above 0")
+        if not -float("inf") < threshold < float("inf"):
+            self.refuse("threshold", threshold, "give a finite number")
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:

@@ -55,6 +55,8 @@ class FEST(RowChoice):
         super().__init__(**options)
         if keep < 1:
             self.refuse("keep", keep, "give a whole number above 0")
+        if not 0 < share <= 1:
+            self.refuse("share", share, "give a number above 0, up to 1")
         if counts not in ("all", "first", "running"):
             self.refuse("counts", counts, "give all, first or running")
         if public_counts and counts != "all":

@@ -54,6 +54,8 @@ TABLE = [
     ("fit RECIPE --data.batch_size many", "data.batch_size is 'many': expected"),
     ("fit RECIPE --model.dropout null", "model.dropout is null: give a value, or leave it out"),
     ("fit RECIPE --model.network_scale 0", "model.network_scale is 0.0: give a number from 1e-06 to 1"),
+    ("fit RECIPE --model.embedding_std -1", "model.embedding_std is -1.0, which is out of range: give 0 or more"),
+    ("fit RECIPE --model.warmup 2", "model.warmup is 2.0, which is out of range: give a number from 0 to 1"),
     ("fit RECIPE --model.start_mean -1", "model.start_mean is -1.0: give a number above 0, or null"),
     ("fit RECIPE --privacy.epsilon lots", "privacy.epsilon is 'lots': expected float or null"),
     ("fit RECIPE --privacy.clipping soft", "privacy.clipping is 'soft': expected one of 'auto-v', 'auto-s', 'flat'"),
@@ -64,6 +66,11 @@ TABLE = [
     ("fit RECIPE --model dprec.models.Transfomer", "did you mean Transformer?"),
     ("fit RECIPE --model torch.nn.Linear", "not a Learner"),
     ("fit RECIPE --model tests.commands.support.Unwritten", "Unwritten lacks encode"),
+    (
+        "fit RECIPE --privacy.sparsity AdaFEST --privacy.sparsity.noise_ratio 0",
+        "error: privacy.sparsity: AdaFEST.noise_",
+    ),
+    ("fit RECIPE nothing_kept.yaml", "error: privacy.sparsity: FEST.keep is 0: give a whole number above 0"),
     ("fit RECIPE --privacy.sparsity FESTT", "'FESTT': there is no such class"),
     ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "unknown key 'privacy.sparsity.kep'"),
     # data
@@ -79,6 +86,9 @@ TABLE = [
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
     ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
+    ("fit RECIPE --data.metrics_users 0 --data.path missing.csv", "data.metrics_users is 0"),  # before data is read
+    ("fit RECIPE --data.tokens 0 --data.path missing.csv", "data.tokens is 0"),
+    ("fit RECIPE --data.max_length 0", "data.max_length is 0"),
     ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
     ("plan RECIPE --users 10 --data.batch_size 20", "10"),
     ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),
@@ -98,7 +108,7 @@ TABLE = [
     # trainer
     ("fit RECIPE --trainer.max_steps -1", "length of training"),
     ("fit RECIPE --trainer.max_steps -3", "trainer.max_steps is -3"),
-    ("fit RECIPE --trainer.max_steps 0", "length of training"),
+    ("fit RECIPE --trainer.max_steps 0", "trainer.max_steps is 0"),
     ("fit RECIPE --trainer.check_val_every_n_epoch 0", "trainer.check_val_every_n_epoch is 0"),
     ("fit RECIPE --trainer.devices 2 --trainer.strategy ddp_spawn", "trainer.strategy cannot start processes by spawn"),
     ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
@@ -108,6 +118,12 @@ TABLE = [
     ("fit RECIPE --trainer.limit_train_batches 0.5", "trainer.limit_train_batches"),
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
     ("fit RECIPE --trainer.accelerator abacus", "abacus"),
+    ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),
+    *(
+        []
+        if torch.accelerator.is_available()
+        else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here")]
+    ),
     # run folders and checkpoints
     ("fit RECIPE --out RUN", "already holds a run"),
     ("fit RECIPE --out good.csv", "is a file"),
@@ -159,6 +175,8 @@ def files(here: Path, trained: Path) -> Path:
     (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
     (here / "twice.yaml").write_text("model:\n  dim: 8\n  blocks: 1\n  dim: 16\n")
     (here / "hollow.yaml").write_text("privacy:\n  # epsilon: 8\n")
+    nothing_kept = "{class_path: FEST, init_args: {keep: 0}}"
+    (here / "nothing_kept.yaml").write_text(f"privacy: {{epsilon: 8, sparsity: [{nothing_kept}]}}\n")
     (here / "folder").mkdir()
     (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
     (here / "latin.csv").write_bytes("user,item,time\nu,caf\xe9,1\nu,b,2\n".encode("latin1"))

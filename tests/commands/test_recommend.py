@@ -193,3 +193,13 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: P
     columns = dict.fromkeys(("user", "item", "time"), None)
     recommend_to_all(served, "rated.csv", "all.csv", columns, 3, False, Console())
     assert pl.read_csv("all.csv")["item"].to_list() == served.recommend([["film1"]], 3, False)[0].items
+
+
+def test_users_who_have_seen_all_are_counted(moved: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everything = "".join(f"ann film{film} {film}\n" for film in range(12))
+    (here / "log.txt").write_text(everything + "bob film3 1\n")
+    assert recommend([str(moved), "--users", "log.txt", "--out", "all.csv", "-k", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "1 users have seen every item and get none: --allow-seen gives them some" in said
+    assert "1 users, 3 items each: all.csv" in said
+    assert set(pl.read_csv("all.csv")["user"]) == {"bob"}

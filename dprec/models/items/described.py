@@ -38,12 +38,9 @@ class DescribedItems(nn.Module):
 
     def __init__(self, items: int, top: int, rank: int, clear: float, frequencies: Release) -> None:
         super().__init__()
-        for name, value, fits in (
-            ("top", top, top >= 2),
-            ("rank", rank, rank >= 1),
-            ("clear", clear, 0 <= clear < math.inf),
-        ):
-            refuse_unless(fits, name, value)
+        refuse_unless(top >= 2, "top", top, "2 or more")
+        refuse_unless(rank >= 1, "rank", rank, "1 or more")
+        refuse_unless(0 <= clear < math.inf, "clear", clear, "0 or more")
         self.items = items
         self.top = min(top, items - 1)
         self.rank = min(rank, self.top)

@@ -53,16 +53,17 @@ class FactorItems(DescribedItems):
         factor_share: float,
         clear: float,
     ) -> None:
-        for name, value, fits in (
-            ("rounds", rounds, rounds >= 1),
-            ("fade", fade, 0 < fade <= 1),
-            ("events", events, events >= 2),
-            ("tilt", tilt, 0 <= tilt <= 1),
-            ("grams", grams, grams in ("shared", "item")),
-            ("frequency_share", frequency_share, 0 < frequency_share < 1),
-            ("factor_share", factor_share, 0 < factor_share < 1 - frequency_share),
+        rest = "a number above 0, below 1 less frequency_share"
+        for name, value, fits, instead in (
+            ("rounds", rounds, rounds >= 1, "1 or more"),
+            ("fade", fade, 0 < fade <= 1, "a number above 0, up to 1"),
+            ("events", events, events >= 2, "2 or more"),
+            ("tilt", tilt, 0 <= tilt <= 1, "a number from 0 to 1"),
+            ("grams", grams, grams in ("shared", "item"), "shared or item"),
+            ("frequency_share", frequency_share, 0 < frequency_share < 1, "a number between 0 and 1"),
+            ("factor_share", factor_share, 0 < factor_share < 1 - frequency_share, rest),
         ):
-            refuse_unless(fits, name, value)
+            refuse_unless(fits, name, value, instead)
         frequencies, *self.rounds = factor_releases(rounds, frequency_share, factor_share)
         super().__init__(items, top, rank, clear, frequencies)
         self.fade, self.events, self.tilt, self.grams = fade, events, tilt, grams

@@ -51,15 +51,16 @@ class SpectralItems(DescribedItems):
         pair_share: float,
         clear: float,
     ) -> None:
-        for name, value, fits in (
-            ("window", window, window >= 1),
-            ("decay", decay, 0 < decay <= 1),
-            ("damping", damping, 0 <= damping <= 1),
-            ("recent", recent, recent >= 1),
-            ("frequency_share", frequency_share, 0 < frequency_share < 1),
-            ("pair_share", pair_share, 0 < pair_share < 1 - frequency_share),
+        rest = "a number above 0, below 1 less frequency_share"
+        for name, value, fits, instead in (
+            ("window", window, window >= 1, "1 or more"),
+            ("decay", decay, 0 < decay <= 1, "a number above 0, up to 1"),
+            ("damping", damping, 0 <= damping <= 1, "a number from 0 to 1"),
+            ("recent", recent, recent >= 1, "1 or more"),
+            ("frequency_share", frequency_share, 0 < frequency_share < 1, "a number between 0 and 1"),
+            ("pair_share", pair_share, 0 < pair_share < 1 - frequency_share, rest),
         ):
-            refuse_unless(fits, name, value)
+            refuse_unless(fits, name, value, instead)
         frequencies, pairs = spectral_releases(frequency_share, pair_share)
         super().__init__(items, top, rank, clear, frequencies)
         self.window, self.decay, self.damping = window, decay, damping

@@ -77,14 +77,11 @@ class Learner(pl.LightningModule):
     ) -> None:
         super().__init__()
         refuse_place(tables_on, shard_tables)
-        for name, value, fits in (
-            ("learning_rate", learning_rate, 0 < learning_rate < float("inf")),
-            ("weight_decay", weight_decay, 0 <= weight_decay < float("inf")),
-            ("warmup", warmup, 0 <= warmup <= 1),
-            ("final_rate", final_rate, 0 <= final_rate <= 1),
-            ("momentum", momentum, 0 <= momentum < 1),
-        ):
-            refuse_unless(fits, name, value)
+        refuse_unless(0 < learning_rate < float("inf"), "learning_rate", learning_rate, "a number above 0")
+        refuse_unless(0 <= weight_decay < float("inf"), "weight_decay", weight_decay, "0 or more")
+        refuse_unless(0 <= warmup <= 1, "warmup", warmup, "a number from 0 to 1")
+        refuse_unless(0 <= final_rate <= 1, "final_rate", final_rate, "a number from 0 to 1")
+        refuse_unless(0 <= momentum < 1, "momentum", momentum, "0 or more, below 1")
         self.automatic_optimization = False  # one step is one batch of users, in any number of micro-batches
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
