@@ -106,5 +106,5 @@ def _normal(column: pl.Series) -> pl.Series:
 def _refuse(wrong: pl.Series, column: pl.Series, rows: np.ndarray, part: Path, name: str, wanted: str) -> None:
     if wrong.any():
         place = wrong.arg_max() or 0
-        shown = str(column[place])[:40]
-        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is '{shown}': {wanted}")
+        shown = "missing" if column[place] is None else f"'{str(column[place])[:40]}'"
+        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is {shown}: {wanted}")
