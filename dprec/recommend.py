@@ -84,6 +84,8 @@ def warn(found: Recommended, where: str, example: str) -> None:
         said = "the history is empty, so what most people choose"
     if said is not None:
         print(f"warning: {where}: {said}", file=sys.stderr)
+    if not found.items:
+        print(f"warning: {where}: every item was seen, so there is none: --allow-seen gives some", file=sys.stderr)
 
 
 def as_dict(found: Recommended) -> dict[str, Any]:

@@ -203,3 +203,6 @@ def test_users_who_have_seen_all_are_counted(moved: Path, here: Path, capsys: py
     assert "1 users have seen every item and get none: --allow-seen gives them some" in said
     assert "1 users, 3 items each: all.csv" in said
     assert set(pl.read_csv("all.csv")["user"]) == {"bob"}
+    history = " ".join(f"film{film}" for film in range(12))
+    assert recommend([str(moved), "--history", history, "--json"]) == 0
+    assert "warning: --history: every item was seen" in capsys.readouterr().err
