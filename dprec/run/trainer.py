@@ -33,7 +33,9 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
     if trainer["max_steps"] == 0:
         raise UserError("trainer.max_steps is 0: give a number of at least 1, or -1 to use trainer.max_epochs")
-    if trainer["accelerator"] in ("gpu", "cuda") and not torch.accelerator.is_available():
+    if trainer["accelerator"] in ("gpu", "cuda") and not (
+        torch.cuda.is_available() or torch.backends.mps.is_available()
+    ):
         raise UserError(
             f"trainer.accelerator is {trainer['accelerator']}, and torch finds no card here: leave it out to train on "
             "the CPU, or install a torch that is built for the card"

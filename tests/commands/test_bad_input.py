@@ -119,11 +119,7 @@ TABLE = [
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
     ("fit RECIPE --trainer.accelerator abacus", "abacus"),
     ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),
-    *(
-        []
-        if torch.accelerator.is_available()
-        else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here")]
-    ),
+    *([] if torch.cuda.is_available() else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here")]),
     # run folders and checkpoints
     ("fit RECIPE --out RUN", "already holds a run"),
     ("fit RECIPE --out good.csv", "is a file"),
