@@ -33,16 +33,21 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
     if trainer["max_steps"] == 0:
         raise UserError("trainer.max_steps is 0: give a number of at least 1, or -1 to use trainer.max_epochs")
-    if trainer["accelerator"] in ("gpu", "cuda") and not (
-        torch.cuda.is_available() or torch.backends.mps.is_available()
-    ):
-        raise UserError(
-            f"trainer.accelerator is {trainer['accelerator']}, and torch finds no card here: leave it out to train on "
-            "the CPU, or install a torch that is built for the card"
-        )
+    _refuse_no_card(trainer["accelerator"])
     every = trainer["check_val_every_n_epoch"]
     if every is not None and every < 1:
         raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
+
+
+def _refuse_no_card(accelerator: object) -> None:
+    """Refuse a card that is not there, and Metal, on which nothing can be added up in float64."""
+    metal = accelerator == "mps" or (accelerator in ("gpu", "auto") and torch.backends.mps.is_available())
+    if torch.cuda.is_available() or not (metal or accelerator in ("gpu", "cuda")):
+        return
+    why = "Metal has no float64, in which gradients are added up" if metal else "torch finds no card here"
+    raise UserError(
+        f"trainer.accelerator is {accelerator}, and {why}: give cpu, or a CUDA card and a torch built for it"
+    )
 
 
 def batch_for(settings: Settings, users: int, unit: str) -> int:

@@ -6,7 +6,9 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -119,7 +121,11 @@ TABLE = [
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
     ("fit RECIPE --trainer.accelerator abacus", "abacus"),
     ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),
-    *([] if torch.cuda.is_available() else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here")]),
+    *(
+        []
+        if torch.cuda.is_available()
+        else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here: give cpu")]
+    ),
     # run folders and checkpoints
     ("fit RECIPE --out RUN", "already holds a run"),
     ("fit RECIPE --out good.csv", "is a file"),
@@ -231,3 +237,13 @@ def test_python_m_hands_the_exit_code_on(command: str, here: Path, monkeypatch: 
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"dprec.{command}", run_name="__main__")
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("accelerator", ["mps", "gpu", "auto"])
+def test_metal_is_refused(accelerator: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = {"cuda.is_available": False, "backends.mps.is_available": True}
+    with ExitStack() as stack:
+        for name, answer in there.items():
+            stack.enter_context(mock.patch(f"torch.{name}", return_value=answer))
+        assert fit([str(recipe), "--trainer.accelerator", accelerator]) == 2
+    assert f"trainer.accelerator is {accelerator}, and Metal has no float64" in capsys.readouterr().err
