@@ -27,6 +27,7 @@ from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.compare import one_thread
 from dprec.benchmarks.table_work import noise
+from dprec.benchmarks.table_work.networks import MLPERF, NETWORKS, Network
 from dprec.benchmarks.table_work.stages import STAGES
 from dprec.benchmarks.table_work.steady import LookUps
 from dprec.benchmarks.table_work.steps import HOOKED, SYSTEMS, Pooled, Step
@@ -56,26 +57,6 @@ COLUMNS = {
     "ratio_to_smallest": "of the smallest",
     "embedding_ms": "embedding ms",
 }
-
-
-@dataclass(frozen=True)
-class Network:
-    """How many tables of which width a DLRM has, and its hidden layers."""
-
-    tables: int
-    dim: int
-    bottom: tuple[int, ...]
-    top: tuple[int, ...]
-    pooling: int = 1  # look-ups a feature
-
-
-MLPERF = "MLPerf"
-NETWORKS = {
-    MLPERF: Network(26, 128, (512, 256), (1024, 1024, 512, 256)),
-    "RMC1": Network(10, 32, (256, 128), (256, 64), 80),  # few small tables, many look-ups
-    "RMC2": Network(40, 32, (256, 128), (512, 128), 80),  # many tables, many look-ups
-    "RMC3": Network(10, 32, (2560, 512), (512, 128), 20),  # most work in its layers
-}
 NETWORKS_AT = 4.0  # GB
 
 
@@ -99,7 +80,7 @@ class Case:
     @property
     def ids(self) -> int:
         """Rows of each table."""
-        return max(2, round(self.gigabytes * 1e9 / (self.shape.tables * self.shape.dim * 4)))
+        return self.shape.ids(self.gigabytes)
 
     @property
     def systems(self) -> list[str]:

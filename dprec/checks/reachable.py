@@ -189,12 +189,13 @@ def _of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str,
     yield from ((variable, known[variable]) for variable in _names(code) if variable in known)
 
 
-def _names(code: types.CodeType) -> list[str]:
+@functools.cache  # the checks of a run ask again and again, and disassembly takes its time
+def _names(code: types.CodeType) -> tuple[str, ...]:
     """Return the variables that code names outside itself, in functions within it, too; attributes are none."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
     named = [each for each in dis.get_instructions(code) if each.opcode in dis.hasname]
     own = [each.argval for each in named if not any(kind in each.opname for kind in ("ATTR", "METHOD"))]
-    return list(dict.fromkeys([*own, *(name for names in inner for name in names)]))
+    return tuple(dict.fromkeys([*own, *(name for names in inner for name in names)]))
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:

@@ -39,6 +39,7 @@ QUIET = (
     ".*Experiment logs directory.*",
     ".*sync_dist=True.*",  # metrics add up what all processes saw before they are logged
 )
+_PLAIN = warnings.formatwarning  # as Python writes a warning
 
 
 class Stopped(KeyboardInterrupt):
@@ -137,9 +138,6 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message=message)
     if warnings.formatwarning is _PLAIN:
         warnings.formatwarning = _in_one_line
-
-
-_PLAIN = warnings.formatwarning
 
 
 def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:

@@ -10,25 +10,18 @@ import torch
 from dprec.errors import UserError
 
 
-def of_a_card(error: UserError | RuntimeError) -> UserError | RuntimeError:
-    """Return what a card's error means, or the error."""
-    if isinstance(error, torch.OutOfMemoryError):
-        less = "give a lower --data.tokens or --data.micro_batch, which leaves results as they are"
-        return UserError(f"the card's memory is full: {less}")
-    if isinstance(error, torch.AcceleratorError) and "device-side assert" in str(error):
-        return UserError(
-            "the card stopped at the assertion that is printed above, as where a table has no row of an id: run it "
-            "again on the CPU, which says where"
-        )
-    return error
-
-
 @contextmanager
 def one_line_of_a_card() -> Iterator[None]:
-    """Raise what a card's error means."""
+    """Raise what a card's error means in its place."""
     try:
         yield
-    except RuntimeError as error:
-        if (meant := of_a_card(error)) is error:
+    except torch.OutOfMemoryError as error:
+        less = "give a lower --data.tokens or --data.micro_batch, which leaves results as they are"
+        raise UserError(f"the card's memory is full: {less}") from error
+    except torch.AcceleratorError as error:
+        if "device-side assert" not in str(error):
             raise
-        raise meant from error
+        raise UserError(
+            "the card stopped at the assertion that is printed above, as where a table has no row of an id: run it "
+            "again on the CPU, which says where"
+        ) from error

@@ -23,7 +23,7 @@ from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.card_errors import of_a_card
+from dprec.run.card_errors import one_line_of_a_card
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
@@ -230,9 +230,10 @@ class Experiment:
 def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
     """What all processes do together: an error of one ends all, and is told once; `after_a_loss` where one is gone."""
     try:
-        yield
+        with one_line_of_a_card():
+            yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(of_a_card(error), after_a_loss())
+        told = one_voice(error, after_a_loss())
         if told is error:
             raise
         raise told from error

@@ -20,12 +20,9 @@ from dprec.errors import UserError
 from dprec.gradients.uses.batches import select_users
 from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
-from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.recursion import Decayed, Rates
-from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels import sparse_update
 from dprec_kernels.row_noise import row_noise
 from tests.sparsity.support import ROWS, Run, some, users
@@ -392,12 +389,3 @@ def test_momentum_survives_a_count_that_begins_anew(monkeypatch: pytest.MonkeyPa
         for run in (lazy, dense):
             run.step(*batches(step))
     assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
-
-
-@pytest.mark.parametrize("strategy", [LazyDP, Dense])
-def test_tables_that_cannot_hold_the_noise_are_refused_in_one_line(strategy: Callable[[], Strategy]) -> None:
-    run = Run([])
-    run.module.bfloat16()
-    rules = RowRules([strategy()])
-    with pytest.raises(UserError, match="tables of float32, and 'big.weight' is bfloat16: set trainer.precision"):
-        rules.begin(run.module, run.module.trained, StepNoise(GaussianNoise(1), 1.0, 5), 1.0)

@@ -20,7 +20,7 @@ from dprec.gradients.clipping import Clipping, record
 from dprec.models.learning.optimizers import SGD, Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP
+from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.row_rules import RowRules
@@ -317,7 +317,9 @@ def test_what_is_no_list_of_rows_is_refused(chosen: Any, says: str) -> None:
 def test_mistakes() -> None:
     wrong: dict[str, Callable[[], Strategy]] = {
         r"AdaFEST\.noise_ratio is 0: give a finite number above 0": lambda: AdaFEST(noise_ratio=0),
+        r"AdaFEST\.threshold is nan: give a finite number": lambda: AdaFEST(threshold=math.nan),
         r"FEST\.keep is 0: give a whole number above 0": lambda: FEST(keep=0),
+        r"FEST\.share is 2: give a number above 0, up to 1": lambda: FEST(share=2),
         r"FEST\.counts is some: give all, first or running": lambda: FEST(counts="some"),  # type: ignore[arg-type]
         r"FEST\.selection is laplace: give gaussian or gumbel": lambda: FEST(selection="laplace"),  # type: ignore[arg-type]
         r"FEST\.selection is gumbel: it draws": lambda: FEST(selection="gumbel", counts="running"),
@@ -339,3 +341,12 @@ def test_mistakes() -> None:
     tied.module.losses = lambda batch: (tied.module.big(batch.bags) @ tied.module.big.weight.T).square().sum(1)  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"table 'big\.weight' is used as a whole.*set model\.negatives"):
         tied.fill(users(2, seed=0))
+
+
+@pytest.mark.parametrize("strategy", [LazyDP, Dense])
+def test_tables_that_cannot_hold_the_noise_are_refused_in_one_line(strategy: Callable[[], Strategy]) -> None:
+    run = Run([])
+    run.module.bfloat16()
+    rules = RowRules([strategy()])
+    with pytest.raises(UserError, match="tables of float32, and 'big.weight' is bfloat16: set trainer.precision"):
+        rules.begin(run.module, run.module.trained, StepNoise(GaussianNoise(1), 1.0, 5), 1.0)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec.benchmarks.common.report import Row
+from dprec.benchmarks.table_work.networks import MLPERF, NETWORKS
 from dprec.benchmarks.table_work.steady import LookUps
 from dprec.benchmarks.table_work.steps import Step
 from dprec.data.draws.batch import SequenceBatch
@@ -32,9 +33,7 @@ from dprec_kernels.sparse_update import SGD, sparse_update
 
 ITEMS, LENGTH, DIM = 3417, 50, 64  # DPFormer on MovieLens
 USERS, STEPS = 2048, 10
-TABLES, WIDTH, GIGABYTES = 26, 128, 4.0  # of DLRM: how many tables, how wide, and how large together
-BOTTOM, TOP = [512, 256], [1024, 1024, 512, 256]  # its layers
-RECORDS = (2048, 16384)  # of its steps
+GIGABYTES, RECORDS = 4.0, (2048, 16384)  # of DLRM's tables together, and of its steps
 MOST_USERS = 1 << 15  # at once: torch's attention takes 65,535 on a card
 SOURCE = RowNoise(seed=(1 << 100) + 7, stream=1, step=3)
 
@@ -168,21 +167,22 @@ def _milliseconds(
 
 def _tables(device: str, quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
     """Yield the time of a step of DLRM, in the middle of a long run, of each system and size of batch."""
-    each = 40 if quick else round(GIGABYTES * 1e9 / (4 * TABLES * WIDTH))  # rows of a table
-    layers: dict[str, Any] = {"bottom": [8], "top": [8]} if quick else {"bottom": BOTTOM, "top": TOP}
+    shape = NETWORKS[MLPERF]
+    ids = 40 if quick else shape.ids(GIGABYTES)
+    bottom, top = ([8], [8]) if quick else (shape.bottom, shape.top)
     for records in (4,) if quick else RECORDS:
         torch.manual_seed(0)
-        model = DLRM(13, [each - 1] * TABLES, WIDTH, **layers, optimizer="sgd", weight_decay=0.0).to(device)
-        plain = None
+        model = DLRM(13, [ids - 1] * shape.tables, shape.dim, bottom, top, optimizer="sgd", weight_decay=0.0).to(device)
+        look_ups, plain = LookUps(records, shape.tables, ids - 1, device=device), None
         for system in ("SGD", "EANA (not private)", "LazyDP", "DP-SGD, fused"):
             say(f"{system} on tables, {records:,} records")
-            step = Step(system, model, LookUps(records, TABLES, each - 1, device=device))
+            step = Step(system, model, look_ups)
             for _ in range(1 if quick else 3):  # kernels are compiled
                 step.fetch()
                 step()
             taken = _milliseconds(device, step, 1 if quick else STEPS, step.fetch)
             plain = plain or taken
-            size = {"rows": TABLES * each, "records": records}
+            size = {"rows": shape.tables * ids, "records": records}
             yield {"what": "tables", "name": system, **size, "ms": taken, "ratio": taken / plain}
 
 
