@@ -21,7 +21,7 @@ from dprec_kernels.paths import answers_at_once, on_card
 PART = ROUNDED * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
 READS = "(one read of each table)"
-LITTLE = 1 << 10  # numbers of a parameter
+LITTLE = 1 << 8  # numbers of a parameter that may be copied on a CPU
 Product: TypeAlias = kernels.Products | kernels.Vectors | kernels.Positions
 
 

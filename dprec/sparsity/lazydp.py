@@ -140,8 +140,9 @@ class LazyDP(NoiseSchedule):
 
         The other one will pay the same debt with other draws: one gradient would be seen under two noises.
         """
-        shared = any(lazy.values.is_shared() for lazy in self._tables.values())
-        if os.getpid() != self._process and (self._owing or shared):
+        if os.getpid() == self._process:
+            return
+        if self._owing or any(lazy.values.is_shared() for lazy in self._tables.values()):
             raise UserError(
                 "LazyDP: this process was forked from the one that trains, and rows may owe noise that only that one "
                 "draws: look at the model there, or read a checkpoint"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import ROUNDED, Contribution, Line, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
@@ -55,6 +55,12 @@ class Outer(OfProducts):
         """Linear maps of the same weight are one, with the positions of all."""
         maps = all_of(Outer, others)
         return None if maps is None else lambda: sample_norms.linear(*self._joined(maps))
+
+    def rounding(self, squared: Tensor | None) -> Tensor | float:
+        """The term of a single position is the norm itself."""
+        if squared is not None and self.left.shape[1] == 1:
+            return ROUNDED * torch.finfo(torch.promote_types(self.left.dtype, self.right.dtype)).eps * squared.sqrt()
+        return super().rounding(squared)
 
     def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
         """On long histories the users' gradients are smaller, and norm and sum need not multiply twice.

@@ -54,6 +54,9 @@ class OverPositions(Contribution):
         return Dense(*self._summed(slice(None)))
 
     def _summed(self, places: Places) -> tuple[Tensor, Tensor]:
+        if self.values.shape[1] == 1:  # nothing to add up
+            alone = self._each(places)[:, 0]
+            return alone, lengths(alone.flatten(1))
         factors = None if self.factors is None else self.factors[places]
         sums, terms = sums_of_each(self.values[places], factors=factors)
         return sums.squeeze(1), terms

@@ -48,9 +48,12 @@ def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     length = left.shape[1]
     for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
         a, b = left[users].double(), right[users].double()
-        terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1)
-        hidden = GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms.square()
-        norms[users] = (a @ a.mT).mul_(b @ b.mT).sum((1, 2)) + hidden
+        squared = (a @ a.mT).mul_(b @ b.mT).sum((1, 2))
+        if length == 1:
+            terms = squared
+        else:
+            terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1).square_()
+        norms[users] = squared + GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms
     return norms.clamp_(min=0.0)
 
 
