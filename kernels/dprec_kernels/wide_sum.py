@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
+from dprec_kernels.products import add_multiplied, multiplied
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -70,9 +71,10 @@ class WideProduct:
             return
         for start in range(0, len(left), TOGETHER):
             rows = slice(start, start + TOGETHER)
-            torch.mm(left[rows].T, right[rows], out=self._part if self._held else self._parts)
             if self._held:
-                self._parts.add_(self._part)
+                self._parts.add_(multiplied(left[rows].T, right[rows], self._part))
+            else:
+                self._parts = multiplied(left[rows].T, right[rows], self._parts)
             self._held += 1
             if self._held == PARTS:
                 self.flush()
@@ -94,7 +96,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if not total.numel():  # as where a strategy has chosen none of the rows
         return
     if total.dtype == left.dtype:
-        total.addmm_(left.T, right)
+        add_multiplied(total, left.T, right)
     elif not answers_at_once(total):
         _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:

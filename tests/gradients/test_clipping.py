@@ -18,7 +18,7 @@ from dprec.gradients.contributions import Rows
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.batches import select_users
 from dprec.noise.gaussian import DRIFT
-from dprec_kernels import catalogue_softmax
+from dprec_kernels import catalogue_softmax, products
 from tests import truth
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 from tests.one_micro_batch import add_clipped
@@ -81,6 +81,15 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
     ):
         found = clipped_sums(model, [rows_of(batch, part) for part in parts], clipping)
         assert distance(found, exact) <= tolerance * size
+
+
+@pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_and_sums_are_the_same_by_onednn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "LEAST", 1)
+    test_every_parameters_norm_is_that_of_torch_func(name, torch.float32, 1e-5)
+    test_the_clipped_sum_is_that_of_torch_func(name, "auto-v", torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize("slice_size", [1, 50, 1 << 20])

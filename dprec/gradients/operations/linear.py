@@ -16,6 +16,7 @@ from dprec.gradients.operations.elementwise import summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
 from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
+from dprec_kernels.products import affine
 
 
 @rule(F.linear)
@@ -28,7 +29,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented  # a batch tensor as the weight compares every user with every other
     rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
     # In two dimensions, where the result owns its memory and may be changed in place.
-    output = F.linear(
+    output = affine(
         x.reshape(-1, x.shape[-1]),
         weight.detach() if tape.trainable(weight) else weight,
         None if bias is None else bias.detach() if tape.trainable(bias) else bias,

@@ -9,8 +9,9 @@ more on real users by `dprec.checks.probe`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -98,24 +99,23 @@ def tensors_in(value: Any) -> list[Tensor]:
     [tensor([1.]), tensor([1., 1.])]
     """
     found: list[Tensor] = []
-    _collect(value, found)
+    _collect((value,), found)
     return found
 
 
-def _collect(value: Any, found: list[Tensor]) -> None:
-    kind = type(value)
-    if kind in _PLAIN:
-        return
-    if kind is Tensor or isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            _collect(inner, found)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            _collect(inner, found)
-    elif not isinstance(value, _SCALARS):
-        found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is Tensor or isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif not isinstance(value, _SCALARS):
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def writes_first_argument(name: str) -> bool:
@@ -151,14 +151,19 @@ def by_statistics_of_the_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the dimensions an operation acts on."""
-    named = tree_leaves([kwargs[key] for key in _DIM_NAMES if key in kwargs]) if kwargs else []
+    named = _flat([kwargs[key] for key in _DIM_NAMES if key in kwargs]) if kwargs else []
     if name == "permute":
-        order = tree_leaves(named or args[1:])
+        order = _flat(named or args[1:])
         return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
     places = _DIM_PLACES.get(name, ())
-    placed = tree_leaves([args[place] for place in places if place < len(args)]) if places else []
+    placed = _flat([args[place] for place in places if place < len(args)]) if places else []
     default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
     return [*named, *placed] or default
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    """Return numbers, and those in tuples and lists."""
+    return [number for value in values for number in (value if isinstance(value, (tuple, list)) else (value,))]
 
 
 def _einsum_mixes_users(equation: Any, operands: tuple[Any, ...]) -> bool:
@@ -184,6 +189,7 @@ def _index_moves_rows(index: Any, lead: Tensor) -> bool:
     return True  # an integer, a mask, None: the rows are chosen or shifted
 
 
+@lru_cache(maxsize=1 << 12)
 def operation_name(function: Callable[..., Any]) -> str:
     """Return the name a reader knows the operation by.
 

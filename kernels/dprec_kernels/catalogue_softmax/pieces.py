@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
+from dprec_kernels.products import add_multiplied, multiplied
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
@@ -152,8 +153,8 @@ def _one_pass(
     hit, rest, mean = torch.zeros_like(shift), torch.zeros_like(shift), torch.zeros_like(hidden)
     before = 0
     for items, after in zip(tiles, stops.tolist(), strict=True):
-        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
-        torch.mm(hidden, table[items].T, out=scores)
+        held = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+        scores = multiplied(hidden, table[items].T, held)
         _leave_out(scores, items, padding, float("-inf"))
         highest = scores.amax(1, keepdim=True).clamp_(min=least)
         largest = torch.maximum(largest, highest)
@@ -165,13 +166,13 @@ def _one_pass(
                 each.mul_(rescale)
             for rows, products in pairs:
                 _rescale_pairs(products, rescale[rows])
-        scores.sub_(shift).exp_()
+        scores = torch.sub(scores, shift, out=held).exp_()
         here = order[before:after], target[order[before:after]] - items.start
         met, before = scores[here], after
         scores[here] = 0.0
         hit[here[0], 0] = met
         rest.add_(scores.sum(1, keepdim=True))
-        mean.addmm_(scores, table[items])
+        add_multiplied(mean, scores, table[items])
         scores[here] = met
         if kept:
             kept.shifts.append((items, shift))
@@ -209,8 +210,8 @@ def add_table_gradient(
     for rows in _parts(len(real), table.shape[0]):
         shift = log_total[real[rows]].unsqueeze(1)
         for items in _tiles(table.shape[0]):
-            chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
-            as_chances(torch.mm(h[rows], table[items].T, out=chances), shift)
+            held = workspace.take("scores", (len(shift), items.stop - items.start), h)
+            chances = as_chances(multiplied(h[rows], table[items].T, held), shift)
             _leave_out(chances, items, padding, 0.0)
             add_product(out[items], chances, weighted[rows])
 
@@ -283,9 +284,10 @@ def add_users_gradients(
     first = torch.arange(len(h), device=h.device).unsqueeze(1) * out.shape[1]
     out.view(-1, out.shape[2]).index_add_(0, (wanted + first).flatten(), weighted.flatten(0, 1), alpha=-1.0)
     for items in _tiles(table.shape[0]):
-        chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
-        torch.mm(h.flatten(0, 1), table[items].T, out=chances.flatten(0, 1))
-        as_chances(chances, shift)
+        held = workspace.take("chances", (wanted.numel(), items.stop - items.start), h)
+        chances = as_chances(
+            multiplied(h.flatten(0, 1), table[items].T, held).view(*wanted.shape, held.shape[1]), shift
+        )
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
         out[:, items].baddbmm_(chances.mT, weighted)

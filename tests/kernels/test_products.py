@@ -1,0 +1,112 @@
+"""Products by oneDNN, against float64 and against torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dprec_kernels import products, wide_sum
+from dprec_kernels.products import add_multiplied, affine, multiplied
+
+pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row by row": lambda m: m.contiguous(),
+    "column by column": lambda m: m.T.contiguous().T,
+    "with gaps": lambda m: torch.cat([m, m], 1)[:, : m.shape[1]],
+    "columns with gaps": lambda m: torch.cat([m.T, m.T], 1)[:, : m.shape[0]].T,
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of what oneDNN multiplies, which it does at any size in here, on any processor."""
+    shapes: list[tuple[int, ...]] = []
+    own = products._onednn
+
+    def noted(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+        shapes.append((*left.shape, len(right)))
+        return own(left, right, bias)
+
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_onednn", noted)
+    monkeypatch.setattr(products, "LEAST", 1)
+    return shapes
+
+
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_a_product_is_that_of_float64_however_its_matrices_lie(
+    asked: list[tuple[int, ...]], left: str, right: str
+) -> None:
+    a, b = LAYOUTS[left](torch.randn(33, 70)), LAYOUTS[right](torch.randn(70, 17))
+    exact, out = a.double() @ b.double(), torch.empty(33, 17)
+    found, total = multiplied(a, b, out), torch.ones(33, 17)
+    add_multiplied(total, a, b)
+    error = 2e-6 * a.double().norm(dim=1, keepdim=True) * b.double().norm(dim=0)
+    assert ((found.double() - exact).abs() <= error).all()
+    assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
+    assert asked == ([] if "gaps" in right else 2 * [(33, 70, 17)])  # a right matrix with gaps is not for oneDNN
+    assert (found is out) == ("gaps" in right)
+
+
+def test_nothing_and_other_types_are_left_to_torch(asked: list[tuple[int, ...]]) -> None:
+    assert multiplied(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
+    assert multiplied(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    wide = torch.randn(4, 5).double()
+    assert torch.equal(multiplied(wide, wide.T, torch.empty(4, 4).double()), wide @ wide.T)
+    assert not asked
+
+
+def test_what_is_not_finite_stays_where_it_is(asked: list[tuple[int, ...]]) -> None:
+    left, right = torch.ones(3, 4), torch.ones(4, 5)
+    left[1, 2] = float("inf")
+    right[0, 4] = float("nan")
+    found = multiplied(left, right, torch.empty(3, 5))
+    assert torch.equal(torch.isnan(found), torch.isnan(left @ right))
+    assert torch.equal(torch.isinf(found), torch.isinf(left @ right))
+    assert asked
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_linear_map_has_the_gradient_of_torch(asked: list[tuple[int, ...]], biased: bool) -> None:
+    x, weight, bias = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8), torch.randn(6) if biased else None
+    upstream = torch.randn(50, 6)
+    found, expected = affine(x, weight, bias), F.linear(x, weight, bias)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    (own,) = torch.autograd.grad(found, x, upstream)
+    (torchs,) = torch.autograd.grad(expected, x, upstream)
+    torch.testing.assert_close(own, torchs, rtol=1e-5, atol=1e-5)
+    assert asked == [(50, 8, 6), (50, 6, 8)]
+
+
+def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: list[tuple[int, ...]]) -> None:
+    x, weight = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8)
+    (slope,) = torch.autograd.grad(affine(x, weight, None).square().sum(), x, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), x)
+    torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_trained_or_cast_is_left_to_torch(asked: list[tuple[int, ...]]) -> None:
+    x, weight = torch.randn(50, 8), torch.randn(6, 8)
+    assert affine(x, weight.clone().requires_grad_(), None).requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert affine(x, weight, None).dtype == torch.bfloat16
+    assert not asked
+
+
+def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: list[tuple[int, ...]]) -> None:
+    left, right = torch.full((20_000, 130), 0.1), torch.ones(20_000, 130)
+    total = torch.zeros(130, 130, dtype=torch.float64)
+    wide_sum.add_product(total, left, right)
+    exact = 20_000 * float(torch.tensor(0.1))
+    assert float((total / exact - 1).abs().max()) < 8e-7
+    assert asked
+
+
+def test_a_variable_that_lets_onednn_compute_in_less_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    assert not products.has_onednn()
