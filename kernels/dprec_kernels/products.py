@@ -1,13 +1,15 @@
 """Products of float32 matrices on a CPU, by the faster of the two libraries that torch brings for them.
 
 MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed.
-oneDNN takes them. It gives no gradients, and its results lie in memory of their own.
+oneDNN takes them. It compiles each shape when it first meets it, which takes longer than a product, and no two batches
+have the same: so it is given blocks of few shapes, and MKL what is left over.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,38 +19,67 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-LEAST = 1 << 21  # multiplications from which on a call of oneDNN pays: it takes 10 µs by itself
+from dprec_kernels.workspace import workspace
+
+LEAST = 1 << 21  # multiplications of a block from which on a call of oneDNN pays: it takes 10 µs by itself
 COPIED = 2  # times as many, where the left matrix does not lie row by row, as oneDNN takes it
+MOST = 1 << 12  # rows of a block
+STEP = 16  # at least, between two numbers of rows
+AT_ONCE = 1 << 8  # rows that are summed over at once, each number a shape: a user has seldom more positions
 AMD = "AuthenticAMD"
 LESS, STRICT = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"), "STRICT"  # variables of oneDNN
 
 
-def multiplied(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """Return left @ right, in `out` or in other memory.
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write left (N, k) @ right (k, m) to `out`, for any number N.
 
-    >>> multiplied(torch.ones(2, 3), torch.ones(3, 1), torch.empty(2, 1))
+    >>> multiply(torch.ones(2, 3), torch.ones(3, 1), torch.empty(2, 1))
     tensor([[3.],
             [3.]])
     """
-    return _onednn(left, right.T) if _pays(left, right) else torch.mm(left, right, out=out)
+    if not _fits(left, right):
+        return torch.mm(left, right, out=out)
+    if left.shape[1] <= right.shape[1]:
+        return out.copy_(_padded(left, right))
+    return _in_blocks(left, right, out)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to a total of the same type."""
-    if _pays(left, right):
-        total.add_(_onednn(left, right.T))
-    else:
-        total.addmm_(left, right)
+    """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
+    done = 0
+    for rows in _blocks(len(left), right) if _fits(left, right) else ():
+        total[rows].add_(_onednn(left[rows], right.T))
+        done = rows.stop
+    if done < len(left):
+        total[done:].addmm_(left[done:], right)
+
+
+def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i) and any number N, to a total (o, i) of the same type."""
+    done = 0
+    while (more := min(len(left) - done, AT_ONCE)) * total.numel() >= COPIED * LEAST and _fits(left, right):
+        rows = slice(done, done + more)
+        total.add_(_onednn(left[rows].T, right[rows].T))
+        done = rows.stop
+    if done < len(left):
+        total.addmm_(left[done:].T, right[done:])
+
+
+def summed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
+    """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
+    if len(left) == often and often * out.numel() >= LEAST and _fits(right, left):
+        return _onednn(right.T, left.T)
+    return torch.mm(right.T, left, out=out)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x (N, i) weight (o, i) and a bias, with a gradient for x alone unless torch has to do it.
+    """Return x (N, i) weight (o, i) and a bias (o,), with a gradient for x alone unless torch has to do it.
 
     >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
     tensor([[3.]])
     """
     trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if trained or torch.is_autocast_enabled(x.device.type) or not _pays(x, weight.T):
+    if trained or torch.is_autocast_enabled(x.device.type) or not _fits(x, weight.T):
         return F.linear(x, weight, bias)
     result: Tensor = _Affine.apply(x, weight, bias)
     return result
@@ -58,14 +89,13 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight)
-        return _onednn(x, weight, bias)
+        return _product(x, weight.T) if bias is None else _product(x, weight.T).add_(bias)
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        again = torch.is_grad_enabled()  # somebody differentiates the gradient
-        own = gradient @ weight if again or not _pays(gradient, weight) else _onednn(gradient, weight.T)
-        return own, None, None
+        again = torch.is_grad_enabled() or not _fits(gradient, weight)  # or somebody differentiates the gradient
+        return gradient @ weight if again else _product(gradient, weight), None, None
 
 
 @cache
@@ -93,16 +123,68 @@ def _ops() -> Any:
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
-def _pays(left: Tensor, right: Tensor) -> bool:
-    least = LEAST if left.is_contiguous() else COPIED * LEAST
-    if left.shape[0] * left.shape[1] * right.shape[1] < least or left.device.type != "cpu":
+def _fits(left: Tensor, right: Tensor) -> bool:
+    """Whether oneDNN multiplies these; a right matrix with gaps would take it a thousand times as long."""
+    if left.numel() * right.shape[1] < LEAST or left.device.type != "cpu":
         return False
-    # A right matrix with gaps takes it a thousand times as long.
     plain = left.dtype == right.dtype == torch.float32 and (right.is_contiguous() or right.T.is_contiguous())
     return plain and onednn_is_faster()
 
 
-def _onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return left @ right.T + bias."""
-    result: Tensor = _ops().default(left, right, bias, "none", [], "")
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if left.shape[1] <= right.shape[1]:
+        return _padded(left, right)
+    return _in_blocks(left, right, left.new_empty(len(left), right.shape[1]))
+
+
+def _padded(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product, of a copy of the left matrix that has a number of rows which others have, too."""
+    count, more = len(left), _rounded(len(left))
+    if count == more:
+        return _onednn(left, right.T)
+    padded = workspace.take("left of a product", (more, left.shape[1]), left)
+    padded[:count] = left
+    padded[count:] = 0.0
+    return _onednn(padded, right.T).resize_(count, right.shape[1])  # no view, so that it may be changed in place
+
+
+def _in_blocks(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    done = 0
+    for rows in _blocks(len(left), right):
+        out[rows] = _onednn(left[rows], right.T)
+        done = rows.stop
+    if done < len(left):
+        torch.mm(left[done:], right, out=out[done:])
+    return out
+
+
+def _rounded(count: int) -> int:
+    """Return the next of eight sizes between a power of two and the next one.
+
+    >>> [_rounded(count) for count in (1, 33, 100, 257, 1000)]
+    [16, 48, 112, 288, 1024]
+    """
+    step = max(STEP, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
+
+
+def _blocks(rows: int, each: Tensor, times: int = 1) -> Iterator[slice]:
+    """Yield slices of rows from the first on whose lengths are powers of two; each row is so many multiplications.
+
+    >>> [block.stop - block.start for block in _blocks(3400, torch.empty(64, 64))]
+    [2048, 1024]
+    >>> [block.stop - block.start for block in _blocks(250, torch.empty(64, 2048))]
+    [128, 64, 32, 16]
+    """
+    start, size = 0, MOST
+    while size and size * each.numel() >= times * LEAST:
+        while start + size <= rows:
+            yield slice(start, start + size)
+            start += size
+        size //= 2
+
+
+def _onednn(left: Tensor, right: Tensor) -> Tensor:
+    """Return left @ right.T."""
+    result: Tensor = _ops().default(left, right, None, "none", [], "")
     return result

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.products import add_multiplied, multiplied
+from dprec_kernels.products import add_summed, summed
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -61,8 +61,8 @@ class WideProduct:
         self._held = 0
         self._at_once = total.dtype == like.dtype or not answers_at_once(total)
         if not self._at_once:
-            self._part, self._parts = (
-                workspace.take(f"{name} of a product", total.shape, like) for name in ("part", "parts")
+            self._part, self._parts = (  # (i, o): transposed, as they are had at less
+                workspace.take(f"{name} of a product", total.shape[::-1], like) for name in ("part", "parts")
             )
 
     def add(self, left: Tensor, right: Tensor) -> None:
@@ -72,16 +72,18 @@ class WideProduct:
         for start in range(0, len(left), TOGETHER):
             rows = slice(start, start + TOGETHER)
             if self._held:
-                self._parts.add_(multiplied(left[rows].T, right[rows], self._part))
+                self._parts.add_(summed(left[rows], right[rows], self._part, TOGETHER))
             else:
-                self._parts = multiplied(left[rows].T, right[rows], self._parts)
+                self._parts = summed(left[rows], right[rows], self._parts, TOGETHER)
             self._held += 1
             if self._held == PARTS:
                 self.flush()
 
     def flush(self) -> None:
         if self._held:
-            self._total.add_(self._parts)
+            self._part = self._part.view(self._total.shape)
+            self._total.add_(self._part.copy_(self._parts.T))
+            self._part = self._part.view(self._parts.shape)
         self._held = 0
 
 
@@ -96,7 +98,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if not total.numel():  # as where a strategy has chosen none of the rows
         return
     if total.dtype == left.dtype:
-        add_multiplied(total, left.T, right)
+        add_summed(total, left, right)
     elif not answers_at_once(total):
         _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:

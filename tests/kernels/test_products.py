@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import products, wide_sum
-from dprec_kernels.products import add_multiplied, affine, multiplied
+from dprec_kernels.products import add_multiplied, add_summed, affine, multiply, summed
 
 pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -27,9 +27,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     own = products._onednn
 
-    def noted(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    def noted(left: Tensor, right: Tensor) -> Tensor:
         shapes.append((*left.shape, len(right)))
-        return own(left, right, bias)
+        return own(left, right)
 
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(products, "_onednn", noted)
@@ -37,35 +37,64 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return shapes
 
 
+@pytest.mark.parametrize("inner", [10, 70])
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_a_product_is_that_of_float64_however_its_matrices_lie(
-    asked: list[tuple[int, ...]], left: str, right: str
+    asked: list[tuple[int, ...]], left: str, right: str, inner: int
 ) -> None:
-    a, b = LAYOUTS[left](torch.randn(33, 70)), LAYOUTS[right](torch.randn(70, 17))
-    exact, out = a.double() @ b.double(), torch.empty(33, 17)
-    found, total = multiplied(a, b, out), torch.ones(33, 17)
+    a, b = LAYOUTS[left](torch.randn(333, inner)), LAYOUTS[right](torch.randn(inner, 17))
+    exact, total = a.double() @ b.double(), torch.ones(333, 17)
     add_multiplied(total, a, b)
     error = 2e-6 * a.double().norm(dim=1, keepdim=True) * b.double().norm(dim=0)
-    assert ((found.double() - exact).abs() <= error).all()
+    assert ((multiply(a, b, torch.empty(333, 17)).double() - exact).abs() <= error).all()
     assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
-    assert asked == ([] if "gaps" in right else 2 * [(33, 70, 17)])  # a right matrix with gaps is not for oneDNN
-    assert (found is out) == ("gaps" in right)
+    assert bool(asked) == ("gaps" not in right)  # a right matrix with gaps is not for oneDNN
+
+
+@pytest.mark.parametrize("count", [1, 64, 333, 600])
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_a_sum_is_that_of_float64_however_its_matrices_lie(
+    asked: list[tuple[int, ...]], left: str, right: str, count: int
+) -> None:
+    a, b = LAYOUTS[left](torch.randn(count, 21)), LAYOUTS[right](torch.randn(count, 17))
+    exact, total = a.double().T @ b.double(), torch.ones(21, 17)
+    add_summed(total, a, b)
+    error = 2e-6 * a.double().norm(dim=0).unsqueeze(1) * b.double().norm(dim=0)
+    assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
+    assert ((summed(a, b, torch.empty(17, 21), often=64).double().T - exact).abs() <= error).all()
+    assert (right == "row by row") <= bool(asked)
+
+
+def test_batches_of_any_size_have_few_shapes(asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shape is compiled when it is first met, which takes longer than the product."""
+    monkeypatch.setattr(products, "LEAST", 1 << 14)
+    tall, wide = torch.randn(100, 10), torch.randn(10, 100)
+    for count in range(200, 400):
+        multiply(torch.randn(count, 100), tall, torch.empty(count, 10))
+        multiply(torch.randn(count, 10), wide, torch.empty(count, 100))
+        add_multiplied(torch.zeros(count, 10), torch.randn(count, 100), tall)
+    assert len(asked) >= 600
+    assert len(set(asked)) < 20
 
 
 def test_nothing_and_other_types_are_left_to_torch(asked: list[tuple[int, ...]]) -> None:
-    assert multiplied(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
-    assert multiplied(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    wide = torch.randn(4, 5).double()
-    assert torch.equal(multiplied(wide, wide.T, torch.empty(4, 4).double()), wide @ wide.T)
+    assert multiply(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
+    assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    wide, total = torch.randn(4, 5).double(), torch.zeros(5, 5).double()
+    assert torch.equal(multiply(wide, wide.T, torch.empty(4, 4).double()), wide @ wide.T)
+    add_summed(total, wide, wide)
+    assert torch.equal(total, wide.T @ wide)
+    add_summed(total, wide[:0], wide[:0])
     assert not asked
 
 
 def test_what_is_not_finite_stays_where_it_is(asked: list[tuple[int, ...]]) -> None:
-    left, right = torch.ones(3, 4), torch.ones(4, 5)
+    left, right = torch.ones(33, 4), torch.ones(4, 5)
     left[1, 2] = float("inf")
     right[0, 4] = float("nan")
-    found = multiplied(left, right, torch.empty(3, 5))
+    found = multiply(left, right, torch.empty(33, 5))
     assert torch.equal(torch.isnan(found), torch.isnan(left @ right))
     assert torch.equal(torch.isinf(found), torch.isinf(left @ right))
     assert asked
@@ -80,7 +109,9 @@ def test_a_linear_map_has_the_gradient_of_torch(asked: list[tuple[int, ...]], bi
     (own,) = torch.autograd.grad(found, x, upstream)
     (torchs,) = torch.autograd.grad(expected, x, upstream)
     torch.testing.assert_close(own, torchs, rtol=1e-5, atol=1e-5)
-    assert asked == [(50, 8, 6), (50, 6, 8)]
+    assert found.grad_fn is not None
+    assert not found._is_view()  # it may be changed in place
+    assert len(asked) >= 2
 
 
 def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: list[tuple[int, ...]]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
-from dprec_kernels.products import add_multiplied, multiplied
+from dprec_kernels.products import add_multiplied, multiply
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
@@ -153,8 +153,8 @@ def _one_pass(
     hit, rest, mean = torch.zeros_like(shift), torch.zeros_like(shift), torch.zeros_like(hidden)
     before = 0
     for items, after in zip(tiles, stops.tolist(), strict=True):
-        held = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
-        scores = multiplied(hidden, table[items].T, held)
+        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+        multiply(hidden, table[items].T, scores)
         _leave_out(scores, items, padding, float("-inf"))
         highest = scores.amax(1, keepdim=True).clamp_(min=least)
         largest = torch.maximum(largest, highest)
@@ -166,7 +166,7 @@ def _one_pass(
                 each.mul_(rescale)
             for rows, products in pairs:
                 _rescale_pairs(products, rescale[rows])
-        scores = torch.sub(scores, shift, out=held).exp_()
+        scores.sub_(shift).exp_()
         here = order[before:after], target[order[before:after]] - items.start
         met, before = scores[here], after
         scores[here] = 0.0
@@ -210,8 +210,8 @@ def add_table_gradient(
     for rows in _parts(len(real), table.shape[0]):
         shift = log_total[real[rows]].unsqueeze(1)
         for items in _tiles(table.shape[0]):
-            held = workspace.take("scores", (len(shift), items.stop - items.start), h)
-            chances = as_chances(multiplied(h[rows], table[items].T, held), shift)
+            chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
+            as_chances(multiply(h[rows], table[items].T, chances), shift)
             _leave_out(chances, items, padding, 0.0)
             add_product(out[items], chances, weighted[rows])
 
@@ -284,10 +284,9 @@ def add_users_gradients(
     first = torch.arange(len(h), device=h.device).unsqueeze(1) * out.shape[1]
     out.view(-1, out.shape[2]).index_add_(0, (wanted + first).flatten(), weighted.flatten(0, 1), alpha=-1.0)
     for items in _tiles(table.shape[0]):
-        held = workspace.take("chances", (wanted.numel(), items.stop - items.start), h)
-        chances = as_chances(
-            multiplied(h.flatten(0, 1), table[items].T, held).view(*wanted.shape, held.shape[1]), shift
-        )
+        chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
+        multiply(h.flatten(0, 1), table[items].T, chances.flatten(0, 1))
+        as_chances(chances, shift)
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
         out[:, items].baddbmm_(chances.mT, weighted)
