@@ -2,7 +2,8 @@
 
 MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed.
 oneDNN takes them. It compiles each shape when it first meets it, which takes longer than a product, and no two batches
-have the same: so it is given blocks of few shapes, and MKL what is left over.
+have the same. So rows of a batch go to it in blocks of few shapes, or with rows of zeros, and MKL gets what is left
+over. Only a sum is never cut: where it is cut would hang on where a user's positions stand among others'.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from dprec_kernels.workspace import workspace
 
 LEAST = 1 << 21  # multiplications of a block from which on a call of oneDNN pays: it takes 10 µs by itself
-COPIED = 2  # times as many, where the left matrix does not lie row by row, as oneDNN takes it
+COPIED = 2  # times as many for a sum, whose left matrix oneDNN copies, to have its columns as rows
 MOST = 1 << 12  # rows of a block
 STEP = 16  # at least, between two numbers of rows
-AT_ONCE = 1 << 8  # rows that are summed over at once, each number a shape: a user has seldom more positions
 AMD = "AuthenticAMD"
-LESS, STRICT = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"), "STRICT"  # variables of oneDNN
+PRECISION_VARIABLES, STRICT = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"), "STRICT"
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -55,31 +55,31 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i) and any number N, to a total (o, i) of the same type."""
-    done = 0
-    while (more := min(len(left) - done, AT_ONCE)) * total.numel() >= COPIED * LEAST and _fits(left, right):
-        rows = slice(done, done + more)
-        total.add_(_onednn(left[rows].T, right[rows].T))
-        done = rows.stop
-    if done < len(left):
-        total.addmm_(left[done:].T, right[done:])
+    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) of the same type."""
+    if len(left) * total.numel() >= COPIED * LEAST and _may(left, right):
+        total.add_(_onednn(left.T, right.contiguous().T))
+    else:
+        total.addmm_(left.T, right)
 
 
-def summed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
+def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
     """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
-    if len(left) == often and often * out.numel() >= LEAST and _fits(right, left):
-        return _onednn(right.T, left.T)
+    if len(left) == often and often * out.numel() >= LEAST and _may(left, right):
+        return _onednn(right.T, left.contiguous().T)
     return torch.mm(right.T, left, out=out)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x (N, i) weight (o, i) and a bias (o,), with a gradient for x alone unless torch has to do it.
+    """Return x (N, i) times weight (o, i) and a bias (o,); torch does it where either of them needs a gradient.
 
     >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
     tensor([[3.]])
     """
-    trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if trained or torch.is_autocast_enabled(x.device.type) or not _fits(x, weight.T):
+    given = [x, weight] if bias is None else [x, weight, bias]
+    plain = all(type(each) in (Tensor, nn.Parameter) and each.dtype == x.dtype for each in given)  # no other may differ
+    fits = plain and [each.dim() for each in given] == [2, 2, 1][: len(given)] and x.shape[1] == weight.shape[1]
+    trained = any(each.requires_grad for each in given[1:])
+    if not fits or trained or torch.is_autocast_enabled(x.device.type) or not _fits(x, weight.T):
         return F.linear(x, weight, bias)
     result: Tensor = _Affine.apply(x, weight, bias)
     return result
@@ -94,15 +94,16 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        again = torch.is_grad_enabled() or not _fits(gradient, weight)  # or somebody differentiates the gradient
-        return gradient @ weight if again else _product(gradient, weight), None, None
+        by_torch = torch.is_grad_enabled() or not _fits(gradient, weight)  # somebody may differentiate the gradient
+        return gradient @ weight if by_torch else _product(gradient, weight), None, None
 
 
 @cache
 def onednn_is_faster() -> bool:
     """Whether this processor is one that MKL does not take at full speed, which is known before anything is measured.
 
-    A measurement could come out one way now and the other way in a run that is resumed, whose sums would be others.
+    A measurement could come out one way now, and the other way when the run is resumed on the same processor: its sums
+    would be others.
     """
     wide = getattr(torch.cpu, "_is_avx512_supported", lambda: False)
     return has_onednn() and torch.backends.mkl.is_available() and AMD in _processor() and bool(wide())
@@ -110,25 +111,30 @@ def onednn_is_faster() -> bool:
 
 def has_onednn() -> bool:
     """Whether this torch has oneDNN's product, and nobody has told it to compute float32 in less."""
-    strict = all(os.environ.get(name, STRICT).upper() == STRICT for name in LESS)
-    return torch.backends.mkldnn.is_available() and _ops() is not None and strict
+    strict = all(os.environ.get(name, STRICT).upper() == STRICT for name in PRECISION_VARIABLES)
+    return torch.backends.mkldnn.is_available() and _operation() is not None and strict
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    return told.read_text() if told.is_file() else platform.processor()
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:  # elsewhere than on Linux
+        return platform.processor()
 
 
-def _ops() -> Any:
+def _operation() -> Any:
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def _fits(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN multiplies these; a right matrix with gaps would take it a thousand times as long."""
-    if left.numel() * right.shape[1] < LEAST or left.device.type != "cpu":
-        return False
-    plain = left.dtype == right.dtype == torch.float32 and (right.is_contiguous() or right.T.is_contiguous())
-    return plain and onednn_is_faster()
+    enough = left.numel() * right.shape[1] >= LEAST
+    return enough and _may(left, right) and (right.is_contiguous() or right.T.is_contiguous())
+
+
+def _may(left: Tensor, right: Tensor) -> bool:
+    plain = left.dtype == right.dtype == torch.float32 and left.device.type == "cpu"
+    return plain and onednn_is_faster() and bool(torch.backends.mkldnn.enabled)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -138,7 +144,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _padded(left: Tensor, right: Tensor) -> Tensor:
-    """Return the product, of a copy of the left matrix that has a number of rows which others have, too."""
+    """Return the product; rows of zeros are added first where their number is not `_rounded`."""
     count, more = len(left), _rounded(len(left))
     if count == more:
         return _onednn(left, right.T)
@@ -159,7 +165,7 @@ def _in_blocks(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 
 
 def _rounded(count: int) -> int:
-    """Return the next of eight sizes between a power of two and the next one.
+    """Round up to a multiple of `STEP`, or of an eighth of the power of two below.
 
     >>> [_rounded(count) for count in (1, 33, 100, 257, 1000)]
     [16, 48, 112, 288, 1024]
@@ -168,7 +174,7 @@ def _rounded(count: int) -> int:
     return -(-count // step) * step
 
 
-def _blocks(rows: int, each: Tensor, times: int = 1) -> Iterator[slice]:
+def _blocks(rows: int, each: Tensor) -> Iterator[slice]:
     """Yield slices of rows from the first on whose lengths are powers of two; each row is so many multiplications.
 
     >>> [block.stop - block.start for block in _blocks(3400, torch.empty(64, 64))]
@@ -177,7 +183,7 @@ def _blocks(rows: int, each: Tensor, times: int = 1) -> Iterator[slice]:
     [128, 64, 32, 16]
     """
     start, size = 0, MOST
-    while size and size * each.numel() >= times * LEAST:
+    while size and size * each.numel() >= LEAST:
         while start + size <= rows:
             yield slice(start, start + size)
             start += size
@@ -186,5 +192,5 @@ def _blocks(rows: int, each: Tensor, times: int = 1) -> Iterator[slice]:
 
 def _onednn(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right.T."""
-    result: Tensor = _ops().default(left, right, None, "none", [], "")
+    result: Tensor = _operation().default(left, right, None, "none", [], "")
     return result

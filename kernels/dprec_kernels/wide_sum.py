@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.products import add_summed, summed
+from dprec_kernels.products import add_summed, summed_transposed
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -61,7 +61,7 @@ class WideProduct:
         self._held = 0
         self._at_once = total.dtype == like.dtype or not answers_at_once(total)
         if not self._at_once:
-            self._part, self._parts = (  # (i, o): transposed, as they are had at less
+            self._part, self._parts = (  # (i, o), since the library gives a transposed sum at less
                 workspace.take(f"{name} of a product", total.shape[::-1], like) for name in ("part", "parts")
             )
 
@@ -72,9 +72,9 @@ class WideProduct:
         for start in range(0, len(left), TOGETHER):
             rows = slice(start, start + TOGETHER)
             if self._held:
-                self._parts.add_(summed(left[rows], right[rows], self._part, TOGETHER))
+                self._parts.add_(summed_transposed(left[rows], right[rows], self._part, TOGETHER))
             else:
-                self._parts = summed(left[rows], right[rows], self._parts, TOGETHER)
+                self._parts = summed_transposed(left[rows], right[rows], self._parts, TOGETHER)
             self._held += 1
             if self._held == PARTS:
                 self.flush()
@@ -219,5 +219,5 @@ def _add_large(total: Tensor, left: Tensor, right: Tensor) -> None:
     for start in range(0, len(total), step):  # a part of the sum and the sum of its parts stay in the cache
         own = slice(start, start + step)
         product = WideProduct(total[own], left)
-        product.add(left[:, own], right)
+        product.add(left[:, own].contiguous(), right)
         product.flush()

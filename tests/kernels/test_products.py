@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import products, wide_sum
-from dprec_kernels.products import add_multiplied, add_summed, affine, multiply, summed
+from dprec_kernels.products import add_multiplied, add_summed, affine, multiply, summed_transposed
 
 pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,6 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     own = products._onednn
 
     def noted(left: Tensor, right: Tensor) -> Tensor:
+        assert right.is_contiguous() or right.T.is_contiguous()  # gaps take it a thousand times as long
         shapes.append((*left.shape, len(right)))
         return own(left, right)
 
@@ -63,8 +66,8 @@ def test_a_sum_is_that_of_float64_however_its_matrices_lie(
     add_summed(total, a, b)
     error = 2e-6 * a.double().norm(dim=0).unsqueeze(1) * b.double().norm(dim=0)
     assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
-    assert ((summed(a, b, torch.empty(17, 21), often=64).double().T - exact).abs() <= error).all()
-    assert (right == "row by row") <= bool(asked)
+    assert ((summed_transposed(a, b, torch.empty(17, 21), often=64).double().T - exact).abs() <= error).all()
+    assert asked
 
 
 def test_batches_of_any_size_have_few_shapes(asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +132,33 @@ def test_what_is_trained_or_cast_is_left_to_torch(asked: list[tuple[int, ...]]) 
     assert not asked
 
 
+class Twice(Tensor):
+    """A weight that has a linear map of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return 2 * found if func is F.linear else found
+
+
+def test_a_linear_map_is_that_of_torch_whatever_its_weight_is(asked: list[tuple[int, ...]]) -> None:
+    x, weight = torch.randn(50, 8), torch.randn(6, 8)
+    expected = 2 * F.linear(x, weight)
+    torch.testing.assert_close(affine(x, weight.as_subclass(Twice), None).as_subclass(Tensor), expected)
+    torch.testing.assert_close(affine(x, weight[0], None), x @ weight[0])
+    with pytest.raises(RuntimeError, match="dtype"):
+        affine(x, weight, torch.zeros(6).double())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        affine(x, weight[:, :7], None)
+    assert not asked
+
+
+def test_onednn_can_be_switched_off(asked: list[tuple[int, ...]]) -> None:
+    with torch.backends.mkldnn.flags(enabled=False):
+        affine(torch.randn(50, 8), torch.randn(6, 8), None)
+    assert not asked
+
+
 def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: list[tuple[int, ...]]) -> None:
     left, right = torch.full((20_000, 130), 0.1), torch.ones(20_000, 130)
     total = torch.zeros(130, 130, dtype=torch.float64)
@@ -141,3 +171,29 @@ def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: list[tuple[int, .
 def test_a_variable_that_lets_onednn_compute_in_less_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     assert not products.has_onednn()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="another processor or system")
+def test_torch_has_what_is_asked_of_it() -> None:
+    """Both are private to torch: where one is gone, nothing else would tell."""
+    assert products.has_onednn()
+    assert isinstance(torch.cpu._is_avx512_supported(), bool)
+
+
+@pytest.mark.parametrize(
+    ("processor", "wide", "mkl", "faster"),
+    [
+        ("vendor_id\t: AuthenticAMD", True, True, True),
+        ("vendor_id\t: GenuineIntel", True, True, False),
+        ("vendor_id\t: AuthenticAMD", False, True, False),
+        ("vendor_id\t: AuthenticAMD", True, False, False),
+        ("arm", False, False, False),
+    ],
+)
+def test_onednn_is_for_amds_processors_with_wide_instructions(
+    monkeypatch: pytest.MonkeyPatch, processor: str, wide: bool, mkl: bool, faster: bool
+) -> None:
+    monkeypatch.setattr(products, "_processor", lambda: processor)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: wide)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    assert products.onednn_is_faster.__wrapped__() == faster
