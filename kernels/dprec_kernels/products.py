@@ -3,7 +3,8 @@
 MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed.
 oneDNN takes them. It compiles each shape when it first meets it, which takes longer than a product, and no two batches
 have the same. So rows of a batch go to it in blocks of few shapes, or with rows of zeros, and MKL gets what is left
-over. Only a sum is never cut: where it is cut would hang on where a user's positions stand among others'.
+over. A sum over one user's positions is left to MKL whole: its number of positions would be a shape of its own, and
+where a sum is cut must not hang on where the positions stand among others'.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from torch.autograd.function import FunctionCtx
 from dprec_kernels.workspace import workspace
 
 LEAST = 1 << 21  # multiplications of a block from which on a call of oneDNN pays: it takes 10 µs by itself
-COPIED = 2  # times as many for a sum, whose left matrix oneDNN copies, to have its columns as rows
 MOST = 1 << 12  # rows of a block
 STEP = 16  # at least, between two numbers of rows
 AMD = "AuthenticAMD"
@@ -52,14 +52,6 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
         done = rows.stop
     if done < len(left):
         total[done:].addmm_(left[done:], right)
-
-
-def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) of the same type."""
-    if len(left) * total.numel() >= COPIED * LEAST and _may(left, right):
-        total.add_(_onednn(left.T, right.contiguous().T))
-    else:
-        total.addmm_(left.T, right)
 
 
 def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.products import add_summed, summed_transposed
+from dprec_kernels.products import summed_transposed
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -98,7 +98,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if not total.numel():  # as where a strategy has chosen none of the rows
         return
     if total.dtype == left.dtype:
-        add_summed(total, left, right)
+        total.addmm_(left.T, right)
     elif not answers_at_once(total):
         _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import products, wide_sum
-from dprec_kernels.products import add_multiplied, add_summed, affine, multiply, summed_transposed
+from dprec_kernels.products import add_multiplied, affine, multiply, summed_transposed
 
 pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -55,19 +55,17 @@ def test_a_product_is_that_of_float64_however_its_matrices_lie(
     assert bool(asked) == ("gaps" not in right)  # a right matrix with gaps is not for oneDNN
 
 
-@pytest.mark.parametrize("count", [1, 64, 333, 600])
+@pytest.mark.parametrize("count", [1, 63, 64])
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_a_sum_is_that_of_float64_however_its_matrices_lie(
     asked: list[tuple[int, ...]], left: str, right: str, count: int
 ) -> None:
     a, b = LAYOUTS[left](torch.randn(count, 21)), LAYOUTS[right](torch.randn(count, 17))
-    exact, total = a.double().T @ b.double(), torch.ones(21, 17)
-    add_summed(total, a, b)
-    error = 2e-6 * a.double().norm(dim=0).unsqueeze(1) * b.double().norm(dim=0)
-    assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
-    assert ((summed_transposed(a, b, torch.empty(17, 21), often=64).double().T - exact).abs() <= error).all()
-    assert asked
+    found, exact = summed_transposed(a, b, torch.empty(17, 21), often=64), b.double().T @ a.double()
+    error = 2e-6 * b.double().norm(dim=0).unsqueeze(1) * a.double().norm(dim=0)
+    assert ((found.double() - exact).abs() <= error).all()
+    assert bool(asked) == (count == 64)  # others would be shapes that no other sum has
 
 
 def test_batches_of_any_size_have_few_shapes(asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +83,8 @@ def test_batches_of_any_size_have_few_shapes(asked: list[tuple[int, ...]], monke
 def test_nothing_and_other_types_are_left_to_torch(asked: list[tuple[int, ...]]) -> None:
     assert multiply(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
     assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    wide, total = torch.randn(4, 5).double(), torch.zeros(5, 5).double()
+    wide = torch.randn(4, 5).double()
     assert torch.equal(multiply(wide, wide.T, torch.empty(4, 4).double()), wide @ wide.T)
-    add_summed(total, wide, wide)
-    assert torch.equal(total, wide.T @ wide)
-    add_summed(total, wide[:0], wide[:0])
     assert not asked
 
 
