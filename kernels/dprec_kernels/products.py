@@ -37,11 +37,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     tensor([[3.],
             [3.]])
     """
-    if not _fits(left, right):
-        return torch.mm(left, right, out=out)
-    if left.shape[1] <= right.shape[1]:
-        return out.copy_(_padded(left, right))
-    return _in_blocks(left, right, out)
+    return _product(left, right, out) if _fits(left, right) else torch.mm(left, right, out=out)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -68,7 +64,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     tensor([[3.]])
     """
     given = [x, weight] if bias is None else [x, weight, bias]
-    plain = all(type(each) in (Tensor, nn.Parameter) and each.dtype == x.dtype for each in given)  # no other may differ
+    # A subclass of Tensor may have a linear map of its own, and torch says what is wrong with other types and sizes.
+    plain = all(type(each) in (Tensor, nn.Parameter) and each.dtype == x.dtype for each in given)
     fits = plain and [each.dim() for each in given] == [2, 2, 1][: len(given)] and x.shape[1] == weight.shape[1]
     trained = any(each.requires_grad for each in given[1:])
     if not fits or trained or torch.is_autocast_enabled(x.device.type) or not _fits(x, weight.T):
@@ -129,10 +126,11 @@ def _may(left: Tensor, right: Tensor) -> bool:
     return plain and onednn_is_faster() and bool(torch.backends.mkldnn.enabled)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    if left.shape[1] <= right.shape[1]:
-        return _padded(left, right)
-    return _in_blocks(left, right, left.new_empty(len(left), right.shape[1]))
+def _product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    if left.shape[1] <= right.shape[1]:  # a copy of the left matrix costs less than one of the result
+        found = _padded(left, right)
+        return found if out is None else out.copy_(found)
+    return _in_blocks(left, right, left.new_empty(len(left), right.shape[1]) if out is None else out)
 
 
 def _padded(left: Tensor, right: Tensor) -> Tensor:

@@ -81,9 +81,7 @@ class WideProduct:
 
     def flush(self) -> None:
         if self._held:
-            self._part = self._part.view(self._total.shape)
-            self._total.add_(self._part.copy_(self._parts.T))
-            self._part = self._part.view(self._parts.shape)
+            self._total.add_(self._part.view(self._total.shape).copy_(self._parts.T))
         self._held = 0
 
 

@@ -36,7 +36,7 @@ class Outer(OfProducts):
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
-        add_product(out, left.flatten(0, 1), self.right.flatten(0, 1))
+        out.addmm_(left.flatten(0, 1).T, self.right.flatten(0, 1))
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]

@@ -207,10 +207,10 @@ class RowRules:
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
-        known = [name for name in reads if name in self._over or name in self._hosts]
-        if not known:
+        ruled = [name for name in reads if name in self._over or name in self._hosts]
+        due = {name: reads[name] for name in ruled if name not in self._sharded}
+        if not due:
             return
-        due = {name: reads[name] for name in known if name not in self._sharded}
         there = {name: ids for name, ids in due.items() if name in self._hosts and ids is not None}
         rows = asked([self._hosts[name] for name in there], list(there.values()))
         self._pay(due | dict(zip(there, rows, strict=True)))
