@@ -18,6 +18,7 @@ from dprec.errors import UserError
 
 WORDS = 5  # of 63 bits, of a key
 LOOKED_AT = 2**16  # numbers of a tensor that are compared one by one
+TOGETHER = 2**18  # numbers of several tensors that are sent together: each call takes its time
 
 
 class Lost(UserError):
@@ -41,6 +42,17 @@ class Ranks:
 
     def sum_(self, tensor: Tensor) -> None:
         """Make a tensor the sum of what it is in each process: the same bits in all of them."""
+
+    def sum_all_(self, tensors: Sequence[Tensor]) -> None:
+        """Do so with several tensors, of which small ones go together."""
+        for group in _in_groups(tensors) if self.size > 1 else ():
+            if len(group) == 1:
+                self.sum_(group[0])
+                continue
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+            self.sum_(flat)
+            for tensor, found in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
+                tensor.detach().copy_(found.view(tensor.shape))
 
     def total(self, count: int) -> int:
         """Return the sum of a whole number of each process."""
@@ -148,6 +160,23 @@ class Group(Ranks):
         connected(lambda: collective(there))
         if there.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(there)
+
+
+def _in_groups(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the tensors in groups of one type, each of which is small or one tensor.
+
+    >>> [len(group) for group in _in_groups([torch.ones(2), torch.ones(3), torch.ones(TOGETHER), torch.ones(2).int()])]
+    [2, 1, 1]
+    """
+    groups: list[list[Tensor]] = []
+    room = 0
+    for tensor in tensors:
+        room -= tensor.numel()
+        if room < 0 or groups[-1][0].dtype != tensor.dtype:
+            groups.append([])
+            room = TOGETHER - tensor.numel()
+        groups[-1].append(tensor)
+    return groups
 
 
 def group_of(device: torch.device | str = "cpu") -> Ranks:

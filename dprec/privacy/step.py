@@ -111,10 +111,9 @@ class PrivateGradient:
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         shards = sharded(parameters)
+        ranks.sum_all_([total for total in sums.values() if isinstance(total, Tensor)])
         for name, total in sums.items():
-            if not isinstance(total, RowSum):
-                ranks.sum_(total)
-            elif name not in shards:
+            if isinstance(total, RowSum) and name not in shards:
                 total.gather_(ranks)
         if shards:
             give_to_owners({n: t for n, t in sums.items() if n in shards and isinstance(t, RowSum)}, shards, ranks)

@@ -36,6 +36,26 @@ class Counted(Ranks):
         return [tensor]
 
 
+class Twins(Counted):
+    """The other process gives the same."""
+
+    calls = 0
+
+    def sum_(self, tensor: Tensor) -> None:
+        self.calls += 1
+        tensor.mul_(2)
+
+
+def test_small_tensors_are_added_up_in_one_call(monkeypatch: Any) -> None:
+    monkeypatch.setattr("dprec.distributed.ranks.TOGETHER", 20)
+    shapes = [(3, 4), (), (2,), (0,), (5, 5), (4,), (6,)]
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes] + [torch.randn(4, 3).T]
+    before, ranks = [tensor.clone() for tensor in tensors], Twins()
+    ranks.sum_all_(tensors)
+    assert all(map(torch.equal, tensors, [2 * tensor for tensor in before]))
+    assert ranks.calls == 4  # of 15 numbers, 25, 10, and 12 of another type
+
+
 class OneTable(nn.Module):
     def __init__(self, rows: int) -> None:
         super().__init__()

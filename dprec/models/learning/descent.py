@@ -57,9 +57,7 @@ class MeanGradient:
             loss = losses(part).sum() / users
             loss.backward()
             total += float(loss.detach())
-        for parameter in parameters.values():
-            assert parameter.grad is not None
-            self._ranks.sum_(parameter.grad)
+        self._ranks.sum_all_([p.grad for p in parameters.values() if p.grad is not None])
         self._ranks.sum_(total)
         return float(total) if users else None
 
