@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jsonargparse
+import yaml
 
 from dprec.cli.keys import check, normal, parameters, unwritten
 from dprec.cli.messages import one_line
@@ -79,6 +80,29 @@ def resolve(base: type, name: str, where: str) -> type:
     if missing and "." in name and not _ours(found):
         raise UserError(f"{where}: {name} lacks {' and '.join(missing)}: write it, as in docs/bring_your_model.md")
     return found
+
+
+def refuse_unknown(base: type, value: Any, where: str) -> None:
+    """Refuse names of classes that are no subclasses of ``base``, in one setting of one or of several, YAML or read.
+
+    >>> from dprec.sparsity.rows.strategy import Strategy
+    >>> refuse_unknown(Strategy, "[AdaFEST, FESTT]", "command line: privacy.sparsity")
+    Traceback (most recent call last):
+    dprec.errors.UserError: command line: privacy.sparsity: unknown class 'FESTT'; did you mean FEST?
+    """
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(
+                f"{where} is {value!r}, which is not valid YAML: look for a bracket that is left open"
+            ) from None
+    for one in value if isinstance(value, list) else [value]:
+        name = one.get("class_path") if isinstance(one, Mapping) else one
+        if isinstance(name, str):
+            resolve(base, name, where)
+        elif one is not None and not isinstance(one, Mapping):
+            raise UserError(f"{where}: {one!r} is not the name of a class")
 
 
 def _import(name: str, where: str) -> Any:

@@ -14,7 +14,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import instance, path_of, resolve
+from dprec.cli.classes import instance, path_of, refuse_unknown, resolve
 from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
 from dprec.cli.loggers import completed, placed, words
 from dprec.cli.messages import one_line
@@ -22,9 +22,11 @@ from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Transformer
+from dprec.sparsity.rows.strategy import Strategy
 from dprec.training.callback import Privacy
 
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
+STRATEGIES = "privacy.sparsity"
 BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}
 
 # Defaults of a recipe: one device, the CPU, and no output of Lightning.
@@ -126,8 +128,12 @@ def parse(line: CommandLine) -> Settings:
     for path in line.recipes:
         layer = dict(flatten(read_recipe(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
+        refuse_unknown(Strategy, layer.get(STRATEGIES), f"{path}: {STRATEGIES}")
     overrides = {normal(key): value for key, value in line.overrides}
     recipe = completed(_layer(overrides, recipe, classes, "command line"))
+    for key, value in line.overrides:
+        if key in (STRATEGIES, f"{STRATEGIES}.class_path"):
+            refuse_unknown(Strategy, value, f"command line: {key}")
     # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
     args += [f"--{key}={value}" for key, value in line.overrides] + words(line.overrides)
