@@ -54,6 +54,7 @@ inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's o
 
 
 @outside
+@pytest.mark.slow
 def test_training_takes_the_kernels() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 

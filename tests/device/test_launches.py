@@ -20,6 +20,7 @@ inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's o
 
 
 @outside
+@pytest.mark.slow
 def test_steps_are_few_launches() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 

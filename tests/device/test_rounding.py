@@ -30,6 +30,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 @outside
+@pytest.mark.slow
 def test_kernels_keep_the_bound_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
