@@ -147,8 +147,9 @@ def _refuse_mixed_backwards(parameters: Mapping[str, nn.Parameter], together: Te
             total = torch.stack([part for part in parts if part is not None])
             if bool(total.isfinite().all()) and (found - total.sum(0)).norm() > TOLERANCE * total.norm():
                 raise MixedUsers(
-                    f"parameter '{name}': the gradient of several users is not the sum of each one's, since a hook on "
-                    "its way depends on who else is in the batch: compute row u of what it returns from row u alone"
+                    f"parameter '{name}': the gradient of several users is not the sum of each one's, since a hook or "
+                    "an autograd.Function on its way depends on who else is in the batch: compute row u of what it "
+                    "returns from row u alone"
                 )
 
 

@@ -172,7 +172,7 @@ def _in_groups(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     room = 0
     for tensor in tensors:
         room -= tensor.numel()
-        if room < 0 or groups[-1][0].dtype != tensor.dtype:
+        if not groups or room < 0 or groups[-1][0].dtype != tensor.dtype:
             groups.append([])
             room = TOGETHER - tensor.numel()
         groups[-1].append(tensor)

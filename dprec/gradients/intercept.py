@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from dprec.errors import UncoveredUse
+
+KNOWN = ("torch", "dprec", "dprec_kernels")  # packages whose own functions treat each row by itself
 
 
 def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -31,21 +34,48 @@ def leaves(value: Tensor) -> Iterator[Tensor]:
     >>> [leaf is weight for leaf in leaves(tap(3 * weight, print).sum())]
     [True]
     """
-    waiting, met = [value.grad_fn], set()
     if value.grad_fn is None and value.requires_grad:
         yield value
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in met:
-            continue
-        met.add(node)
+    for node in nodes(value):
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             yield leaf
-        following = node.next_functions
-        if isinstance(node, _Tap._backward_cls):  # type: ignore[attr-defined]
-            following = following[:1]  # the second is the anchor, to which nothing is added
-        waiting += [next_node for next_node, _ in following]
+
+
+def nodes(value: Tensor, but_tapped: bool = False) -> Iterator[Any]:
+    """Yield the nodes of autograd's graph that a backward pass from `value` runs, `but` those that a tap is next to."""
+    waiting, met = [(value.grad_fn, False)], set()
+    while waiting:
+        node, tapped = waiting.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if not (tapped and but_tapped):
+            yield node
+        tap_itself = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
+        following = node.next_functions[:1] if tap_itself else node.next_functions  # the second is the anchor
+        waiting += [(next_node, tap_itself) for next_node, _ in following]
+
+
+def foreign_function(value: Tensor) -> str | None:
+    """Return the name of an `autograd.Function` that a backward pass from `value` runs and that nobody answers for.
+
+    What it does to a gradient is not seen, and it is handed all users' rows. torch and dprec answer for their own, and
+    a rule for the one that it hands to the tape.
+
+    >>> class Twice(torch.autograd.Function):
+    ...     __module__ = "mine"
+    ...     forward = staticmethod(lambda ctx, x: 2 * x)
+    ...     backward = staticmethod(lambda ctx, gradient: 2 * gradient)
+    >>> twice = Twice.apply(torch.ones(2, requires_grad=True))
+    >>> foreign_function(twice.sum()), foreign_function(tap(twice, print).sum())
+    ('Twice', None)
+    """
+    for node in nodes(value, but_tapped=True):
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and function.__module__.partition(".")[0] not in KNOWN:
+            return str(function.__name__)
+    return None
 
 
 class _Tap(torch.autograd.Function):

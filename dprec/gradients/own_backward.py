@@ -12,6 +12,10 @@ from torch import Tensor
 from dprec.errors import MixedUsers, UncoveredUse
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
+SAVED = (
+    "losses(batch) sets hooks on what autograd saves (saved_tensors_hooks, torch.utils.checkpoint), which see all "
+    "users' rows at once: leave them out, and make micro-batches smaller"
+)
 APART = 1e-3  # of the norm of what a hook returns: by so much it may differ when it sees all users at once
 
 Hook = Callable[[Tensor], Any]
@@ -37,6 +41,24 @@ def no_own_backward(parameters: Mapping[str, Tensor]) -> Iterator[None]:
         raise
     if _gradients(parameters) != before:
         raise UncoveredUse(MESSAGE)
+
+
+@contextmanager
+def no_hooks_on_saved() -> Iterator[None]:
+    """Refuse losses that set hooks on what autograd saves: one user could decide how exactly all others' is kept.
+
+    >>> with no_hooks_on_saved(), torch.autograd.graph.save_on_cpu():  # doctest: +ELLIPSIS
+    ...     pass
+    Traceback (most recent call last):
+    dprec.errors.UncoveredUse: losses(batch) sets hooks on what autograd saves ...
+    """
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks(SAVED):
+            yield
+    except RuntimeError as error:
+        if str(error) == SAVED:
+            raise UncoveredUse(SAVED) from error
+        raise
 
 
 def _gradients(parameters: Mapping[str, Tensor]) -> list[tuple[int, int] | None]:

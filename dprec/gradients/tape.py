@@ -27,7 +27,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
-from dprec.gradients.intercept import leaves, tap
+from dprec.gradients.intercept import foreign_function, leaves, tap
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE, by_user
@@ -108,6 +108,12 @@ class Tape(TorchFunctionMode):
                 "let it depend on one, and on no detached copy"
             )
         self._refuse_other_leaves(losses)
+        function = foreign_function(losses)
+        if function is not None:
+            raise NoRule(
+                f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
+                "once: write it with torch functions, or with a rule"
+            )
         unseen = self._run_back(losses)
         if unseen:
             raise NoRule(

@@ -48,7 +48,7 @@ class Twins(Counted):
 
 def test_small_tensors_are_added_up_in_one_call(monkeypatch: Any) -> None:
     monkeypatch.setattr("dprec.distributed.ranks.TOGETHER", 20)
-    shapes = [(3, 4), (), (2,), (0,), (5, 5), (4,), (6,)]
+    shapes = [(0, 7), (3, 4), (), (2,), (0,), (5, 5), (4,), (6,)]
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes] + [torch.randn(4, 3).T]
     before, ranks = [tensor.clone() for tensor in tensors], Twins()
     ranks.sum_all_(tensors)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 _ATTRIBUTE = "_dprec_layout"
+_MIXED = "_dprec_mixed"  # of memory into whose views rows of nobody knows whom were written
 _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 _PLAIN = frozenset((*_SCALARS, bool, slice, type(Ellipsis)))
 
@@ -36,7 +37,10 @@ class Layout:
 
 def layout_of(tensor: Tensor) -> Layout | None:
     """Return the tensor's layout; None means that it does not depend on the batch."""
-    return getattr(tensor, _ATTRIBUTE, None)
+    known: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+    if known is not None and known.known and tensor._is_view():
+        return getattr(tensor._base, _MIXED, known)
+    return known
 
 
 def mark(tensor: Tensor, layout: Layout) -> None:
@@ -57,6 +61,11 @@ def follow(
     in_place = next(iter((*args, *kwargs.values()))) if writes_first_argument(name) else None
     for tensor in tensors_in((result, in_place)):
         mark(tensor, _after(name, args, kwargs, inputs, tensor, users))
+    if isinstance(in_place, Tensor) and in_place._is_view():
+        known = layout_of(in_place)
+        if known is not None and not known.known:  # so nor are the rows of what it is a part of
+            for of in (_ATTRIBUTE, _MIXED):
+                setattr(in_place._base, of, known)
 
 
 def _after(
@@ -138,15 +147,43 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
         return _einsum_mixes_users(args[0], args[1:])
     if name == "batch_norm":  # by statistics that it holds, it treats each row by itself
         return by_statistics_of_the_batch(args, kwargs)
-    if name in _ALWAYS_MOVE:
+    if name in _ALWAYS_MOVE or (name in _OF_MATRICES and lead.dim() <= 2):
         return True
+    if name in _PRODUCTS:
+        return any(layout_of(right) is not None and right.dim() <= 2 for right in _right_of(name, args, kwargs))
+    if name in _WITHOUT_USERS and _without_users(name, args, kwargs, lead):
+        return True
+    if (name.startswith("fft_") or name == "gradient") and not _given_dims(name, args, kwargs):
+        return name not in _FFT_OF_LAST
     dims = _dims(name, args, kwargs)
     return any(isinstance(d, int) and not isinstance(d, bool) and d in (0, -lead.dim()) for d in dims)
+
+
+def _right_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return what a product of matrices adds up over the first dimension of, where that has two dimensions or one."""
+    tensors = tensors_in((args, kwargs))
+    if name == "__rmatmul__":
+        return tensors[:1]
+    return tensors[2:] if name in ("addmm", "addmv", "addr") else tensors[1:]
+
+
+def _without_users(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    """Whether an operation of a few last dimensions is given no other, so that the users' is one of these."""
+    own = [*args[1:2], *(kwargs[key] for key in ("pad", "normalized_shape") if key in kwargs)]
+    if name in ("pad", "constant_pad_nd"):
+        return any(isinstance(pad, Iterable) and len(list(pad)) >= 2 * lead.dim() for pad in own)
+    if name in ("layer_norm", "rms_norm", "native_layer_norm"):
+        return any(isinstance(shape, Iterable) and len(list(shape)) >= lead.dim() for shape in own)
+    return lead.dim() < _WITHOUT_USERS[name]
 
 
 def by_statistics_of_the_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a batch_norm is not by statistics that it holds."""
     return bool(args[5] if len(args) > 5 else kwargs.get("training", False))
+
+
+def _given_dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(d is not None for d in _dims(name, args, kwargs))
 
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -157,6 +194,9 @@ def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]
         return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
     places = _DIM_PLACES.get(name, ())
     placed = _flat([args[place] for place in places if place < len(args)]) if places else []
+    if name in _SOFTMAXES and all(d is None for d in (*named, *placed)):
+        dim = args[0].dim() if args else kwargs["input"].dim()
+        return [0 if dim in (0, 1, 3) else 1]  # what torch takes then
     default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
     return [*named, *placed] or default
 
@@ -215,17 +255,44 @@ _ALWAYS_MOVE = {
     "T", "t", "H", "flip", "flipud", "roll", "rot90", "nonzero", "masked_select", "take", "unique", "outer", "cdist",
     "cov", "corrcoef", "qr", "svd", "as_strided", "instance_norm", "renorm", "kron", "tensordot",
     "gru", "lstm", "rnn_tanh", "rnn_relu",  # time may come first, and the last states have layers first
+    "addbmm", "inner", "msort", "histc", "masked_scatter", "sparse_mm", "_sparse_mm", "chain_matmul",
+    "linalg_multi_dot", "multi_head_attention_forward",  # in which time comes first
 }  # fmt: skip
+_PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "mv", "addmm", "addmv", "addr", "dot", "vdot"}
+_OF_MATRICES = {  # of the last two dimensions
+    "adjoint", "H", "mH", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "geqrf", "inverse", "logdet", "lu",
+    "lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "orgqr", "ormqr", "pinverse", "slogdet", "svd_lowrank",
+    "pca_lowrank", "lobpcg", "triangular_solve", "linalg_cholesky", "linalg_cholesky_ex", "linalg_det", "linalg_eig",
+    "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh", "linalg_householder_product", "linalg_inv", "linalg_inv_ex",
+    "linalg_ldl_factor", "linalg_ldl_solve", "linalg_lstsq", "linalg_lu", "linalg_lu_factor", "linalg_lu_solve",
+    "linalg_matrix_exp", "linalg_matrix_power", "linalg_pinv", "linalg_qr", "linalg_slogdet", "linalg_solve",
+    "linalg_solve_ex", "linalg_solve_triangular", "linalg_svd", "linalg_svdvals", "linalg_tensorinv",
+    "linalg_tensorsolve", "linalg_cond",
+}  # fmt: skip
+_WITHOUT_USERS = {  # how many dimensions it has where the first is the users'
+    **dict.fromkeys(("conv1d", "conv_transpose1d", "scaled_dot_product_attention"), 3),
+    **dict.fromkeys(("conv2d", "conv_transpose2d"), 4),
+    **dict.fromkeys(("conv3d", "conv_transpose3d"), 5),
+    **dict.fromkeys(("pad", "constant_pad_nd", "layer_norm", "rms_norm", "native_layer_norm"), 0),
+}
+_FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
+_SOFTMAXES = {"softmax", "log_softmax", "softmin"}
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "axis0", "axis1", "source", "destination")
 _DIM_PLACES = {
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
-    **dict.fromkeys(("split", "chunk", "tensor_split", "norm"), (2,)),
+    **dict.fromkeys(("split", "chunk", "tensor_split", "norm", "take_along_dim"), (2,)),
+    **dict.fromkeys(("quantile", "nanquantile", "kthvalue", "linalg_norm", "linalg_vector_norm"), (2,)),
+    **dict.fromkeys(("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"), (2,)),
+    **dict.fromkeys(("fft_fft2", "fft_ifft2", "fft_fftn", "fft_ifftn", "fft_rfft2", "fft_rfftn"), (2,)),
+    **dict.fromkeys(("fft_irfft2", "fft_irfftn", "fft_hfft2", "fft_hfftn", "fft_ihfft2", "fft_ihfftn"), (2,)),
     **dict.fromkeys(
         (
             "sum", "mean", "prod", "std", "var", "amax", "amin", "max", "min", "argmax", "argmin", "median", "any",
             "all", "softmax", "log_softmax", "logsumexp", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
             "sort", "argsort", "unsqueeze", "select", "narrow", "index_select", "gather", "scatter", "scatter_add",
             "scatter_reduce", "index_add", "index_copy", "index_fill", "cat", "concat", "stack", "unbind", "diff",
+            "softmin", "special_softmax", "special_log_softmax", "special_logsumexp", "var_mean", "std_mean", "nansum",
+            "nanmean", "nanmedian", "mode", "count_nonzero", "fft_fftshift", "fft_ifftshift",
         ),
         (1,),
     ),

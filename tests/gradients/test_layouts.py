@@ -1,0 +1,208 @@
+"""No tensor counts as the users' rows in their order whose rows depend on other users'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec.errors import NoRule, UncoveredUse
+from dprec.gradients.clipping import record
+from dprec.gradients.intercept import foreign_function
+from dprec.gradients.tape import Tape
+from dprec.gradients.uses.layout import layout_of
+
+USERS = 5
+Operation = Callable[[Tensor], Any]
+SHAPES = {
+    "numbers": (USERS,), "vectors": (USERS, 6), "square": (USERS, USERS), "matrices": (USERS, 4, 6),
+    "square matrices": (USERS, 4, 4), "images": (USERS, 3, 4, 6),
+}  # fmt: skip
+MATRIX = torch.randn(USERS, USERS, generator=torch.Generator().manual_seed(0))
+
+
+def changed(write: Callable[[Tensor], Any]) -> Operation:
+    def operation(x: Tensor) -> Tensor:
+        y = x * 1
+        write(y)
+        return y
+
+    return operation
+
+
+MIXING: dict[str, Operation] = {
+    "matrix @ users": lambda x: MATRIX @ x,
+    "users.__rmatmul__": lambda x: x.__rmatmul__(MATRIX),
+    "mm": lambda x: torch.mm(MATRIX, x),
+    "mv": lambda x: MATRIX.mv(x),
+    "addmm": lambda x: torch.addmm(torch.zeros(1), MATRIX, x),
+    "addmv": lambda x: torch.addmv(torch.zeros(USERS), MATRIX, x),
+    "users @ users": lambda x: x @ x,
+    "inner": lambda x: torch.inner(x, x),
+    "addbmm": lambda x: torch.addbmm(torch.zeros(1), MATRIX[None], x[None]),
+    "sparse.mm": lambda x: torch.sparse.mm(MATRIX.to_sparse(), x),
+    "multi_dot": lambda x: torch.linalg.multi_dot([MATRIX, MATRIX, x]),
+    "solve": lambda x: torch.linalg.solve(MATRIX, x),
+    "lstsq": lambda x: torch.linalg.lstsq(MATRIX, x).solution,
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(MATRIX.tril(), x, upper=False),
+    "svd": lambda x: torch.linalg.svd(x, full_matrices=False)[0],
+    "qr": lambda x: torch.linalg.qr(x)[0],
+    "lu": lambda x: torch.linalg.lu(x)[2],
+    "inv": torch.linalg.inv,
+    "matrix_exp": torch.matrix_exp,
+    "matrix_power": lambda x: torch.matrix_power(x, 2),
+    "eigh": lambda x: torch.linalg.eigh(x)[1],
+    "cholesky": lambda x: torch.linalg.cholesky(99 * torch.eye(USERS) + x),
+    "adjoint": lambda x: x.adjoint(),
+    "fft over users": lambda x: torch.fft.fft(x, None, 0).real,
+    "fft2": lambda x: torch.fft.fft2(x).real,
+    "fftn": lambda x: torch.fft.fftn(x).real,
+    "fftshift": torch.fft.fftshift,
+    "gradient": lambda x: torch.gradient(x)[0],
+    "pad": lambda x: F.pad(x, [*[0] * (2 * x.dim() - 2), 1, -1]),
+    "constant_pad_nd": lambda x: torch.constant_pad_nd(x, [*[0] * (2 * x.dim() - 2), 1, -1]),
+    "attention without a batch": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "attention, time first": lambda x: F.multi_head_attention_forward(
+        x, x, x, 6, 2, torch.ones(18, 6), None, None, None, False, 0.0, torch.ones(6, 6), None
+    )[0],
+    "conv1d without a batch": lambda x: F.conv1d(x, torch.ones(USERS, USERS, 3), padding=1),
+    "conv2d without a batch": lambda x: F.conv2d(x, torch.ones(USERS, USERS, 3, 3), padding=1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape),
+    "rms_norm": lambda x: F.rms_norm(x, x.shape),
+    "softmax of a default": lambda x: F.softmax(x),
+    "log_softmax of a default": lambda x: F.log_softmax(x, dim=None),
+    "softmin": lambda x: F.softmin(x, 0),
+    "nn.Softmax()": lambda x: nn.Softmax()(x),
+    "special.softmax": lambda x: torch.special.softmax(x, 0),
+    "special.logsumexp": lambda x: torch.special.logsumexp(x, 0),
+    "msort": torch.msort,
+    "histc": lambda x: torch.histc(x, USERS),
+    "masked_scatter": lambda x: torch.zeros_like(x).masked_scatter(x > 0.5, x),
+    "var_mean": lambda x: torch.var_mean(x, 0)[1],
+    "nansum": lambda x: torch.nansum(x, 0),
+    "quantile": lambda x: x.quantile(0.5, 0),
+    "nanmedian": lambda x: x.nanmedian(0)[0],
+    "mode": lambda x: x.mode(0)[0],
+    "kthvalue": lambda x: x.kthvalue(1, 0)[0],
+    "count_nonzero": lambda x: torch.count_nonzero(x > 0.6, 0),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, 2, 0),
+    "linalg.norm": lambda x: torch.linalg.norm(x, 2, 0),
+    "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(0), 0),
+    "a part of the users": changed(lambda y: y[1:].add_(y[:-1].clone())),
+    "narrow": changed(lambda y: y.narrow(0, 1, USERS - 1).add_(y.narrow(0, 0, USERS - 1).clone())),
+    "diagonal": changed(lambda y: y.diagonal().copy_(y.sum(0)[: min(y.shape)])),
+    "part of a view": lambda x: _of_a_view(x * 1),
+}
+APART: dict[str, tuple[str, Operation]] = {
+    "users @ matrix": ("vectors", lambda x: x @ torch.ones(6, 2)),
+    "matrix @ each": ("matrices", lambda x: torch.ones(2, 4) @ x),
+    "bmm": ("matrices", lambda x: torch.bmm(x, x.mT)),
+    "inv": ("square matrices", torch.linalg.inv),
+    "adjoint": ("matrices", lambda x: x.adjoint()),
+    "solve": ("square matrices", lambda x: torch.linalg.solve(x, torch.ones(4, 1))),
+    "fft": ("matrices", lambda x: torch.fft.fft(x, dim=1).real),
+    "rfft": ("vectors", lambda x: torch.fft.rfft(x).real),
+    "pad": ("matrices", lambda x: F.pad(x, (0, 0, 1, -1))),
+    "attention": ("matrices", lambda x: F.scaled_dot_product_attention(x, x, x)),
+    "conv1d": ("matrices", lambda x: F.conv1d(x, torch.ones(2, 4, 3))),
+    "layer_norm": ("matrices", lambda x: F.layer_norm(x, x.shape[1:])),
+    "softmax": ("matrices", lambda x: F.softmax(x, -1)),
+    "softmax of a default": ("vectors", lambda x: F.softmax(x)),
+    "quantile": ("vectors", lambda x: x.quantile(0.5, 1)),
+    "vector_norm": ("matrices", lambda x: torch.linalg.vector_norm(x, dim=-1)),
+    "a part of each": ("matrices", changed(lambda y: y[:, 1:].add_(y[:, :-1].clone()))),
+}
+
+
+def _of_a_view(y: Tensor) -> Tensor:
+    view = y.view(y.shape)
+    view[1:].add_(y[:-1].clone())
+    return view
+
+
+def result(operation: Operation, x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    found: Tensor = operation(x.clone())
+    return found
+
+
+def counts(operation: Operation, x: Tensor) -> bool:
+    """Whether the result counts as the users' rows in their order."""
+    with Tape({"p": nn.Parameter(torch.zeros(1))}, USERS) as tape:
+        own = x.clone()
+        tape.watch([own])
+        known = layout_of(operation(own))
+    return known is not None and known.known
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MIXING)
+def test_an_operation_that_mixes_users_loses_their_order(name: str) -> None:
+    torch.manual_seed(1)
+    mixed = 0
+    for shape in SHAPES.values():
+        x = torch.rand(shape) + 0.1
+        other = x.clone()
+        other[2] = 3 * torch.rand(shape[1:]) + 1
+        try:
+            before, after = result(MIXING[name], x), result(MIXING[name], other)
+        except (RuntimeError, IndexError, ValueError, AssertionError):  # not for this shape
+            continue
+        rest = [u for u in range(USERS) if u != 2]
+        if before.shape[:1] == (USERS,) and not torch.allclose(before[rest], after[rest], rtol=1e-4):
+            mixed += 1
+            assert not counts(MIXING[name], x), shape
+    assert mixed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", APART)
+def test_an_operation_on_each_user_keeps_it(name: str) -> None:
+    shape, operation = APART[name]
+    x = torch.rand(SHAPES[shape])
+    if shape == "square matrices":
+        x += torch.eye(4)
+    assert counts(operation, x)
+
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * min(1.0, 1 / float(gradient.norm()))
+
+
+def test_a_function_on_the_way_is_not_taken_for_the_users_own() -> None:
+    layer, x = nn.Linear(6, 2), torch.randn(USERS, 6)
+    with pytest.raises(NoRule, match="autograd.Function Halved"):
+        record(dict(layer.named_parameters()), lambda rows: Halved.apply(layer(rows)).sum(1), x)
+    assert foreign_function(layer(x)) is None
+
+
+def rounded() -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 100).round(), lambda t: t / 100)
+
+
+def test_hooks_on_what_autograd_saves_are_refused() -> None:
+    layer, x = nn.Linear(6, 2), torch.randn(USERS, 6)
+    parameters = dict(layer.named_parameters())
+
+    def losses(rows: Tensor) -> Tensor:
+        return layer(rows).tanh().sum(1)
+
+    def hooked(rows: Tensor) -> Tensor:
+        with rounded():
+            return losses(rows)
+
+    with pytest.raises(UncoveredUse, match="hooks on what autograd saves"):
+        record(parameters, hooked, x)
+    with rounded(), pytest.raises(UncoveredUse, match="hooks on what autograd saves"):
+        record(parameters, losses, x)
+    assert record(parameters, losses, x).users == USERS
