@@ -99,7 +99,8 @@ def guarantee(
         f"per-{sampling.unit} gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, "
         f"{law}{caution}; assumed public: {public}; not covered: {unit.not_covered}, "
         f"{COARSE_GRADIENTS if coarse else ''}"
-        "the choice of hyper-parameters or of a checkpoint by such metrics, and errors that stop a run"
+        "the weights that training began from, the choice of hyper-parameters or of a checkpoint by such metrics, and "
+        "errors that stop a run"
     )
 
 

@@ -35,9 +35,8 @@ def labels(
         _refuse(numbers.is_null(), column, rows, part, name, wanted)
         return (numbers >= clicked).to_numpy().astype(np.uint8)
     read = text.replace_strict(_CLICKED, default=None, return_dtype=pl.Int8)
-    _refuse(
-        read.is_null(), column, rows, part, name, "want 0 or 1, or true or false; set data.label_column, or mend it"
-    )
+    wanted = "want 0 or 1, or true or false: set data.clicked to what is a click, or another data.label_column"
+    _refuse(read.is_null(), column, rows, part, name, wanted)
     return read.to_numpy().astype(np.uint8)
 
 
