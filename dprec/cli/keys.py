@@ -132,7 +132,7 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
             f"{where}: unknown key {key!r}: it belongs to {', '.join(owners)}, "
             f"and {group} is {classes[group].__name__}: leave it out, or name another class in {group}.class_path"
         )
-    meant = _meant(key, options)
+    meant = _meant(key, [*options, *GROUPS])
     hint = f"did you mean {meant}?" if meant else "python -m dprec.fit --help lists the keys"
     raise UserError(f"{where}: unknown key {key!r}; {hint}")
 

@@ -195,6 +195,8 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
     """
     kept = dict(below)
     for group in GROUPS:
+        if isinstance(layer.get(group), (bool, int, float, list)):
+            raise UserError(f"{where}: {group} is {layer[group]!r}: give its settings, one a line, indented")
         if group in layer:
             kept = {key: value for key, value in kept.items() if not key.startswith(f"{group}.")}
         elif any(key.startswith(f"{group}.") for key in layer):

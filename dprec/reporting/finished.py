@@ -37,7 +37,8 @@ class Finished:
         if not run.path.is_dir():
             raise UserError(f"no run at '{path}': give the folder that --out named")
         if not run.metrics.is_file():
-            raise UserError(f"{path} holds no metrics.json, so it is not finished: dprec fit --resume {path}")
+            instead = run.chosen_instead or f"so it is not finished: dprec fit --resume {path}"
+            raise UserError(f"{path} holds no metrics.json, {instead}")
         try:
             config = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""
             return cls(run.path, _json(run.metrics), _json(run.privacy), config, _curves(run.path))

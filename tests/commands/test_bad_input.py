@@ -18,6 +18,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
+from dprec.report import main as report
 from tests.commands.support import environment
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "prepare": prepare,
     "evaluate": evaluate,
     "recommend": recommend,
+    "report": report,
 }
 
 # command line -> what its one line must say; RECIPE and RUN stand for good ones
@@ -72,6 +74,11 @@ TABLE = [
         "fit RECIPE --privacy.sparsity AdaFEST --privacy.sparsity.noise_ratio 0",
         "error: privacy.sparsity: AdaFEST.noise_",
     ),
+    ("fit RECIPE listed.yaml", "listed.yaml: model is [1, 2]: give its settings, one a line"),
+    ("fit RECIPE switched.yaml", "switched.yaml: privacy is True: give its settings, one a line"),
+    ("fit RECIPE mistyped.yaml", "unknown key 'modle'; did you mean model?"),
+    ("report tuned", "tuned holds no metrics.json, since it holds what was chosen among: give tuned/best"),
+    ("recommend tuned --history a", "tuned holds no checkpoints/last.ckpt, since it holds what was chosen among: give"),
     ("fit RECIPE nothing_kept.yaml", "error: privacy.sparsity: FEST.keep is 0: give a whole number above 0"),
     ("fit RECIPE --privacy.sparsity FESTT", "unknown class 'FESTT'; did you mean FEST?"),
     ("fit RECIPE --privacy.sparsity [AdaFEST,FESTT]", "command line: privacy.sparsity: unknown class 'FESTT'; did you"),
@@ -185,6 +192,10 @@ def files(here: Path, trained: Path) -> Path:
     (here / "hollow.yaml").write_text("privacy:\n  # epsilon: 8\n")
     nothing_kept = "{class_path: FEST, init_args: {keep: 0}}"
     (here / "nothing_kept.yaml").write_text(f"privacy: {{epsilon: 8, sparsity: [{nothing_kept}]}}\n")
+    (here / "listed.yaml").write_text("model: [1, 2]\n")
+    (here / "switched.yaml").write_text("privacy: true\n")
+    (here / "mistyped.yaml").write_text("modle: {dim: 4}\n")
+    (here / "tuned" / "best").mkdir(parents=True)
     (here / "folder").mkdir()
     (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
     (here / "latin.csv").write_bytes("user,item,time\nu,caf\xe9,1\nu,b,2\n".encode("latin1"))

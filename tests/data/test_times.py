@@ -57,7 +57,8 @@ def test_dates_may_lack_the_clock_or_the_seconds(tmp_path):
         (["2020-01-02", "02/01/2020"], "row 2 has a time that is neither a number nor an ISO date"),
         (["2020-13-02", "2020-01-02"], "row 1 has a time that is neither"),
         (["08:02", "09:00"], "row 1 has a time that is neither"),
-        (["2020-01-02", "1577923200"], "row 1 has a time that is neither"),
+        (["2020-01-02", "1577923200"], "row 1 has no number where other rows have one"),
+        (["soon", "1577923200"], "row 1 has a time that is neither"),
         (
             ["1577923200", "1577923201000"],
             r"times in seconds \(1577923200, 1 rows\) and in milliseconds \(1577923201000",

@@ -86,7 +86,9 @@ class Times:
         if whole.has_nulls() or self.kind == "fraction":
             numbers = text.cast(pl.Float64, strict=False)
             if self.kind in ("whole", "fraction") or not numbers.is_null().all():
-                _refuse(numbers.is_null() | numbers.is_nan(), path, NO_TIME, rows)
+                wrong = numbers.is_null() | numbers.is_nan()
+                dates = wrong.any() and self._dates(text.filter(wrong), path).is_not_null().any()
+                _refuse(wrong, path, "has no number where other rows have one" if dates else NO_TIME, rows)
                 _refuse_inexact(whole, path, rows)
                 self._be("fraction", path, rows)
                 return numbers

@@ -61,6 +61,12 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def chosen_instead(self) -> str | None:
+        """What to say of a folder that is no run, but in which `dprec tune` has kept one."""
+        best = self.path / "best"
+        return f"since it holds what was chosen among: give {best}" if best.is_dir() else None
+
+    @property
     def seconds(self) -> float:
         """The training time up to the checkpoint, as far as it was recorded."""
         try:
@@ -200,8 +206,7 @@ def checkpoint_of(run: str) -> Path:
         raise UserError(f"no run at {run!r}: give the folder that --out named")
     checkpoint = RunFolder(path).checkpoint
     if not checkpoint.is_file():
-        missing = checkpoint.relative_to(path)
-        raise UserError(
-            f"{run} holds no {missing}, so it is not a run or stopped before its first checkpoint: give another run"
-        )
+        missing, instead = checkpoint.relative_to(path), RunFolder(path).chosen_instead
+        instead = instead or "so it is not a run or stopped before its first checkpoint: give another run"
+        raise UserError(f"{run} holds no {missing}, {instead}")
     return checkpoint
