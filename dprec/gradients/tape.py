@@ -27,7 +27,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
-from dprec.gradients.intercept import foreign_function, leaves, tap
+from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE, by_user
@@ -381,14 +381,8 @@ def _backward(losses: Tensor) -> None:
 
 def refuse_checkpoints(losses: Tensor) -> None:
     """Refuse losses of which a part was computed by a reentrant checkpoint, which autograd's graph shows."""
-    waiting, met = [losses.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in met:
-            met.add(node)
-            if node.name() == "CheckpointFunctionBackward":
-                raise UncoveredUse(CHECKPOINT)
-            waiting += [following for following, _ in node.next_functions]
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes(losses)):
+        raise UncoveredUse(CHECKPOINT)
     if not losses.requires_grad:
         raise UncoveredUse(
             "losses(batch) follows from no parameter that is trained: let it depend on one, by no detached copy and "

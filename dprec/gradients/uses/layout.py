@@ -151,7 +151,7 @@ def _touches_first_dimension(name: str, args: tuple[Any, ...], kwargs: dict[str,
         return True
     if name in _PRODUCTS:
         return any(layout_of(right) is not None and right.dim() <= 2 for right in _right_of(name, args, kwargs))
-    if name in _WITHOUT_USERS and _without_users(name, args, kwargs, lead):
+    if lead.dim() < _WITH_USERS.get(name, 0) or _over_all_dimensions(name, args, kwargs, lead):
         return True
     if (name.startswith("fft_") or name == "gradient") and not _given_dims(name, args, kwargs):
         return name not in _FFT_OF_LAST
@@ -167,14 +167,13 @@ def _right_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     return tensors[2:] if name in ("addmm", "addmv", "addr") else tensors[1:]
 
 
-def _without_users(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
-    """Whether an operation of a few last dimensions is given no other, so that the users' is one of these."""
-    own = [*args[1:2], *(kwargs[key] for key in ("pad", "normalized_shape") if key in kwargs)]
-    if name in ("pad", "constant_pad_nd"):
-        return any(isinstance(pad, Iterable) and len(list(pad)) >= 2 * lead.dim() for pad in own)
-    if name in ("layer_norm", "rms_norm", "native_layer_norm"):
-        return any(isinstance(shape, Iterable) and len(list(shape)) >= lead.dim() for shape in own)
-    return lead.dim() < _WITHOUT_USERS[name]
+def _over_all_dimensions(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], lead: Tensor) -> bool:
+    """Whether what is told of the last dimensions, from the last one on, is told of the users' as well."""
+    if name not in _TOLD:
+        return False
+    key, numbers = _TOLD[name]
+    told = args[1] if len(args) > 1 else kwargs.get(key)
+    return isinstance(told, Iterable) and len(list(told)) >= numbers * lead.dim()
 
 
 def by_statistics_of_the_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -192,7 +191,7 @@ def _dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]
     if name == "permute":
         order = _flat(named or args[1:])
         return [place for place, d in enumerate(order) if place == 0 and d % len(order) != 0]
-    places = _DIM_PLACES.get(name, ())
+    places = _DIM_PLACES.get(name, (2,) if name.startswith("fft_") else ())
     placed = _flat([args[place] for place in places if place < len(args)]) if places else []
     if name in _SOFTMAXES and all(d is None for d in (*named, *placed)):
         dim = args[0].dim() if args else kwargs["input"].dim()
@@ -260,7 +259,7 @@ _ALWAYS_MOVE = {
 }  # fmt: skip
 _PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "mv", "addmm", "addmv", "addr", "dot", "vdot"}
 _OF_MATRICES = {  # of the last two dimensions
-    "adjoint", "H", "mH", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "geqrf", "inverse", "logdet", "lu",
+    "adjoint", "mH", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "geqrf", "inverse", "logdet", "lu",
     "lu_solve", "lu_unpack", "matrix_exp", "matrix_power", "orgqr", "ormqr", "pinverse", "slogdet", "svd_lowrank",
     "pca_lowrank", "lobpcg", "triangular_solve", "linalg_cholesky", "linalg_cholesky_ex", "linalg_det", "linalg_eig",
     "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh", "linalg_householder_product", "linalg_inv", "linalg_inv_ex",
@@ -269,11 +268,14 @@ _OF_MATRICES = {  # of the last two dimensions
     "linalg_solve_ex", "linalg_solve_triangular", "linalg_svd", "linalg_svdvals", "linalg_tensorinv",
     "linalg_tensorsolve", "linalg_cond",
 }  # fmt: skip
-_WITHOUT_USERS = {  # how many dimensions it has where the first is the users'
+_WITH_USERS = {  # how many dimensions there are at least where the first is the users'
     **dict.fromkeys(("conv1d", "conv_transpose1d", "scaled_dot_product_attention"), 3),
     **dict.fromkeys(("conv2d", "conv_transpose2d"), 4),
     **dict.fromkeys(("conv3d", "conv_transpose3d"), 5),
-    **dict.fromkeys(("pad", "constant_pad_nd", "layer_norm", "rms_norm", "native_layer_norm"), 0),
+}
+_TOLD = {  # the name of the argument, and how many numbers tell of a dimension
+    **dict.fromkeys(("pad", "constant_pad_nd"), ("pad", 2)),
+    **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm"), ("normalized_shape", 1)),
 }
 _FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
 _SOFTMAXES = {"softmax", "log_softmax", "softmin"}
@@ -282,9 +284,6 @@ _DIM_PLACES = {
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
     **dict.fromkeys(("split", "chunk", "tensor_split", "norm", "take_along_dim"), (2,)),
     **dict.fromkeys(("quantile", "nanquantile", "kthvalue", "linalg_norm", "linalg_vector_norm"), (2,)),
-    **dict.fromkeys(("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"), (2,)),
-    **dict.fromkeys(("fft_fft2", "fft_ifft2", "fft_fftn", "fft_ifftn", "fft_rfft2", "fft_rfftn"), (2,)),
-    **dict.fromkeys(("fft_irfft2", "fft_irfftn", "fft_hfft2", "fft_hfftn", "fft_ihfft2", "fft_ihfftn"), (2,)),
     **dict.fromkeys(
         (
             "sum", "mean", "prod", "std", "var", "amax", "amin", "max", "min", "argmax", "argmin", "median", "any",
