@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 
 from dprec.checks.reachable import GENERATORS, reachable
 
+_WORDS = slice(24, 24 + 8 * 624)  # in the bytes of a CPU generator's state
 LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
 
 
@@ -40,6 +41,9 @@ class Streams:
         torch.manual_seed(secrets.randbits(63))  # on every device
         for each in self._each:
             _start(each, secrets.randbits(63))
+        for each in (torch.default_generator, *self._each):
+            if isinstance(each, torch.Generator) and each.device.type == "cpu":
+                _fill(each)
 
     def fix(self, seed: int) -> None:
         """Start all but torch's global ones from a seed."""
@@ -64,6 +68,14 @@ def _start(each: Any, seed: int) -> None:
         each.bit_generator.state = type(each.bit_generator)(seed).state
     else:
         each.seed(seed)
+
+
+def _fill(generator: torch.Generator) -> None:
+    """Fill a CPU generator's state with entropy: of a seed it keeps 32 bits, which can be tried out."""
+    state = generator.get_state()
+    held = state.numpy()[_WORDS].view(np.uint64)
+    held[:] = np.frombuffer(secrets.token_bytes(4 * len(held)), np.uint32)
+    generator.set_state(state)  # as after a seed, the next draw makes new words of all of them
 
 
 def _state(each: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +44,10 @@ class Augmented(Dataset):
 
     def __getitem__(self, user: int) -> Tensor:
         held: Any = self.held
-        own = torch.rand((), generator=held[0].draws).item(), held[1]["own"].random(), self.numpy.random()
-        shared = torch.rand(()).item(), random.random(), np.random.rand()  # noqa: NPY002 what people write
-        return torch.tensor([*own, *shared], dtype=torch.float64)
+        double = torch.float64  # of 24 bits, as in float32, a few runs in a thousand would share a number by chance
+        own = torch.rand((), generator=held[0].draws, dtype=double), held[1]["own"].random(), self.numpy.random()
+        shared = torch.rand((), dtype=double), random.random(), np.random.rand()  # noqa: NPY002 what people write
+        return torch.tensor([*own, *shared], dtype=double)
 
 
 class Mask:
@@ -159,6 +161,17 @@ def test_rows_with_random_numbers_of_their_own_are_no_mixing(draw: Callable[[], 
 def test_a_run_that_is_repeatable_on_purpose_keeps_its_masks() -> None:
     first, second = (rows_of_a_run(Privacy(noise_multiplier=1.0, noise_seed=1), 0) for _ in range(2))
     assert set(first[:3].flatten().tolist()) & set(second[:3].flatten().tolist())
+
+
+def test_what_torch_draws_on_the_cpu_has_more_secret_bits_than_the_32_it_keeps_of_a_seed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda _: 7)  # as if two runs had met one seed
+    own = torch.Generator()
+    streams, draws = Streams([own]), []
+    for _ in range(2):
+        streams.reseed()
+        draws += [torch.rand(999, dtype=torch.float64), torch.rand(999, generator=own, dtype=torch.float64)]
+    assert len(torch.cat(draws).unique()) == 4 * 999
+    assert abs(torch.cat(draws).mean() - 0.5) < 0.03  # six standard deviations
 
 
 def test_workers_that_start_together_draw_apart() -> None:
