@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -25,14 +26,27 @@ def refuse_model(model: nn.Module) -> None:
     if offers(model, MixesUsers) and model.mixes_users:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {model.mixes_users}")
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.is_complex():
-            raise UserError(
-                f"parameter '{name}' is complex, and noise is made of real numbers: hold its real and imaginary parts "
-                "in one more dimension, and use torch.view_as_complex of it"
-            )
+        if parameter.requires_grad and (reason := _unusable(parameter)):
+            raise UserError(f"parameter '{name}' {reason}")
     for name, part in model.named_modules():
         if reason := _keeps(part):
             raise UserError(f"'{name}' cannot be trained privately: {reason}")
+
+
+def _unusable(parameter: nn.Parameter) -> str | None:
+    """Return why no step can move a parameter, and what to do."""
+    if isinstance(parameter, UninitializedParameter):
+        return "has no size yet: call the model on a batch first"
+    if parameter.is_complex():
+        return (
+            "is complex, and noise is made of real numbers: hold its real and imaginary parts in one more dimension, "
+            "and use torch.view_as_complex of it"
+        )
+    if not parameter.numel():
+        return f"has no elements, {tuple(parameter.shape)}: leave it out, or set its requires_grad to False"
+    if any(size > 1 and step == 0 for size, step in zip(parameter.shape, parameter.stride(), strict=True)):
+        return "has several elements in one place in memory (expand): make it of a copy, by clone()"
+    return None
 
 
 def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.Parameter]) -> None:

@@ -11,7 +11,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.errors import UserError
-from dprec.training.script_checks import refuse_model, refuse_optimizer
+from dprec.training.script_checks import refuse_asking, refuse_optimizer
 
 GRADIENTS = {
     "backward": "gradients are made for each user: leave it out",
@@ -56,7 +56,7 @@ def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     if len(optimizers) != 1:
         raise _count(len(optimizers))
     refuse_optimizer(module, optimizers[0])
-    refuse_model(module)
+    refuse_asking(module)
     if any(isinstance(each.scheduler, ReduceLROnPlateau) for each in trainer.lr_scheduler_configs):
         raise UserError(
             "ReduceLROnPlateau follows a metric, which is not private: use a schedule of the step's number, such as "

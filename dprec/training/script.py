@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from dprec.accounting.ledger import Ledger
 from dprec.accounting.unchanged import refuse_change
+from dprec.checks.bypass import refuse_model
 from dprec.checks.loading import Loading
 from dprec.checks.reachable import OfTheRun
 from dprec.checks.state import State, changed, unchanged
@@ -31,7 +32,7 @@ from dprec.privacy.steps import PrivateSteps, Trained
 from dprec.training.between import PrivateGradients, held, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
-from dprec.training.script_checks import densify, refuse_model, refuse_optimizer
+from dprec.training.script_checks import densify, refuse_asking, refuse_optimizer
 from dprec.training.step_order import StepOrder
 
 
@@ -92,6 +93,7 @@ class Training(OfTheRun):
 
     def __init__(self, run: PrivateRun, trained: Trained, loader: Any, total: int) -> None:
         refuse_optimizer(trained.module, trained.optimizer)
+        refuse_asking(trained.module)
         refuse_model(trained.module)
         self.run, self.trained, self.loader, self._total = run, trained, loader, total
         self._batches: Any = loader.batch_sampler

@@ -42,7 +42,7 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
-def refuse_model(model: nn.Module) -> None:
+def refuse_asking(model: nn.Module) -> None:
     """Refuse a model that asks for sums over all data, which a script's data cannot answer."""
     if offers(model, AsksOfAll) and model.releases:
         raise UserError(

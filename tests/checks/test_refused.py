@@ -166,3 +166,30 @@ def test_a_table_whose_weight_is_computed_has_no_padding_row_and_trains(dim: int
         model.table.weight[0] = 1.0  # a norm of 0 has no direction
     model.table = parametrizations.weight_norm(model.table, dim=dim)
     assert train(model, one).steps == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (lambda: nn.LazyLinear(1), "parameter 'weight' has no size yet: call the model on a batch first"),
+        (lambda: nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 1)), r"parameter '0.weight' has no elements, \(0, 4\)"),
+        (lambda: Times(torch.zeros(1).expand(4)), "parameter 'p' has several elements in one place in memory"),
+        (lambda: Times(torch.zeros(4, dtype=torch.cfloat)), "parameter 'p' is complex"),
+    ],
+)
+def test_parameters_that_no_step_can_move_are_refused(module: Any, said: str) -> None:
+    model = module()
+    with pytest.raises(UserError, match=said):
+        private(
+            model, SGD(model.parameters(), lr=0.1), torch.randn(20, 4), losses=lambda x: model(x).sum(1),
+            noise_multiplier=1.0, expected_batch=5, steps=1,
+        )  # fmt: skip
+
+
+class Times(nn.Module):
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.p = nn.Parameter(values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.p
