@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from dprec.checks.reachable import GENERATORS, reachable
 
 _WORDS = slice(24, 24 + 8 * 624)  # in the bytes of a CPU generator's state
-LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
+_LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
 
 
 class Streams:
@@ -34,7 +34,7 @@ class Streams:
 
     def __init__(self, holders: Iterable[Any] = ()) -> None:
         found = [value for _, value in reachable({"": list(holders)}) if isinstance(value, GENERATORS)]
-        self._each: list[Any] = [random, LEGACY, *found]
+        self._each: list[Any] = [random, _LEGACY, *found]
 
     def reseed(self) -> None:
         """Start every one from entropy of its own."""

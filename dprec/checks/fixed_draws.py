@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.uses.layout import operation_name, writes_first_argument
+from dprec.gradients.layouts.layout import operation_name, writes_first_argument
 
 _STEPS = (-7046029254386353131, -4417276706812531889, 1609587929392839161, 3533129223373270297)  # odd: none is lost
 _MIX = (-4658895280553007687, -7723592293110705685)

@@ -32,11 +32,13 @@ from dprec.contract import Losses
 from dprec.distributed.host_tables import network_device
 from dprec.distributed.sharded import own_rows
 from dprec.errors import MixedUsers, NoRule
+from dprec.gradients.layouts.unseen import Descent, Unseen
 from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.operations.cross_entropy import SureLosses
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, refuse_checkpoints, refuse_no_losses
+from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.sparsity.rows.tables import tables_of
 
@@ -127,11 +129,17 @@ def probe(
 
 def _run(parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor], part: Any) -> None:
     try:
-        with Tape(parameters, len(part)) as tape:
+        descent = Descent(batch_tensors(part))
+        with descent, Tape(parameters, len(part)) as tape:
             tape.watch(part)
-            refuse_no_losses(losses(part), len(part))
+            with Unseen(descent):
+                own = losses(part)
+            if descent.found:
+                raise descent.found
+            refuse_no_losses(own, len(part))
     except NoRule:
-        losses(part)  # to its end
+        with AsWritten():  # users are taken alone; the losses run to their end, so that what they write to is seen
+            refuse_no_losses(losses(part), len(part))
 
 
 def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
 from dprec.checks.fixed_draws import fixed
+from dprec.gradients.layouts.layout import RANDOM, operation_name, tensors_in
 from dprec.gradients.uses.batches import batch_tensors
-from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in
 
 
 class SameDraws(TorchFunctionMode):

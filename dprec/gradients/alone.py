@@ -22,12 +22,13 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.layouts import layout
+from dprec.gradients.layouts.layout import operation_name
+from dprec.gradients.layouts.reads import FORM
 from dprec.gradients.operations.cross_entropy import called
-from dprec.gradients.tape import FORM, Read, Tape
-from dprec.gradients.uses import layout
+from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
-from dprec.gradients.uses.layout import operation_name
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import MIXING, RULES
 

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointError
 
@@ -28,20 +27,19 @@ from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
+from dprec.gradients.layouts import layout
+from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
+from dprec.gradients.layouts.reads import FORM, READS, SIZES, reader
+from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE, by_user
-from dprec.gradients.uses import layout
+from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
-from dprec.gradients.uses.layout import Layout, layout_of, operation_name
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
-# What asks for a tensor's form, not for its values, or says what will be asked.
-FORM = {
-    *("shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"),
-    "about_to_read",
-}
 HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node
 CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
@@ -50,7 +48,7 @@ CHECKPOINT = (
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
-class Tape(TorchFunctionMode):
+class Tape(AsWritten):
     """Records `users` users' contributions to `parameters` during one `losses(batch)` and its backward pass.
 
     >>> import torch
@@ -86,6 +84,7 @@ class Tape(TorchFunctionMode):
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
         self._made: dict[Hashable, Tensor] = {}
+        self._failed = ""  # the first operation that failed: losses must not catch its error and go on
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
@@ -96,6 +95,11 @@ class Tape(TorchFunctionMode):
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of one loss per user and close the tape."""
         self._refuse_shape(losses)
+        if self._failed:
+            raise NoRule(
+                f"losses(batch) goes on after {self._failed} has failed, which may be for one user's sake: let no "
+                "values of the batch make it fail"
+            )
         known = layout_of(losses)
         if known is None or not known.known:
             raise NoRule(
@@ -240,8 +244,20 @@ class Tape(TorchFunctionMode):
         layout.mark(tapped, Layout(rows))
         return tapped
 
+    def __enter__(self) -> Any:
+        layout.MEMORY.clear()
+        return super().__enter__()
+
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._call(func, args, kwargs or {})
+        except AttributeError:
+            raise  # somebody asks whether there is such an attribute
+        except Exception:
+            self._failed = self._failed or operation_name(func)
+            raise
+
+    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if peek_interpreter_stack() is not None:
             raise NoRule(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
@@ -254,11 +270,12 @@ class Tape(TorchFunctionMode):
         if func in HOOKS:
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
-        if not used and func is F.batch_norm and layout.by_statistics_of_the_batch(args, kwargs):
+        if not used and func is F.batch_norm and by_statistics_of_the_batch(args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
+            self._refuse_reads(operation_name(func), tensors)
             result = called(func, args, kwargs)
-            layout.follow(func, args, kwargs, result, self.users)
+            follow(func, args, kwargs, result, self.users)
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
@@ -286,7 +303,7 @@ class Tape(TorchFunctionMode):
         name = operation_name(func)
         if name in layout.METADATA and not any(self.trainable(leaf) for leaf in layout.tensors_in(args[:1])):
             result = func(*args, **kwargs)
-            layout.follow(func, args, kwargs, result, self.users)
+            follow(func, args, kwargs, result, self.users)
             return result
         if used[0].is_complex():
             name += " as complex numbers"
@@ -310,6 +327,22 @@ class Tape(TorchFunctionMode):
                 "node of autograd's graph (grad_fn), which may look at several users: use tensor.register_hook"
             )
         return func(*args, **kwargs)
+
+    def _refuse_reads(self, name: str, tensors: list[Tensor]) -> None:
+        """Refuse to let the model's code take values of several users out of tensors."""
+        name = name.partition(".")[0]  # of torch.ops.aten, too
+        if name in READS:
+            follows = any(layout_of(tensor) is not None for tensor in tensors)
+        elif name in SIZES:
+            follows = any((known := layout_of(tensor)) is not None and known.sized for tensor in tensors)
+        else:
+            return
+        where = reader() if follows else None
+        if where is not None:
+            raise NoRule(
+                f"losses(batch) reads values of all users into Python by {name}, in {where}, which may carry them from "
+                "one to another: leave them in tensors"
+            )
 
     def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map
 from dprec.contract import Losses
 from dprec.data.selection.packing import pack
 from dprec.errors import UserError
+from dprec.gradients.layouts.layout import tensors_in
 from dprec.gradients.uses.batches import batch_tensors
-from dprec.gradients.uses.layout import tensors_in
 
 
 @dataclass

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from dprec.checks.entropy import Streams
@@ -19,15 +18,16 @@ from dprec.checks.fixed_draws import OF_INPUT
 from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
 from dprec.distributed.host_tables import network_device
-from dprec.gradients.tape import FORM
-from dprec.gradients.uses.layout import RANDOM, operation_name, tensors_in, writes_first_argument
+from dprec.gradients.layouts.layout import RANDOM, operation_name, tensors_in, writes_first_argument
+from dprec.gradients.layouts.reads import FORM
+from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
 
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class InDouble(TorchFunctionMode):
+class InDouble(AsWritten):
     """Runs torch functions in float64, whatever precision their arguments have or ask for.
 
     >>> layer = nn.Linear(2, 1)

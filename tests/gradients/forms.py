@@ -103,6 +103,17 @@ def packed(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     return rnn.pad_packed_sequence(out, batch_first=True, total_length=LENGTH)[0]
 
 
+@torch.library.custom_op("dprec_tests::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def cropped(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    longest = int((ids != 0).sum(1).max())
+    out: Tensor = m.mix(x[:, :longest]).tanh() * (ids != 0)[:, :longest, None]
+    return out.sum(1)
+
+
 def assigned(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     x = x * 1
     x[:, 0] = m.first
@@ -140,6 +151,11 @@ def bag(m: Any, x: Tensor, ids: Tensor) -> Tensor:
 
 def linear() -> dict[str, Any]:
     return {"mix": nn.Linear(DIM, DIM)}
+
+
+class Shares(nn.Module):
+    def forward(self, known: Tensor) -> Tensor:
+        return 1 / (1 + known.sum(1))
 
 
 def quiet(make: Callable[[], Any]) -> Any:
@@ -228,9 +244,24 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: (torch.stack([m.one(x), m.two(x)], -1) * m.gate(x).softmax(-1).unsqueeze(2)).sum(-1),
         lambda: {"one": nn.Linear(DIM, 3), "two": nn.Linear(DIM, 3), "gate": nn.Linear(DIM, 2)},
     ),
+    "the last state of a recurrent layer, `h[-1]`": Form(
+        lambda m, x, ids: m.mix(m.cell(x)[1][-1]),
+        lambda: {"cell": nn.GRU(DIM, 3, batch_first=True), "mix": nn.Linear(3, 3)},
+    ),
+    "a mean of layers, `torch.stack(…).mean(0)`": Form(
+        lambda m, x, ids: m.mix(torch.stack([x, m.mix(x).tanh()]).mean(0)), linear
+    ),
+    "`torch.compile`": Form(
+        lambda m, x, ids: m.mix(x).tanh(), lambda: {"mix": torch.compile(nn.Linear(DIM, 3), backend="eager")}
+    ),
 }
 
 ALONE: dict[str, Form] = {
+    "`F.linear` with a vector, or with one number as its bias": Form(
+        lambda m, x, ids: F.linear(x, m.vector) + F.linear(x, m.weight, m.bias).sum(-1),
+        lambda: {"vector": p(DIM), "weight": p(3, DIM), "bias": p(1)},
+        "used by linear",
+    ),
     "`nn.Bilinear`": Form(
         lambda m, x, ids: m.mix(x, x.tanh()), lambda: {"mix": nn.Bilinear(DIM, DIM, 3)}, "mix.weight.*bilinear"
     ),
@@ -273,10 +304,19 @@ ALONE: dict[str, Form] = {
         lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
         "more.*no offsets",
     ),
+    "`int(lengths.max())` and other values in Python": Form(cropped, linear, "into Python by __int__"),
+    "an operation of another package": Form(
+        lambda m, x, ids: m.mix(x * twice((ids != 0).float()).unsqueeze(2)), linear, "lost at twice"
+    ),
     "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
 }
 
 REFUSED: dict[str, Form] = {
+    "`torch.jit`": Form(
+        lambda m, x, ids: m.mix(x) * m.scale((ids != 0).float())[:, None, None],
+        lambda: linear() | {"scale": quiet(lambda: torch.jit.trace(Shares(), torch.ones(2, 2)))},
+        "something else than torch's functions, such as torch.jit",
+    ),
     "`nn.BatchNorm1d`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.BatchNorm1d(DIM)}, "LayerNorm"),
     "negatives from the batch": Form(lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else"),
     "`spectral_norm`": Form(

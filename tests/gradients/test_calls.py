@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dprec.errors import UncoveredUse
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
-from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import RULES
 from dprec_kernels import catalogue_softmax
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.clipping import record
 from dprec.gradients.intercept import foreign_function
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
-from dprec.gradients.uses.layout import layout_of
 
 USERS = 5
 Operation = Callable[[Tensor], Any]
@@ -96,6 +96,24 @@ MIXING: dict[str, Operation] = {
     "narrow": changed(lambda y: y.narrow(0, 1, USERS - 1).add_(y.narrow(0, 0, USERS - 1).clone())),
     "diagonal": changed(lambda y: y.diagonal().copy_(y.sum(0)[: min(y.shape)])),
     "part of a view": lambda x: _of_a_view(x * 1),
+    "each with each": lambda x: x[:, None] * x,
+    "everybody's columns": lambda x: x[:, x.argmax(1)],
+    "indices apart": lambda x: x[:, torch.arange(USERS) % 2, :, torch.arange(USERS) % 3],
+    "indices apart, after an ellipsis": lambda x: x[..., torch.arange(USERS) % 2, :, torch.arange(USERS) % 3],
+    "a diagonal with one dimension told": lambda x: torch.diagonal(x[:, None].expand(-1, USERS, -1), dim2=2),
+    "a table of ids": lambda x: F.embedding(torch.arange(USERS) // 2, (9 * x).long()),
+    "or in place": changed(lambda y: _or_with_the_one_before(y)),
+    "a written buffer": lambda x: _of_a_buffer(x),
+    "in place by detach": changed(lambda y: y.detach().add_(y.sum(0))),
+    "in place by data": changed(lambda y: y.data.add_(y.sum(0))),
+    "data": changed(lambda y: setattr(y, "data", y + y.sum(0))),
+    "out": changed(lambda y: torch.add(y, y.sum(0), out=y.detach())),
+    "foreach": changed(lambda y: torch._foreach_add_([y], [y.sum(0)])),
+    "a view before a write": lambda x: _seen_before(x),
+    "linear with itself": lambda x: F.linear(x, x),
+    "conv1d with itself": lambda x: F.conv1d(x, x),
+    "roll": lambda x: x.roll((1, 1), (1, 0)),
+    "another's tanh": lambda x: torch.ops.dprec_tests.tanh(x),
 }
 APART: dict[str, tuple[str, Operation]] = {
     "users @ matrix": ("vectors", lambda x: x @ torch.ones(6, 2)),
@@ -114,8 +132,47 @@ APART: dict[str, tuple[str, Operation]] = {
     "softmax of a default": ("vectors", lambda x: F.softmax(x)),
     "quantile": ("vectors", lambda x: x.quantile(0.5, 1)),
     "vector_norm": ("matrices", lambda x: torch.linalg.vector_norm(x, dim=-1)),
+    "mean of layers": ("matrices", lambda x: torch.stack([x, x.tanh()]).mean(0)),
+    "step by step": ("matrices", lambda x: torch.stack(list(x.transpose(0, 1)), 1)),
+    "a step of time first": ("matrices", lambda x: x.transpose(0, 1)[-1]),
+    "instance_norm": ("matrices", F.instance_norm),
+    "a mask of this type": ("matrices", lambda x: x.masked_fill(x.new_ones(4, 6).triu() > 0, 0.0)),
+    "a draw for each": ("matrices", lambda x: torch.randint(9, (USERS,))),
+    "a column of a buffer": ("matrices", lambda x: _column(x)),
     "a part of each": ("matrices", changed(lambda y: y[:, 1:].add_(y[:, :-1].clone()))),
 }
+
+
+@torch.library.custom_op("dprec_tests::tanh", mutates_args=())
+def _another(x: Tensor) -> Tensor:
+    return x / x.max()
+
+
+def _column(x: Tensor) -> Tensor:
+    buffer = torch.zeros(len(x), 2)
+    buffer[:, 0].copy_(x[:, 0, 0])
+    return buffer
+
+
+def _or_with_the_one_before(y: Tensor) -> None:
+    bits = (9 * y).long()
+    part = bits[1:]
+    part |= bits[:-1].clone()
+    y.copy_(bits)
+
+
+def _of_a_buffer(x: Tensor) -> Tensor:
+    buffer = torch.zeros(x.shape)
+    other = buffer.view(-1)
+    buffer.copy_(x)
+    return x / other.sum()
+
+
+def _seen_before(x: Tensor) -> Tensor:
+    y = x * 1
+    view = y.view(y.shape)
+    y += y.sum(0)
+    return view
 
 
 def _of_a_view(y: Tensor) -> Tensor:

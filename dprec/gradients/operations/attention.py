@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.elementwise import copied_for_users
-from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import named
-from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
 _NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
@@ -96,5 +96,5 @@ def scaled_dot_product_attention(tape: Recorder, function: Operation, args: Any,
     shape = torch.broadcast_shapes((*query.shape[:-1], key.shape[-2]), mask.shape)
     given["attn_mask"] = copied_for_users(tape, mask, shape, tape.rows(query, "scaled_dot_product_attention", mask))
     output = function(**given)
-    layout.follow(function, (query,), {}, output, tape.users)
+    follow(function, (query, key, given["value"]), {}, output, tape.users)
     return output

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dprec.gradients.contributions.base import Contribution, zeroed
 from dprec.gradients.contributions.catalogue_rows import CatalogueRows
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
-from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.catalogue_softmax import catalogue_softmax as operation
 from dprec_kernels.catalogue_softmax import centred, for_users

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dprec.gradients.contributions.base import Contribution, products
 from dprec.gradients.contributions.dense import Dense
-from dprec.gradients.uses.arguments import at_least_float32, named
-from dprec.gradients.uses.layout import layout_of, operation_name
+from dprec.gradients.layouts.layout import layout_of, operation_name
+from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.wide_sum import sums_of_each
 
@@ -26,6 +26,7 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
     used = weight if tape.trainable(weight) else bias
     if tape.trainable(x) or x.dim() != weight.dim() or layout_of(x) is None:
         return NotImplemented
+    refuse_of_users(operation_name(function), weight, bias)
     rows = tape.rows(x, operation_name(function), used)
     plain = {name: value.detach() if tape.trainable(value) else value for name, value in given.items()}
     output = function(**plain)

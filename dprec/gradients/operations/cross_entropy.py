@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import FunctionCtx
-from torch.overrides import TorchFunctionMode
 
 from dprec.gradients.uses import saturation
 from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.as_written import AsWritten
 
 Call: TypeAlias = Callable[[Mapping[str, Any]], "Tensor | None"]  # None: torch's own is as good
 
@@ -151,7 +151,7 @@ def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs) if result is None else result
 
 
-class SureLosses(TorchFunctionMode):
+class SureLosses(AsWritten):
     """Gives these losses an exact gradient where no tape runs, such as where one checks what a tape says.
 
     >>> scores = torch.tensor([[20.0, 0.0]], requires_grad=True)

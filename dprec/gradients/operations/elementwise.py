@@ -10,7 +10,8 @@ from torch import Tensor
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Aligned, Dense
-from dprec.gradients.uses import layout
+from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.layout import layout_of, writes_first_argument
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.paths import on_card
@@ -30,8 +31,8 @@ _FUNCTIONS: list[Operation] = [
 def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
     operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    data = [a for a in operands if not tape.trainable(a) and layout.layout_of(a) is not None]
-    if not data or (tape.trainable(operands[0]) and layout.writes_first_argument(function.__name__)):
+    data = [a for a in operands if not tape.trainable(a) and layout_of(a) is not None]
+    if not data or (tape.trainable(operands[0]) and writes_first_argument(function.__name__)):
         return NotImplemented
     shape = torch.broadcast_shapes(*(a.shape for a in operands))
     used = next(a for a in operands if tape.trainable(a))
@@ -47,7 +48,7 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
         if not tape.trainable(operand):
             return operand
         if _by_place(tape, operand, shape):
-            raise UncoveredUse(
+            raise NoRule(
                 f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
                 f"{function.__name__}: index it by the user's own data or by position"
             )
@@ -55,7 +56,7 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
 
     args, kwargs = tuple(map(copied, args)), {name: copied(a) for name, a in kwargs.items()}
     result = function(*args, **kwargs)
-    layout.follow(function, args, kwargs, result, tape.users)
+    follow(function, args, kwargs, result, tape.users)
     return result
 
 
@@ -105,7 +106,7 @@ def prelu(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """x where it is positive, scale · x elsewhere, with a scale for all features or for each."""
     given = named(("input", "weight"), args, kwargs)
     x, scale = given["input"], given["weight"]
-    if tape.trainable(x) or layout.layout_of(x) is None or x.dim() < 2:
+    if tape.trainable(x) or layout_of(x) is None or x.dim() < 2:
         return NotImplemented
     with tape:
         return torch.where(x > 0, x, x * scale.reshape(-1, *[1] * (x.dim() - 2)))

@@ -14,9 +14,9 @@ from dprec.distributed import host_tables
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, Rows
+from dprec.gradients.layouts.layout import layout_of, mark
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.expression import Expression, express
-from dprec.gradients.uses.layout import layout_of, mark
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.paths import answers_at_once

@@ -12,7 +12,7 @@ from dprec.errors import UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.over_positions import over_positions
-from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.wide_sum import sums_of_each
 
@@ -52,6 +52,7 @@ def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) ->
     x, scale, shift = given["input"], given["weight"], given["bias"]
     if tape.trainable(x):
         return NotImplemented
+    refuse_of_users(name, scale, shift)
     rows = tape.rows(x, name, scale if tape.trainable(scale) else shift)
     plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
 
@@ -75,6 +76,7 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
     used = next((given[name] for name in affine if tape.trainable(given[name])), None)
     if used is None or tape.trainable(x):
         return NotImplemented
+    refuse_of_users(function.__name__, *(given[name] for name in affine))
     rows = tape.rows(x, function.__name__, used)
     if len(shape) >= x.dim():
         raise UncoveredUse(

@@ -12,9 +12,9 @@ from dprec.gradients.contributions.base import Contribution, products
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.elementwise import summed
-from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named
-from dprec.gradients.uses.layout import layout_of
+from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.products import affine
 
@@ -25,8 +25,9 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     x, weight, bias = given["input"], given["weight"], given["bias"]
     if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
         return NotImplemented
-    if layout_of(weight) is not None:
-        return NotImplemented  # a batch tensor as the weight compares every user with every other
+    refuse_of_users("linear", weight, bias)
+    if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        return NotImplemented  # a vector as the weight, or one number as the bias of all
     rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
     # In two dimensions, where the result owns its memory and may be changed in place.
     output = affine(

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.elementwise import copied_for_users
-from dprec.gradients.uses import layout
 from dprec.gradients.uses.arguments import marked, named
-from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
 
@@ -28,7 +28,7 @@ def cat(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     tensors = [copied_for_users(tape, each, each.shape, rows) if tape.trainable(each) else each for each in tensors]
     result = function(tensors, given["dim"])
-    layout.follow(function, (tensors, given["dim"]), {}, result, tape.users)
+    follow(function, (tensors, given["dim"]), {}, result, tape.users)
     return result
 
 

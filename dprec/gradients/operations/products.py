@@ -10,8 +10,8 @@ from torch import Tensor
 from dprec.gradients.contributions.base import SLICE, Contribution, users_at_once
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.uses.arguments import at_least_float32, by_user, named
-from dprec.gradients.uses.layout import layout_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.wide_sum import sums_of_each
 

@@ -18,9 +18,9 @@ from dprec.errors import NoRule
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
+from dprec.gradients.layouts.layout import Layout, layout_of, mark, operation_name
 from dprec.gradients.operations.linear import linear
 from dprec.gradients.uses.arguments import by_user, marked, named
-from dprec.gradients.uses.layout import Layout, layout_of, mark, operation_name
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels import recurrent
 
@@ -56,11 +56,11 @@ def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         # A copy, so that nobody changes in place what the backward pass reads.
         output = hidden.transpose(0, 1).to(dtype, copy=True, memory_format=torch.contiguous_format)
     last = [torch.stack(states).to(dtype) for states in zip(*last_states, strict=True)]  # (layers, N, h) each
-    return marked(output, rows), *(_lost(states, name) for states in last)
+    return marked(output, rows), *(_layers_first(states, name, rows) for states in last)
 
 
-def _lost(states: Tensor, name: str) -> Tensor:
-    mark(states, Layout(0, f"the last state of {name}, which has layers first; take the output's last position"))
+def _layers_first(states: Tensor, name: str, rows: int) -> Tensor:
+    mark(states, Layout(0, f"the last state of {name}, which has layers first: take one layer's", rows))
     return states
 
 
@@ -85,7 +85,7 @@ def plain_layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) ->
                 states.append(bend(step))
             hidden = torch.stack(states, 1)
             last.append(states[-1])
-    return marked(hidden, rows), _lost(torch.stack(last), name)
+    return marked(hidden, rows), _layers_first(torch.stack(last), name, rows)
 
 
 class Layer:

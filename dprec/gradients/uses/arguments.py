@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dprec.gradients.uses.layout import Layout, mark
+from dprec.errors import NoRule
+from dprec.gradients.layouts.layout import Layout, layout_of, mark
 
 # What torch's own functions also take for an argument's name.
 ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}
@@ -33,6 +34,17 @@ def by_user(tensor: Tensor, users: int) -> Tensor:
     tensor = at_least_float32(tensor.detach())
     positions = tensor.numel() // max(1, users * tensor.shape[-1])
     return tensor.reshape(users, positions, tensor.shape[-1])
+
+
+def refuse_of_users(name: str, *sides: Any) -> None:
+    """Refuse a weight or bias of a call that follows from the batch: users would meet each other by their place."""
+    for side in sides:
+        known = layout_of(side) if isinstance(side, Tensor) else None
+        if known is not None and known.known:
+            raise NoRule(
+                f"{name} has a weight or bias {tuple(side.shape)} that follows from the batch, so that users meet each "
+                "other by their place: write it with * and +"
+            )
 
 
 def marked(tensor: Tensor, rows: int) -> Tensor:

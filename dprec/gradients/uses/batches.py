@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
-from dprec.gradients.uses import layout
+from dprec.gradients.layouts import layout
 
 Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 

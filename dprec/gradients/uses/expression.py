@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.pulled import Pulled
-from dprec.gradients.uses.layout import operation_name
+from dprec.gradients.layouts.layout import operation_name
 
 _ATTRIBUTE = "_dprec_expression"
 

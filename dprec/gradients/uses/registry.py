@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.uses.layout import operation_name
+from dprec.gradients.layouts.layout import operation_name
 
 
 class Recorder(Protocol):

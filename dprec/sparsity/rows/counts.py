@@ -14,9 +14,9 @@ from dprec.contract import Losses, Users
 from dprec.distributed.sharded import all_listed, looked_up
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import OneUser, one_by_one
+from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.batches import batch_tensors, select_users, selects
-from dprec.gradients.uses.layout import layout_of
 from dprec.sparsity.rows.batch_rows import real_pairs
 from dprec.sparsity.rows.row_choice import Counts
 from dprec.sparsity.rows.tables import RowSpace

@@ -1,0 +1,102 @@
+"""How layouts go from what an operation reads to what it returns and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dprec.gradients.layouts.layout import (
+    MEMORY,
+    METADATA,
+    RANDOM,
+    Layout,
+    layout_of,
+    mark,
+    operation_name,
+    tensors_in,
+    writes_first_argument,
+)
+from dprec.gradients.layouts.row_wise import brings_back, keeps_rows, puts_second
+
+_RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+_CONSTANTS = {"new_zeros", "new_ones", "new_empty"}  # nobody's, whoever's tensor they take their type from
+# Return as many rows as the values of the batch make them.
+_COUNT = {
+    *("nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "bincount", "one_hot"),
+    *("repeat_interleave", "_pack_padded_sequence", "to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc"),
+}
+
+
+def follow(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, users: int
+) -> None:
+    """Give the tensors in `result` the layout that `function` leaves them with."""
+    name = operation_name(function)
+    operands = args[:1] if name in METADATA else (args, kwargs)
+    followed = _followed(operands)
+    if not followed:
+        if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
+            mark(result, Layout(1))  # each user's own draws, such as negatives
+        elif name in METADATA and _sized(name, args, _followed(args[1:])):
+            for tensor in tensors_in(result):
+                mark(tensor, Layout(0, name, sized=True))
+        return
+    if name in _CONSTANTS and not _followed((args[1:], kwargs)):
+        return
+    if name == "__set__" and not isinstance(args[1], Tensor):
+        return  # `x.requires_grad = True`
+    written = [(tensor, layout_of(tensor)) for tensor in _written(name, args, kwargs)]
+    for tensor in (*tensors_in(result), *(tensor for tensor, _ in written)):
+        mark(tensor, _after(function, args, kwargs, followed, tensor, users))
+    for tensor, before in written:
+        MEMORY.note(tensor, before)
+
+
+def _followed(operands: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors_in(operands) if layout_of(tensor) is not None]
+
+
+def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    first = next(iter((*args, *kwargs.values())), None) if writes_first_argument(name) else None
+    return tensors_in((first, kwargs.get("out")))
+
+
+def _sized(name: str, args: tuple[Any, ...], followed: list[Tensor]) -> bool:
+    """Whether the size of what is returned may follow from the batch, such as `x[x > 0]` and `zeros(lengths.max())`."""
+    if name in _COUNT:
+        return True
+    if name == "__getitem__" and any(t.dtype == torch.bool for t in tensors_in(args[1:])):
+        return True
+    layouts = [layout_of(tensor) for tensor in followed]
+    return any(each is not None and each.sized for each in layouts) or any(t.dim() == 0 for t in followed)
+
+
+def _after(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    followed: list[Tensor],
+    out: Tensor,
+    users: int,
+) -> Layout:
+    name = operation_name(function)
+    layouts = [layout for tensor in followed if (layout := layout_of(tensor)) is not None]
+    for tensor, layout in zip(followed, layouts, strict=True):
+        if not layout.known:
+            if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
+                return Layout(layout.second)
+            return Layout(0, layout.lost_at, sized=_sized(name, args, followed))
+    lost = Layout(0, name, sized=_sized(name, args, followed))
+    if out.dim() == 0 or out.shape[0] == 0 or len({layout.rows for layout in layouts}) > 1:
+        return lost
+    if name in _RESHAPES:
+        return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else lost
+    lead = max(followed, key=Tensor.dim)
+    if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
+        return Layout(0, name, layouts[0].rows)
+    if out.shape[0] != lead.shape[0] or not keeps_rows(function, args, kwargs, followed, out):
+        return lost
+    return layouts[0]

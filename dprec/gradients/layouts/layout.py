@@ -1,0 +1,149 @@
+"""Layouts say which user each row of a tensor belongs to.
+
+A tensor computed from the batch carries a `Layout`: how many consecutive rows of its first dimension belong
+to each user, in the batch's order, or the operation that lost that order. A parameter may only meet tensors
+whose order is known: attributing a row to the wrong user would clip the wrong gradient, silently.
+`follow` takes layouts from operation to operation. What it cannot follow is lost, and what it lets through is checked
+once more on real users by `dprec.checks.probe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_ATTRIBUTE = "_dprec_layout"
+_SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
+_PLAIN = frozenset((*_SCALARS, bool, type(Ellipsis)))
+
+
+@dataclass(frozen=True)
+class Layout:
+    rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
+    lost_at: str = ""
+    second: int = 0  # rows of one user in dimension 1, where the first two dimensions have changed places
+    sized: bool = False  # whether how many rows there are may follow from the batch
+
+    @property
+    def known(self) -> bool:
+        return self.rows > 0
+
+
+def layout_of(tensor: Tensor) -> Layout | None:
+    """Return the tensor's layout; None means that it does not depend on the batch."""
+    known: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+    if not (MEMORY.mixed or MEMORY.written) or (known is not None and not known.known):
+        return known
+    place = _place(tensor)
+    if place in MEMORY.mixed or (known is None and place in MEMORY.written):
+        return Layout(0, "a write under another name")
+    return known
+
+
+def mark(tensor: Tensor, layout: Layout) -> None:
+    setattr(tensor, _ATTRIBUTE, layout)
+
+
+class Memory:
+    """What was written to under one name and may be read under another, such as `x.detach()` and a view."""
+
+    def __init__(self) -> None:
+        self.mixed: dict[int, torch.UntypedStorage] = {}  # with rows in no known order; held, so that it is no other's
+        self.written: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
+
+    def note(self, tensor: Tensor, before: Layout | None) -> None:
+        """Note that this tensor was written to, which had that layout `before` and has its own now."""
+        now: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+        into = self.mixed if now is None or not now.known else self.written
+        if now is None or (now.known and before is not None):
+            return
+        place = _place(tensor)
+        if place:
+            with torch._C.DisableTorchFunction():
+                into[place] = tensor.untyped_storage()
+                base = tensor._base
+            if base is not None and now.known and getattr(base, _ATTRIBUTE, None) is None and _leads(tensor, base):
+                mark(base, now)  # a column of a buffer
+
+    def clear(self) -> None:
+        self.mixed.clear()
+        self.written.clear()
+
+
+MEMORY = Memory()
+
+
+def _place(tensor: Tensor) -> int:
+    """Return what tells a tensor's memory from that of others."""
+    with torch._C.DisableTorchFunction():  # a tape would take it for a read
+        try:
+            return int(tensor.untyped_storage()._cdata)
+        except NotImplementedError:  # sparse, nested, or inside torch.vmap
+            return 0
+
+
+def _leads(part: Tensor, whole: Tensor) -> bool:
+    """Whether row u of a part lies in row u of the whole."""
+    with torch._C.DisableTorchFunction():
+        same = whole.dim() > 0 and part.shape[0] == whole.shape[0] and part.stride(0) == whole.stride(0)
+        return same and part.storage_offset() - whole.storage_offset() < whole.stride(0)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors among the arguments of a function, in order; quicker than a general tree is walked.
+
+    >>> tensors_in(([torch.ones(1)], {"a": (torch.ones(2), 3)}))
+    [tensor([1.]), tensor([1., 1.])]
+    """
+    found: list[Tensor] = []
+    _collect((value,), found)
+    return found
+
+
+def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is Tensor or isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif kind is slice:
+            _collect((value.start, value.stop, value.step), found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+        elif not isinstance(value, _SCALARS):
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def writes_first_argument(name: str) -> bool:
+    return name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+
+
+@lru_cache(maxsize=1 << 12)
+def operation_name(function: Callable[..., Any]) -> str:
+    """Return the name a reader knows the operation by.
+
+    >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__)
+    ('__getitem__', 'T')
+    """
+    owner = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") == "__get__" and owner is not None:
+        return str(getattr(getattr(owner, "fget", owner), "__name__", "attribute"))
+    return str(getattr(function, "__name__", function))
+
+
+RANDOM = {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "multinomial",
+    "normal", "poisson", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "log_normal_", "geometric_",
+    "cauchy_", "binomial", "rrelu", "rrelu_", "gumbel_softmax", "_standard_gamma", "_sample_dirichlet",
+}  # fmt: skip
+_WRITES = {"__setitem__", "__set__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
+METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values

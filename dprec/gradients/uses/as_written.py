@@ -1,0 +1,38 @@
+"""Compiled code runs as it is written while losses are looked at: what a compiler makes of it, no tape sees."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class AsWritten(TorchFunctionMode):
+    """A mode in which `torch.compile` has no effect.
+
+    >>> def backend(graph, inputs):
+    ...     raise RuntimeError
+    >>> sine = torch.compile(torch.sin, backend=backend)
+    >>> with AsWritten():
+    ...     sine(torch.zeros(1))
+    tensor([0.])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stances = ExitStack()
+
+    def __enter__(self) -> Any:
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes a second to import
+            self._stances.enter_context(torch.compiler.set_stance("force_eager"))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stances.close()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
