@@ -184,6 +184,12 @@ class Clicks(SampledData):
                     f"data.test_days is {self.test_days} of {len(days) - 1} days: hold out at least 1 and "
                     f"leave at least {1 + self.validation} before them"
                 )
+            log = source.found
+            if log.clicks(range(len(log))) in (0, len(log)):
+                raise UserError(
+                    f"{source.name}: all {len(log):,} records have the same label, so that there is nothing to learn: "
+                    "set data.clicked to what is a click, or another data.label_column"
+                )
             self._loaded = Loaded(
                 source.found,
                 range(days[0], days[first]),

@@ -178,3 +178,10 @@ def test_formats_without_named_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("1\t2\t3\t4\n" * 9)
     with pytest.raises(UserError, match="has no named columns"):
         Clicks(dataset="clicks", path=str(tmp_path / "u.data"), categories={"ad": 9}).setup()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_labels_that_are_all_the_same_are_refused_before_anything_is_spent(label: int, tmp_path: Path) -> None:
+    data = of(FRAME.with_columns(clicked=pl.lit(label)), tmp_path)
+    with pytest.raises(UserError, match="all 20 records have the same label.*set data.clicked"):
+        data.load()

@@ -112,6 +112,7 @@ MIXING: dict[str, Operation] = {
     "a view before a write": lambda x: _seen_before(x),
     "linear with itself": lambda x: F.linear(x, x),
     "conv1d with itself": lambda x: F.conv1d(x, x),
+    "einsum, aligned from the last": lambda x: torch.einsum("...j,...j->...", x, x[:, None].expand(-1, USERS, -1)),
     "roll": lambda x: x.roll((1, 1), (1, 0)),
     "another's tanh": lambda x: torch.ops.dprec_tests.tanh(x),
 }
@@ -139,6 +140,8 @@ APART: dict[str, tuple[str, Operation]] = {
     "a mask of this type": ("matrices", lambda x: x.masked_fill(x.new_ones(4, 6).triu() > 0, 0.0)),
     "a draw for each": ("matrices", lambda x: torch.randint(9, (USERS,))),
     "a column of a buffer": ("matrices", lambda x: _column(x)),
+    "einsum of the last dimensions": ("matrices", lambda x: torch.einsum("...ij,jk->...ik", x, torch.ones(6, 2))),
+    "an index by range": ("matrices", lambda x: x[range(USERS), x.sum(2).argmax(1)]),
     "a part of each": ("matrices", changed(lambda y: y[:, 1:].add_(y[:, :-1].clone()))),
 }
 

@@ -204,14 +204,20 @@ def _attended(name: str, args: Arguments, kwargs: Options, followed: list[Tensor
 
 def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     equation = args[0]
-    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+    if not isinstance(equation, str) or "->" not in equation:
         return False
     inputs, output = equation.replace(" ", "").split("->")
-    each = zip(inputs.split(","), tensors_in(args[1:]), strict=True)
+    each = list(zip(inputs.split(","), tensors_in(args[1:]), strict=True))
+    users = output[:1]
+    if users == ".":  # the dimensions that it stands for are aligned from the last one
+        most = max(tensor.dim() + 3 - len(text) for text, tensor in each if "." in text)
+        return all(
+            text[:1] == "." and tensor.dim() + 3 - len(text) == most > 0
+            for text, tensor in each
+            if layout_of(tensor) is not None
+        )
     return all(
-        text[:1] == output[:1] != "" and text.count(text[0]) == 1
-        for text, tensor in each
-        if layout_of(tensor) is not None
+        text[:1] == users != "" and text.count(users) == 1 for text, tensor in each if layout_of(tensor) is not None
     )
 
 
@@ -267,6 +273,9 @@ def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
     if not parts:
         return True
     first, tensors = parts[0], tensors_in(parts)
+    if isinstance(first, (list, range)) and list(first) == list(range(len(lead))):
+        first = torch.arange(len(lead))
+        tensors = [first, *tensors]
     if isinstance(first, Tensor) and first.dtype != torch.bool:
         if first.dim() == 0 or first.shape[0] != lead.shape[0]:
             return False
@@ -276,7 +285,7 @@ def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
             return False
         if any(t.dim() < first.dim() and layout_of(t) is not None for t in tensors):
             return False
-        own = torch.arange(lead.shape[0], device=first.device)
+        own = torch.arange(len(lead), device=first.device)
         return bool((own == first.reshape(len(own), -1).T).all())
     if any(layout_of(tensor) is not None for tensor in tensors):
         return False  # at what one user asks for, it would read all
