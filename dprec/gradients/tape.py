@@ -83,6 +83,7 @@ class Tape(AsWritten):
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
+        layout.MEMORY.clear()
         self._made: dict[Hashable, Tensor] = {}
         self._failed = ""  # the first operation that failed: losses must not catch its error and go on
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
@@ -243,10 +244,6 @@ class Tape(AsWritten):
         tapped = tap(output, receive)
         layout.mark(tapped, Layout(rows))
         return tapped
-
-    def __enter__(self) -> Any:
-        layout.MEMORY.clear()
-        return super().__enter__()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dprec import private
 from dprec.gradients.clipping import Clipping
+from dprec.gradients.uses.as_written import AsWritten
 from tests.one_micro_batch import add_clipped
 
 
@@ -46,6 +47,18 @@ def test_its_sum_is_that_of_the_model_as_written() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*taken alone")
+def test_it_stays_so_until_the_last_is_left() -> None:
+    def backend(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError
+
+    sine = torch.compile(torch.sin, backend=backend)
+    mode = AsWritten()
+    with mode:
+        with mode:
+            pass
+        assert not sine(torch.zeros(1))
+
+
 def test_users_whom_it_mixes_are_taken_one_by_one() -> None:
     model, x = compiled(mixes=True), batch()
     model(x)

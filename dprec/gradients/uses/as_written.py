@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,16 +23,18 @@ class AsWritten(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stances = ExitStack()
+        self._stances: list[AbstractContextManager[Any]] = []  # one for each time that it was entered
 
     def __enter__(self) -> Any:
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes a second to import
-            self._stances.enter_context(torch.compiler.set_stance("force_eager"))
+        compiles = "torch._dynamo" in sys.modules  # else nothing is compiled, and it takes a second to import
+        stance = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+        stance.__enter__()
+        self._stances.append(stance)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._stances.close()
+        self._stances.pop().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
