@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_leaves
@@ -30,7 +29,7 @@ from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
-from dprec.gradients.layouts.reads import FORM, READS, SIZES, reader
+from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SIZES, reader
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
@@ -267,12 +266,16 @@ class Tape(AsWritten):
         if func in HOOKS:
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
-        if not used and func is F.batch_norm and by_statistics_of_the_batch(args, kwargs):
+        if not used and by_statistics_of_the_batch(operation_name(func), args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
             self._refuse_reads(operation_name(func), tensors)
+            versions = [tensor._version for tensor in tensors]
             result = called(func, args, kwargs)
-            follow(func, args, kwargs, result, self.users)
+            changed = [each for each, version in zip(tensors, versions, strict=True) if each._version != version]
+            if type(result) in (bool, int, float, complex):
+                self._refuse_reads(operation_name(func), tensors, result)
+            follow(func, args, kwargs, result, self.users, changed)
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
@@ -325,10 +328,11 @@ class Tape(AsWritten):
             )
         return func(*args, **kwargs)
 
-    def _refuse_reads(self, name: str, tensors: list[Tensor]) -> None:
+    def _refuse_reads(self, name: str, tensors: list[Tensor], number: Any = None) -> None:
         """Refuse to let the model's code take values of several users out of tensors."""
         name = name.partition(".")[0]  # of torch.ops.aten, too
-        if name in READS:
+        other = number is not None and not (name in NUMBERS or name.startswith("is_"))
+        if name in READS or other:
             follows = any(layout_of(tensor) is not None for tensor in tensors)
         elif name in SIZES:
             follows = any((known := layout_of(tensor)) is not None and known.sized for tensor in tensors)

@@ -15,6 +15,7 @@ from dprec.gradients.clipping import record
 from dprec.gradients.intercept import foreign_function
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
+from dprec.models.networks.reattention import through_linear
 
 USERS = 5
 Operation = Callable[[Tensor], Any]
@@ -113,6 +114,10 @@ MIXING: dict[str, Operation] = {
     "linear with itself": lambda x: F.linear(x, x),
     "conv1d with itself": lambda x: F.conv1d(x, x),
     "einsum, aligned from the last": lambda x: torch.einsum("...j,...j->...", x, x[:, None].expand(-1, USERS, -1)),
+    "rows that share memory": lambda x: _shared_rows(x),
+    "a part that spans rows": lambda x: _spanning(x),
+    "running statistics": lambda x: _running(x),
+    "a layer's weight": lambda x: through_linear(x, x[:, 0], x, torch.tensor(1.0)),
     "roll": lambda x: x.roll((1, 1), (1, 0)),
     "another's tanh": lambda x: torch.ops.dprec_tests.tanh(x),
 }
@@ -142,6 +147,7 @@ APART: dict[str, tuple[str, Operation]] = {
     "a column of a buffer": ("matrices", lambda x: _column(x)),
     "einsum of the last dimensions": ("matrices", lambda x: torch.einsum("...ij,jk->...ik", x, torch.ones(6, 2))),
     "an index by range": ("matrices", lambda x: x[range(USERS), x.sum(2).argmax(1)]),
+    "softmax by keywords": ("matrices", lambda x: torch.softmax(x, dim=1)),
     "a part of each": ("matrices", changed(lambda y: y[:, 1:].add_(y[:, :-1].clone()))),
 }
 
@@ -176,6 +182,23 @@ def _seen_before(x: Tensor) -> Tensor:
     view = y.view(y.shape)
     y += y.sum(0)
     return view
+
+
+def _shared_rows(x: Tensor) -> Tensor:
+    rows = torch.zeros(1, 6).expand(USERS, 6)
+    return rows.masked_fill_(x > 1, 5.0)
+
+
+def _spanning(x: Tensor) -> Tensor:
+    buffer = torch.zeros(USERS + 9, 6).resize_(USERS, 6)
+    torch.as_strided(buffer, (USERS, 6), (6, 7), 5).copy_(x)
+    return buffer * 1
+
+
+def _running(x: Tensor) -> Tensor:
+    mean, variance = torch.zeros(4), torch.ones(4)
+    F.instance_norm(x, mean, variance, momentum=1.0)
+    return x + mean.sum()
 
 
 def _of_a_view(y: Tensor) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dprec.gradients.layouts.layout import (
@@ -16,24 +15,26 @@ from dprec.gradients.layouts.layout import (
     layout_of,
     mark,
     operation_name,
+    overlaps,
     tensors_in,
     writes_first_argument,
 )
-from dprec.gradients.layouts.row_wise import brings_back, keeps_rows, puts_second
+from dprec.gradients.layouts.row_wise import brings_back, has_fixed_size, is_mask, keeps_rows, puts_second
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 _CONSTANTS = {"new_zeros", "new_ones", "new_empty"}  # nobody's, whoever's tensor they take their type from
-# Return as many rows as the values of the batch make them.
-_COUNT = {
-    *("nonzero", "argwhere", "where", "masked_select", "unique", "unique_consecutive", "bincount", "one_hot"),
-    *("repeat_interleave", "_pack_padded_sequence", "to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc"),
-}
+_SPLITS = {"tensor_split", "split", "split_with_sizes", "hsplit", "vsplit", "dsplit"}
 
 
 def follow(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, users: int
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    users: int,
+    changed: Sequence[Tensor] = (),
 ) -> None:
-    """Give the tensors in `result` the layout that `function` leaves them with."""
+    """Give the tensors in `result` and those `changed` in place the layout that `function` leaves them with."""
     name = operation_name(function)
     operands = args[:1] if name in METADATA else (args, kwargs)
     followed = _followed(operands)
@@ -48,9 +49,13 @@ def follow(
         return
     if name == "__set__" and not isinstance(args[1], Tensor):
         return  # `x.requires_grad = True`
-    written = [(tensor, layout_of(tensor)) for tensor in _written(name, args, kwargs)]
-    for tensor in (*tensors_in(result), *(tensor for tensor, _ in written)):
+    named = [] if changed else _written(name, args, kwargs)
+    written = [(tensor, layout_of(tensor)) for tensor in (*changed, *named)]
+    for tensor in tensors_in(result):
         mark(tensor, _after(function, args, kwargs, followed, tensor, users))
+    for tensor, _ in written:
+        own = _after(function, args, kwargs, followed, tensor, users)
+        mark(tensor, Layout(0, name) if own.known and overlaps(tensor) else own)
     for tensor, before in written:
         MEMORY.note(tensor, before)
 
@@ -66,9 +71,12 @@ def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
 
 def _sized(name: str, args: tuple[Any, ...], followed: list[Tensor]) -> bool:
     """Whether the size of what is returned may follow from the batch, such as `x[x > 0]` and `zeros(lengths.max())`."""
-    if name in _COUNT:
+    name = name.partition(".")[0]
+    if not (has_fixed_size(name) or name in _RESHAPES):
         return True
-    if name == "__getitem__" and any(t.dtype == torch.bool for t in tensors_in(args[1:])):
+    if name in ("__getitem__", "index") and any(is_mask(t) for t in tensors_in(args[1:])):
+        return True
+    if name in _SPLITS and _followed(args[1:]):
         return True
     layouts = [layout_of(tensor) for tensor in followed]
     return any(each is not None and each.sized for each in layouts) or any(t.dim() == 0 for t in followed)
@@ -95,8 +103,10 @@ def _after(
     if name in _RESHAPES:
         return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else lost
     lead = max(followed, key=Tensor.dim)
-    if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
-        return Layout(0, name, layouts[0].rows)
-    if out.shape[0] != lead.shape[0] or not keeps_rows(function, args, kwargs, followed, out):
+    try:
+        if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
+            return Layout(0, name, layouts[0].rows)
+        keeps = out.shape[0] == lead.shape[0] and keeps_rows(function, args, kwargs, followed, out)
+    except (IndexError, KeyError):  # called by other keywords than are known
         return lost
-    return layouts[0]
+    return layouts[0] if keeps else lost

@@ -40,8 +40,8 @@ def layout_of(tensor: Tensor) -> Layout | None:
     known: Layout | None = getattr(tensor, _ATTRIBUTE, None)
     if not (MEMORY.mixed or MEMORY.written) or (known is not None and not known.known):
         return known
-    place = _place(tensor)
-    if place in MEMORY.mixed or (known is None and place in MEMORY.written):
+    begin = place(tensor)
+    if begin in MEMORY.mixed or (known is None and begin in MEMORY.written):
         return Layout(0, "a write under another name")
     return known
 
@@ -63,10 +63,10 @@ class Memory:
         into = self.mixed if now is None or not now.known else self.written
         if now is None or (now.known and before is not None):
             return
-        place = _place(tensor)
-        if place:
+        begin = place(tensor)
+        if begin:
             with torch._C.DisableTorchFunction():
-                into[place] = tensor.untyped_storage()
+                into[begin] = tensor.untyped_storage()
                 base = tensor._base
             if base is not None and now.known and getattr(base, _ATTRIBUTE, None) is None and _leads(tensor, base):
                 mark(base, now)  # a column of a buffer
@@ -79,11 +79,11 @@ class Memory:
 MEMORY = Memory()
 
 
-def _place(tensor: Tensor) -> int:
-    """Return what tells a tensor's memory from that of others."""
+def place(tensor: Tensor) -> int:
+    """Return where a tensor's memory begins, which all its names share; 0 where it has none that is known."""
     with torch._C.DisableTorchFunction():  # a tape would take it for a read
         try:
-            return int(tensor.untyped_storage()._cdata)
+            return tensor.untyped_storage().data_ptr()
         except NotImplementedError:  # sparse, nested, or inside torch.vmap
             return 0
 
@@ -91,8 +91,22 @@ def _place(tensor: Tensor) -> int:
 def _leads(part: Tensor, whole: Tensor) -> bool:
     """Whether row u of a part lies in row u of the whole."""
     with torch._C.DisableTorchFunction():
-        same = whole.dim() > 0 and part.shape[0] == whole.shape[0] and part.stride(0) == whole.stride(0)
-        return same and part.storage_offset() - whole.storage_offset() < whole.stride(0)
+        if not whole.dim() or part.shape[0] != whole.shape[0] or part.stride(0) != whole.stride(0):
+            return False
+        first = part.storage_offset() - whole.storage_offset()
+        last = first + sum((size - 1) * step for size, step in zip(part.shape[1:], part.stride()[1:], strict=True))
+        return 0 <= first <= last < whole.stride(0)
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether several elements may lie in one place, such as those of `expand` and of `unfold`."""
+    with torch._C.DisableTorchFunction():
+        reach = 0
+        for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if size > 1 and step <= reach:
+                return True
+            reach += step * (size - 1)
+    return False
 
 
 def tensors_in(value: Any) -> list[Tensor]:

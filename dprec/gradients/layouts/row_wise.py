@@ -7,6 +7,7 @@ torch's own samples of every operation.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -33,15 +34,32 @@ def keeps_rows(
     [False, True]
     """
     name, keeps = _known(function)
+    if name == _OURS:
+        given = dict(zip(_parameters(function), args, strict=False)) | kwargs
+        return all(key in _OF_USERS for key, value in given.items() if any(map(layout_of, tensors_in(value))))
     return keeps is not None and keeps(name, args, kwargs, followed, out)
+
+
+def has_fixed_size(name: str) -> bool:
+    """Whether how much an operation returns does not follow from values."""
+    return name in _FIXED or (name in _KEEPS and name not in _COUNT)
+
+
+def is_mask(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.bool, torch.uint8)
+
+
+@lru_cache(maxsize=1 << 8)
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 @lru_cache(maxsize=1 << 12)
 def _known(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
     """Return what is known of a function of torch's or of ours; others may have the name of one of torch's."""
     module = str(getattr(function, "__module__", None) or "torch")
-    if module.startswith(_OURS):
-        return "", _always
+    if module.startswith(("dprec.", "dprec_kernels.")):
+        return _OURS, None
     if module.partition(".")[0] != "torch" or (module.startswith("torch._ops.") and module != "torch._ops.aten"):
         return "", None
     name = operation_name(function)
@@ -79,9 +97,11 @@ def _exchanges(name: str, args: Arguments, kwargs: Options, lead: Tensor) -> boo
     return all(isinstance(d, int) for d in dims) and {d % lead.dim() for d in dims} == {0, 1}
 
 
-def by_statistics_of_the_batch(args: Arguments, kwargs: Options) -> bool:
-    """Whether batch_norm normalises by the batch's statistics and not by running ones."""
-    return bool(args[5] if len(args) > 5 else kwargs.get("training", False))
+def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> bool:
+    """Whether this is a batch_norm that normalises by the batch's statistics and not by running ones."""
+    if name.partition(".")[0] in _NATIVE_NORMS:
+        return True
+    return name == "batch_norm" and bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
 
 def _aligned(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -123,6 +143,10 @@ def _of_first(least: int, first: int = 1) -> Keeps:
         return most >= least and all(layout_of(tensor) is None for tensor in rest)
 
     return rule
+
+
+def _of_alike(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    return all(tensor.dim() == 2 for tensor in followed) and _of_first(2, 2)(name, args, kwargs, followed, out)
 
 
 def _of_matrices(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -167,7 +191,7 @@ def _padded(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
 
 
 def _batch_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return not by_statistics_of_the_batch(args, kwargs) and _of_first(2)(name, args, kwargs, followed, out)
+    return not by_statistics_of_the_batch(name, args, kwargs) and _of_first(2)(name, args, kwargs, followed, out)
 
 
 def _instance_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -253,7 +277,7 @@ def _got(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     """`x[index]`, which keeps users' rows where each is asked for its own, and `table[ids]`."""
     read, index = args[0], args[1]
     if layout_of(read) is None:  # a look-up in something that is nobody's
-        return isinstance(index, Tensor) and index.dtype != torch.bool
+        return isinstance(index, Tensor) and not is_mask(index)
     return _index_keeps_rows(index, read)
 
 
@@ -261,7 +285,7 @@ def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     """`x[index] = value`."""
     written, index, value = args
     number = not isinstance(value, Tensor) or (value.dim() == 0 and layout_of(value) is None)
-    if isinstance(index, Tensor) and index.dtype == torch.bool and number:
+    if isinstance(index, Tensor) and is_mask(index) and number:
         return index.shape[:1] == written.shape[:1]
     if not _index_keeps_rows(index, written):
         return False
@@ -276,12 +300,10 @@ def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
     if isinstance(first, (list, range)) and list(first) == list(range(len(lead))):
         first = torch.arange(len(lead))
         tensors = [first, *tensors]
-    if isinstance(first, Tensor) and first.dtype != torch.bool:
+    if isinstance(first, Tensor) and not is_mask(first):
         if first.dim() == 0 or first.shape[0] != lead.shape[0]:
             return False
-        if any(t.dtype == torch.bool or t.dim() > first.dim() for t in tensors) or any(
-            isinstance(part, list) for part in parts
-        ):
+        if any(is_mask(t) or t.dim() > first.dim() for t in tensors) or any(isinstance(part, list) for part in parts):
             return False
         if any(t.dim() < first.dim() and layout_of(t) is not None for t in tensors):
             return False
@@ -302,7 +324,7 @@ def _is_plain(part: Any) -> bool:
 
 
 def _dimensions_of(part: Any) -> int:
-    if isinstance(part, Tensor) and part.dtype == torch.bool:
+    if isinstance(part, Tensor) and is_mask(part):
         return part.dim()
     return 0 if part is None else 1
 
@@ -323,9 +345,23 @@ def _flat(values: Iterable[Any]) -> list[Any]:
     return [number for value in values for number in (value if isinstance(value, (tuple, list)) else (value,))]
 
 
-_OURS = ("dprec.", "dprec_kernels.")  # operations of models and kernels here, all of them by rows
+_OURS = "an operation of models and kernels here"
+_OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
+    *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
+}
+_COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # and return as much as values make them
+_FIXED_ALSO = """
+    T t H flipud fliplr rot90 outer ger gru lstm rnn_tanh rnn_relu addmm addmv addbmm multi_head_attention_forward
+    meshgrid inner tensordot kron msort diag_embed data fold dist dot vdot norm trace cov corrcoef renorm pdist histc
+    expand_as grad
+"""
+_FIXED = frozenset(_FIXED_ALSO.split())
 _REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
+_NATIVE_NORMS = {
+    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"),
+    *("_batch_norm_impl_index", "miopen_batch_norm", "batch_norm_update_stats"),
+}
 _SOFTMAXES = {"softmax", "log_softmax", "softmin"}
 _FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
 _ADD_A_DIMENSION = {"unsqueeze", "stack"}  # and count the new one among those they are told
@@ -405,7 +441,7 @@ _KEEPS: dict[str, Keeps] = {
     **dict.fromkeys(("interpolate", "local_response_norm", "channel_shuffle"), _of_first(3)),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _of_first(4)),
     **dict.fromkeys(("cross_entropy", "nll_loss", "multi_margin_loss", "bilinear"), _of_first(2, 2)),
-    **dict.fromkeys(("multilabel_margin_loss", "multilabel_soft_margin_loss"), _of_first(2, 2)),
+    **dict.fromkeys(("multilabel_margin_loss", "multilabel_soft_margin_loss"), _of_alike),
     **dict.fromkeys(("gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"), _of_first(2, 2)),
     "cosine_embedding_loss": _of_first(2, 3),
     "grid_sample": _of_first(4, 2),

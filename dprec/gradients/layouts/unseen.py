@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dprec.errors import UncoveredUse
-from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in
+from dprec.gradients.layouts.layout import layout_of, operation_name, place, tensors_in
 
 _FORM_ALONE = ("new_", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 
@@ -44,13 +44,14 @@ class Descent(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             if tensor.is_nested:
                 return True  # by torch alone, from whatever
-        memory = _memory_of(tensor)
-        return memory is not None and memory._cdata in self._memory
+        begin = place(tensor)
+        return begin != 0 and begin in self._memory
 
     def _add(self, tensor: Tensor) -> None:
-        memory = _memory_of(tensor)
-        if memory is not None:
-            self._memory[memory._cdata] = memory
+        begin = place(tensor)
+        if begin:
+            with torch._C.DisableTorchFunction():
+                self._memory[begin] = tensor.untyped_storage()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -106,11 +107,3 @@ def _written(schema: Any, args: Any, kwargs: Any) -> list[Any]:
         return []
     given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
     return [given.get(each.name) for each in schema.arguments if each.alias_info and each.alias_info.is_write]
-
-
-def _memory_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    with torch._C.DisableTorchFunction():  # a tape would take it for a read
-        try:
-            return tensor.untyped_storage()
-        except NotImplementedError:  # sparse, nested, or inside torch.vmap
-            return None

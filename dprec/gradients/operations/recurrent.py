@@ -20,7 +20,7 @@ from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.layouts.layout import Layout, layout_of, mark, operation_name
 from dprec.gradients.operations.linear import linear
-from dprec.gradients.uses.arguments import by_user, marked, named
+from dprec.gradients.uses.arguments import by_user, marked, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels import recurrent
 
@@ -161,6 +161,8 @@ def _checked(tape: Recorder, name: str, given: dict[str, Any], args: Any) -> int
         wrong = "takes time first, so that users follow each other: give batch_first=True"
     elif not all(_starts_at_zero(state) for state in tree_leaves(given["hx"])):
         wrong = "starts from a state that is not constant zeros: leave the state out"
+    if wrong is None:
+        refuse_of_users(name, *given["params"])
     if wrong is not None:
         raise NoRule(f"parameter '{tape.name_of(used)}' is used by {name}, which {wrong}")
     return tape.rows(given["input"], name, used)
@@ -180,6 +182,7 @@ def cell(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     name = operation_name(function)
     used = next(leaf for leaf in tree_leaves(given) if tape.trainable(leaf))
     rows = tape.rows(x, name, used)
+    refuse_of_users(name, *(given[key] for key in CELL[2:]))
     for place, state in enumerate(states):
         if _starts_at_zero(state):
             states[place] = marked(torch.zeros_like(state), rows)
