@@ -270,9 +270,9 @@ class Tape(AsWritten):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
             self._refuse_reads(operation_name(func), tensors)
-            versions = [tensor._version for tensor in tensors]
+            counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
-            changed = [each for each, version in zip(tensors, versions, strict=True) if each._version != version]
+            changed = [tensor for tensor, version in counted if tensor._version != version]
             if type(result) in (bool, int, float, complex):
                 self._refuse_reads(operation_name(func), tensors, result)
             follow(func, args, kwargs, result, self.users, changed)

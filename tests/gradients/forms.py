@@ -108,6 +108,13 @@ def twice(x: Tensor) -> Tensor:
     return 2 * x
 
 
+@torch.inference_mode()
+def inferred(encoder: Any, ids: Tensor) -> Tensor:
+    out: Tensor = encoder(ids)
+    out.mul_(2)
+    return out.tanh()
+
+
 def cropped(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     longest = int((ids != 0).sum(1).max())
     out: Tensor = m.mix(x[:, :longest]).tanh() * (ids != 0)[:, :longest, None]
@@ -250,6 +257,10 @@ EXACT: dict[str, Form] = {
     ),
     "a mean of layers, `torch.stack(…).mean(0)`": Form(
         lambda m, x, ids: m.mix(torch.stack([x, m.mix(x).tanh()]).mean(0)), linear
+    ),
+    "a frozen encoder in `torch.inference_mode`": Form(
+        lambda m, x, ids: m.mix(inferred(m.encoder, ids).clone()),
+        lambda: {"encoder": nn.Embedding(ITEMS, DIM).requires_grad_(False), **linear()},
     ),
     "`torch.compile`": Form(
         lambda m, x, ids: m.mix(x).tanh(), lambda: {"mix": torch.compile(nn.Linear(DIM, 3), backend="eager")}
