@@ -29,7 +29,7 @@ from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
-from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SIZES, reader
+from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SIZES, WATCHED, reader
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
@@ -269,13 +269,15 @@ class Tape(AsWritten):
         if not used and by_statistics_of_the_batch(operation_name(func), args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            self._refuse_reads(operation_name(func), tensors)
+            name = operation_name(func)
+            if name in WATCHED or "." in name:
+                self._refuse_reads(name, tensors)
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
-            changed = [tensor for tensor, version in counted if tensor._version != version]
             if type(result) in (bool, int, float, complex):
-                self._refuse_reads(operation_name(func), tensors, result)
-            follow(func, args, kwargs, result, self.users, changed)
+                self._refuse_reads(name, tensors, result)
+            changed = [tensor for tensor, version in counted if tensor._version != version]
+            follow(func, args, kwargs, result, self.users, changed if len(counted) == len(tensors) else None)
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces

@@ -32,9 +32,12 @@ def follow(
     kwargs: dict[str, Any],
     result: Any,
     users: int,
-    changed: Sequence[Tensor] = (),
+    changed: Sequence[Tensor] | None = None,
 ) -> None:
-    """Give the tensors in `result` and those `changed` in place the layout that `function` leaves them with."""
+    """Give the tensors in `result`, and those `changed` in place, the layout that `function` leaves them with.
+
+    Without `changed`, the function's name tells what it writes to.
+    """
     name = operation_name(function)
     operands = args[:1] if name in METADATA else (args, kwargs)
     followed = _followed(operands)
@@ -49,9 +52,10 @@ def follow(
         return
     if name == "__set__" and not isinstance(args[1], Tensor):
         return  # `x.requires_grad = True`
-    named = [] if changed else _written(name, args, kwargs)
-    written = [(tensor, layout_of(tensor)) for tensor in (*changed, *named)]
-    for tensor in tensors_in(result):
+    if changed is None or name == "__set__":
+        changed = _written(name, args, kwargs)
+    written = [(tensor, layout_of(tensor)) for tensor in changed]
+    for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
         mark(tensor, _after(function, args, kwargs, followed, tensor, users))
     for tensor, _ in written:
         own = _after(function, args, kwargs, followed, tensor, users)
@@ -97,16 +101,31 @@ def _after(
             if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
                 return Layout(layout.second)
             return Layout(0, layout.lost_at, sized=_sized(name, args, followed))
-    lost = Layout(0, name, sized=_sized(name, args, followed))
-    if out.dim() == 0 or out.shape[0] == 0 or len({layout.rows for layout in layouts}) > 1:
-        return lost
+    known = _of_known(function, name, args, kwargs, followed, layouts, out, users)
+    return known or Layout(0, name, sized=_sized(name, args, followed))
+
+
+def _of_known(
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    followed: list[Tensor],
+    layouts: list[Layout],
+    out: Tensor,
+    users: int,
+) -> Layout | None:
+    """Return what follows from rows in the users' order; None where that is lost."""
+    first = layouts[0]
+    if out.dim() == 0 or out.shape[0] == 0 or any(layout.rows != first.rows for layout in layouts):
+        return None
     if name in _RESHAPES:
-        return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else lost
-    lead = max(followed, key=Tensor.dim)
+        return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else None
+    lead = followed[0] if len(followed) == 1 else max(followed, key=Tensor.dim)
     try:
         if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
-            return Layout(0, name, layouts[0].rows)
+            return Layout(0, name, first.rows)
         keeps = out.shape[0] == lead.shape[0] and keeps_rows(function, args, kwargs, followed, out)
     except (IndexError, KeyError):  # called by other keywords than are known
-        return lost
-    return layouts[0] if keeps else lost
+        return None
+    return first if keeps else None

@@ -27,6 +27,7 @@ SIZES = {
     *("dim", "ndim", "ndimension", "unbind", "split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "vsplit"),
     *("dsplit", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
 }
+WATCHED = READS | SIZES
 # Give numbers of a tensor that are not its values.
 NUMBERS = FORM | SIZES | {"element_size", "itemsize", "get_device", "_version", "output_nr", "retains_grad", "__hash__"}
 NUMBERS |= {"dense_dim", "sparse_dim", "_is_view", "_dimI", "_dimV"}

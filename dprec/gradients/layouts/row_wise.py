@@ -127,7 +127,8 @@ def _along(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], 
     if name in ("quantile", "nanquantile") and isinstance(args[1] if len(args) > 1 else kwargs.get("q"), Tensor):
         return False  # the quantiles come first then
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
-    most = max(tensor.dim() for tensor in tensors_in((args, kwargs)))
+    given = followed if name in _OF_ONE_TENSOR else tensors_in((args, kwargs))
+    most = max(tensor.dim() for tensor in given)
     if not dims or any(tensor.dim() != most for tensor in followed):
         return False
     first = (0, -max(most, out.dim() if name in _ADD_A_DIMENSION else 0))
@@ -296,7 +297,10 @@ def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
     if not parts:
         return True
-    first, tensors = parts[0], tensors_in(parts)
+    first = parts[0]
+    if type(first) is slice and all(map(_is_plain, parts)) and not tensors_in(parts):
+        return first == slice(None)
+    tensors = tensors_in(parts)
     if isinstance(first, (list, range)) and list(first) == list(range(len(lead))):
         first = torch.arange(len(lead))
         tensors = [first, *tensors]
@@ -357,6 +361,7 @@ _FIXED_ALSO = """
 """
 _FIXED = frozenset(_FIXED_ALSO.split())
 _REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
+_OF_ONE_TENSOR = _REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "transpose", "cumsum", "unbind", "any"}
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
 _NATIVE_NORMS = {
     *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"),
