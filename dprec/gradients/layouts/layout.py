@@ -84,7 +84,7 @@ def place(tensor: Tensor) -> int:
     with torch._C.DisableTorchFunction():  # a tape would take it for a read
         try:
             return tensor.untyped_storage().data_ptr()
-        except NotImplementedError:  # sparse, nested, or inside torch.vmap
+        except RuntimeError:  # sparse, nested, inside torch.vmap, or a table whose rows are elsewhere
             return 0
 
 
