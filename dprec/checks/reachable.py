@@ -87,6 +87,8 @@ def _outside() -> tuple[type, ...]:
         Workspace,
         logging.Logger,
         logging.Handler,
+        torch._ops.OpOverload,  # torch's own record of an operation, which it fills in at the first call
+        torch._ops.OpOverloadPacket,
         *([] if lightning is None else [lightning]),
     )
 
