@@ -266,10 +266,10 @@ class Tape(AsWritten):
         if func in HOOKS:
             return self._hook(func, args, kwargs)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
-        if not used and by_statistics_of_the_batch(operation_name(func), args, kwargs):
+        name = operation_name(func)
+        if not used and by_statistics_of_the_batch(name, args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            name = operation_name(func)
             if name in WATCHED or "." in name:
                 self._refuse_reads(name, tensors)
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
@@ -281,12 +281,12 @@ class Tape(AsWritten):
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
-        if self._read is not None and not announced and operation_name(func) not in FORM:
+        if self._read is not None and not announced and name not in FORM:
             for value in used:
                 self.announce(value, None)
         if kwargs.get("out") is not None:
             raise UncoveredUse(
-                f"parameter '{self.name_of(used[0])}' is used by {operation_name(func)} with out=, which leaves no "
+                f"parameter '{self.name_of(used[0])}' is used by {name} with out=, which leaves no "
                 "gradient: use what the function returns"
             )
         if any(value.is_complex() for value in used):
@@ -302,7 +302,6 @@ class Tape(AsWritten):
         others = [tensor for tensor in tensors if not self.trainable(tensor)]
         if not any(layout_of(tensor) is not None or tensor.requires_grad for tensor in others):
             return self._of_parameters_alone(func, args, kwargs, used)
-        name = operation_name(func)
         if name in layout.METADATA and not any(self.trainable(leaf) for leaf in layout.tensors_in(args[:1])):
             result = func(*args, **kwargs)
             follow(func, args, kwargs, result, self.users)

@@ -353,13 +353,12 @@ _OURS = "an operation of models and kernels here"
 _OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
 }
-_COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # and return as much as values make them
-_FIXED_ALSO = """
+_COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # return as much as values make them
+_LOSE = """
     T t H flipud fliplr rot90 outer ger gru lstm rnn_tanh rnn_relu addmm addmv addbmm multi_head_attention_forward
-    meshgrid inner tensordot kron msort diag_embed data fold dist dot vdot norm trace cov corrcoef renorm pdist histc
-    expand_as grad
+    meshgrid inner tensordot kron msort diag_embed fold dist dot vdot trace cov corrcoef renorm pdist histc grad
 """
-_FIXED = frozenset(_FIXED_ALSO.split())
+_FIXED = frozenset(_LOSE.split())  # lose the order of the rows, and return as much whatever the values are
 _REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
 _OF_ONE_TENSOR = _REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "transpose", "cumsum", "unbind", "any"}
 _DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")

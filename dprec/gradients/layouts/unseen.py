@@ -57,15 +57,12 @@ class Descent(TorchDispatchMode):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():  # a tape sees what it would see without this mode
             found = func(*args, **kwargs)
-        if not isinstance(func, torch._ops.OpOverload):  # `torch.cond`
-            for tensor in tensors_in(found) if any(map(self.has, tensors_in((args, kwargs)))) else []:
-                self._add(tensor)
-            return found
         name = func.name().partition("::")[2]
         if not name.startswith(_FORM_ALONE) and any(map(self.has, tensors_in((args, kwargs)))):
             if name == "_local_scalar_dense" and not self.asked:  # by torch.jit, which would wrap an error
                 self.found = _refusal("Python")
-            for tensor in tensors_in((found, _written(func._schema, args, kwargs))):
+            schema = getattr(func, "_schema", None)  # `torch.cond` and its like have none, and write to nothing
+            for tensor in tensors_in((found, _written(schema, args, kwargs) if schema else ())):
                 self._add(tensor)
         return found
 
@@ -77,7 +74,6 @@ class Unseen(TorchFunctionMode):
         super().__init__()
         self._descent = descent
         descent.asked = 0
-        self.found: UncoveredUse | None = None  # also where losses catch it
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
