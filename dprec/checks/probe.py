@@ -6,7 +6,8 @@ the loader makes of one user alone, without anybody's padding, is the truth. Of 
 and others, whose histories are longer or shorter, one row must have that gradient by the tape: at the weights as they
 are, and at perturbed ones, since much is silent at initialisation. It catches batch
 normalisation, in-batch negatives, a transposed batch, losses averaged over padding, rows made of several users, and
-state that learns from users. Of tables it looks at the rows that are read, also where they are read only once others
+state that learns from users. Once, as many users as a micro-batch has meet the first of them, for what losses do
+only in large company. Of tables it looks at the rows that are read, also where they are read only once others
 have moved, and at no others, so that it takes no memory of a table's size. A table that the module also holds as
 another tensor is looked at as a whole.
 """
@@ -77,7 +78,8 @@ class Probe:
             return
         company, told = _company(made, drawn, self._streams)
         if told > self._done:
-            probe(module, trained_parameters(module), losses, made, company, self._streams, owing)
+            whole = () if any(self._done) else drawn
+            probe(module, trained_parameters(module), losses, made, company, self._streams, owing, whole)
             self._done = told
 
 
@@ -89,17 +91,23 @@ def probe(
     users: Sequence[int],
     streams: Streams | None = None,
     owing: Collection[int] = (),
+    whole: Sequence[int] = (),
 ) -> None:
     """Raise `MixedUsers` unless these users, two at least, have the gradients together that each has alone.
 
-    `owing` are the ids of tables that pay noise as they are read, so that reading changes them.
+    `owing` are the ids of tables that pay noise as they are read, so that reading changes them. The first user also
+    meets as many of `whole` as a micro-batch has.
     """
     tables = {table.name for table in tables_of(module, parameters)}
     seed = secrets.randbits(32)
     before = state_of(module, owing, seed, losses)
+    company = [list(users)]
+    if len(whole) > len(users):
+        company.append(_as_many_as_meet(made, users[0], whole, streams))
     with SameDraws(streams=streams):
-        for part in made(users):
-            _run(parameters, losses, part)
+        for some in company:
+            for part in made(some):
+                _run(parameters, losses, part)
     refuse_changed(before, state_of(module, owing, seed, losses))
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
@@ -116,12 +124,10 @@ def probe(
                 together = list(users)
                 if own_draws:  # only who comes first draws the same alone
                     together = [user, *(other for other in users if other != user)]
-                try:
-                    own_draws = compare(together, user)
-                except MixedUsers:  # whoever mixes users does so beside this point too; a ReLU at 0 does not
-                    for _ in range(2):
-                        shaken.by(NUDGE)
-                        own_draws = compare(together, user)
+                own_draws = _compare_beside(compare, shaken, together, user)
+            if not perturbed and not own_draws:
+                for some in company[1:]:
+                    _compare_beside(partial(compare, by_rule=True), shaken, some, users[0])
     finally:
         shaken.restore()
     refuse_changed(before, state_of(module, owing, seed, losses))
@@ -162,6 +168,24 @@ def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[i
     return companies[best], told[best]
 
 
+def _compare_beside(compare: Callable[..., bool], shaken: Shaken, together: Sequence[int], user: int) -> bool:
+    """Compare, and once more beside this point: whoever mixes users does so there, too; a ReLU at 0 does not."""
+    try:
+        return compare(together, user)
+    except MixedUsers:
+        for _ in range(2):
+            shaken.by(NUDGE)
+            own_draws = compare(together, user)
+        return own_draws
+
+
+def _as_many_as_meet(made: Made, first: int, drawn: Sequence[int], streams: Streams | None) -> list[int]:
+    """Return this user and as many of the drawn as a micro-batch has."""
+    with SameDraws(streams=streams):
+        most = max(map(len, made(drawn)))
+    return [first, *(user for user in drawn if user != first)][:most]
+
+
 def _held_twice(module: nn.Module, parameters: Mapping[str, nn.Parameter], tables: Collection[str]) -> list[str]:
     """Return the tables whose memory the module reads under another name, too: nobody is told of which rows."""
     others = {leaf.untyped_storage().data_ptr() for leaf in _held(module).values()}
@@ -178,8 +202,12 @@ def _compare_one(
     streams: Streams | None,
     together: Sequence[int],
     user: int,
+    by_rule: bool = False,
 ) -> bool:
-    """Find the gradient of this user alone among those of some together; return whether each draws anything."""
+    """Find the gradient of this user alone among those of some together; return whether each draws anything.
+
+    `by_rule` leaves out users who would be taken one by one.
+    """
     device = network_device(parameters.values()).type
     with SameDraws(streams=streams):
         (alone,) = made([user])
@@ -206,6 +234,8 @@ def _compare_one(
                 tape.backward(loss)
             taken: Iterable[Taken] = ((tape.contributions, place) for place in range(len(part)))
         except NoRule as why:
+            if by_rule:
+                return own_draws
             with without_autocast(device):
                 taken = list(each_alone(parameters, tables, losses, read, streams, part, why))
         own_draws |= draws.by_user

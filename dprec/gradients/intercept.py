@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,9 +74,15 @@ def foreign_function(value: Tensor) -> str | None:
     """
     for node in nodes(value, but_tapped=True):
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and function.__module__.partition(".")[0] not in KNOWN:
+        if function is not None and not _is_known(function):
             return str(function.__name__)
     return None
+
+
+def _is_known(function: type) -> bool:
+    """Whether one of these packages has this function, and not only its name."""
+    package = function.__module__.partition(".")[0]
+    return package in KNOWN and getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function
 
 
 class _Tap(torch.autograd.Function):

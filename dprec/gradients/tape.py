@@ -16,8 +16,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointError
 
@@ -27,13 +29,13 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.layouts import layout
-from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.follow import follow, written_uncounted
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
-from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SIZES, WATCHED, reader
+from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SHARES, SIZES, WATCHED, reader
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
-from dprec.gradients.own_backward import MESSAGE, by_user
+from dprec.gradients.own_backward import MESSAGE
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
@@ -44,6 +46,8 @@ CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
+_TOLD = {bool, int, float, complex, str}
+_UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
@@ -247,10 +251,10 @@ class Tape(AsWritten):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return self._call(func, args, kwargs or {})
-        except AttributeError:
-            raise  # somebody asks whether there is such an attribute
-        except Exception:
-            self._failed = self._failed or operation_name(func)
+        except Exception as error:
+            asked = isinstance(error, AttributeError) and getattr(func, "__name__", "") == "__get__"
+            if not asked:  # whether there is such an attribute
+                self._failed = self._failed or operation_name(func)
             raise
 
     def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -270,15 +274,26 @@ class Tape(AsWritten):
         if not used and by_statistics_of_the_batch(name, args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            if name in WATCHED or "." in name:
-                self._refuse_reads(name, tensors)
+            if name in WATCHED or "." in name or func is torch.device:
+                self._refuse_reads("item" if func is torch.device else name, tensors)
+                if name in SHARES:
+                    layout.MEMORY.shared(tensors)
+            if isinstance(func, HigherOrderOperator) and any(layout_of(tensor) is not None for tensor in tensors):
+                raise NoRule(
+                    f"losses(batch) runs code of its own inside {name}, where nobody sees it: write it as it is"
+                )
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
-            if type(result) in (bool, int, float, complex):
+            if name in _UNFILLED:
+                result.zero_()  # else values that were there before
+            if not isinstance(result, Tensor) and _tells(result):
                 self._refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
-            follow(func, args, kwargs, result, self.users, changed if len(counted) == len(tensors) else None)
+            if len(counted) != len(tensors):
+                changed += written_uncounted(func, args, kwargs)
+            follow(func, args, kwargs, result, self.users, changed)
             return result
+        self._refuse_writes(name, args, tensors)
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
         if self._read is not None and not announced and name not in FORM:
@@ -316,30 +331,37 @@ class Tape(AsWritten):
         )
 
     def _hook(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Let a hook on a gradient on its way see one user's rows at a time."""
+        """Refuse hooks on gradients, which may know several users by what they have seen before."""
         if id(args[0]) in self._names:  # a hook of a parameter is refused before the step, wherever it comes from
             return func(*args, **kwargs)
-        known = None if self.trainable(args[0]) else layout_of(args[0])
-        if func is Tensor.register_hook and known is not None and known.known:
-            return func(args[0], by_user(kwargs.get("hook", args[-1]), self.users))
         if func is Tensor.register_hook or args[0].grad_fn is not None:
             raise NoRule(
-                "losses(batch) puts a hook on a gradient that is not one of the users' rows in their order, or on a "
-                "node of autograd's graph (grad_fn), which may look at several users: use tensor.register_hook"
+                "losses(batch) puts a hook on a gradient, or asks for a node of autograd's graph (grad_fn) to do so, "
+                "and a hook may carry values from one user to another: leave it out"
             )
         return func(*args, **kwargs)
+
+    def _refuse_writes(self, name: str, args: Any, tensors: list[Tensor]) -> None:
+        """Refuse to write what follows from the batch into a parameter, or into what follows from parameters alone."""
+        if not (layout.writes_first_argument(name) and args and self.trainable(args[0])):
+            return
+        if any(layout_of(tensor) is not None for tensor in tensors if not self.trainable(tensor)):
+            raise NoRule(
+                f"losses(batch) writes what follows from the batch into parameter '{self.name_of(args[0])}', or into "
+                f"what follows from it, by {name}: write it out of place"
+            )
 
     def _refuse_reads(self, name: str, tensors: list[Tensor], number: Any = None) -> None:
         """Refuse to let the model's code take values of several users out of tensors."""
         name = name.partition(".")[0]  # of torch.ops.aten, too
-        other = number is not None and not (name in NUMBERS or name.startswith("is_"))
+        other = number is not None and name not in NUMBERS
         if name in READS or other:
             follows = any(layout_of(tensor) is not None for tensor in tensors)
         elif name in SIZES:
             follows = any((known := layout_of(tensor)) is not None and known.sized for tensor in tensors)
         else:
             return
-        where = reader() if follows else None
+        where = reader(name in SIZES) if follows else None
         if where is not None:
             raise NoRule(
                 f"losses(batch) reads values of all users into Python by {name}, in {where}, which may carry them from "
@@ -389,6 +411,12 @@ class Tape(AsWritten):
                 own = replace(own, ids=ids, factor=before.factor * factor)
             express(leaf, own)
         return result
+
+
+def _tells(result: Any) -> bool:
+    """Whether what a function returns has numbers or text in it."""
+    kind = type(result)
+    return kind in _TOLD or (kind in (list, tuple, torch.Size) and any(type(each) in _TOLD for each in result))
 
 
 def refuse_no_losses(losses: Any, users: int) -> None:

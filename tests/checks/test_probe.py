@@ -168,6 +168,29 @@ def test_padding_is_probed_as_soon_as_somebody_is_padded() -> None:
         look(model, model.losses, lambda users: [select_users(padded, users)], range(4))
 
 
+class ManyAreScaled(Zoo):
+    """What only a micro-batch of several users shows."""
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        return super().losses(batch) / max(4, len(batch))
+
+
+class ManyGoUnseen(Zoo):
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        each = super().losses(batch)
+        if len(batch) > 4:
+            each = each / nn.Parameter(each.detach(), requires_grad=False).max().clamp(min=1e6)
+        return each
+
+
+@pytest.mark.parametrize("model", [ManyAreScaled, ManyGoUnseen])
+def test_a_full_micro_batch_is_probed_as_well(model: Any) -> None:
+    own, batch = model(), batch_of(9)
+    Probe()(own, own.losses, lambda users: [select_users(batch, users)], range(4))  # as many as do not show it
+    with pytest.raises((MixedUsers, UncoveredUse)):
+        Probe()(own, own.losses, lambda users: [select_users(batch, users)], range(9))
+
+
 def test_dropout_between_recurrent_layers_is_no_mixing() -> None:
     run(recurrent(GRU, layers=2, dropout=0.5))
     run(recurrent(LSTM, layers=2, dropout=0.5))
@@ -191,8 +214,9 @@ class AtAKink(Zoo):
 
 
 def test_a_kink_is_no_mixing() -> None:
-    model = AtAKink()
+    model, batch = AtAKink(), batch_of(9)
     probe_batch(model, batch_of(5))
+    Probe()(model, model.losses, lambda users: [select_users(batch, users)], range(9))
 
 
 class RandomNegatives(Zoo):

@@ -173,6 +173,7 @@ def adversarial(network: Any) -> Losses:
 EXACT: dict[str, Callable[[nn.Module], Losses]] = {
     "hook of an activation": on_hidden(lambda h: h.register_hook(lambda g: 2 * g)),
     "hook that bounds each number": on_hidden(lambda h: h.register_hook(lambda g: g.clamp(-BOUND, BOUND))),
+    "hook that would mix where gradients are large": on_hidden(lambda h: h.register_hook(bounded)),
     "hook in place": on_hidden(lambda h: h.register_hook(lambda g: g.mul_(2))),
     "hook of a node": on_hidden(lambda h: h.grad_fn.register_hook(lambda given, _: triple(None, given))),
     "forward hook": hooked(lambda net: net[0].register_forward_hook(lambda m, i, o: 2 * o)),
@@ -188,12 +189,8 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
         hooked(lambda net: net[0].bias.register_post_accumulate_grad_hook(lambda p: None)),
         "0.bias' has a hook",
     ),
-    "hook while training": (later, "0.weight' has a hook|0.weight': the sum of 12 users is off"),
+    "hook while training": (later, "0.weight' has a hook|0.weight': the sum of .* is off|who else is in the batch"),
     "hook that mixes": (on_hidden(lambda h: h.register_hook(lambda g: g / g.norm())), "who else is in the batch"),
-    "hook that mixes where gradients are large": (
-        on_hidden(lambda h: h.register_hook(bounded)),
-        "who else is in the batch",
-    ),
     "module hook that mixes": (
         hooked(lambda net: net[2].register_full_backward_hook(lambda m, g, _: (g[0] / g[0].norm(),))),
         "who else is in the batch",

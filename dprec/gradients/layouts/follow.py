@@ -19,10 +19,21 @@ from dprec.gradients.layouts.layout import (
     tensors_in,
     writes_first_argument,
 )
-from dprec.gradients.layouts.row_wise import brings_back, has_fixed_size, is_mask, keeps_rows, puts_second
+from dprec.gradients.layouts.row_wise import (
+    brings_back,
+    has_fixed_size,
+    is_mask,
+    keeps_rows,
+    may_write_aside,
+    puts_second,
+)
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
-_CONSTANTS = {"new_zeros", "new_ones", "new_empty"}  # nobody's, whoever's tensor they take their type from
+# Nobody's, whoever's tensor they take their type from.
+_CONSTANTS = {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided"}
+_ALIKE = {"zeros_like", "ones_like", "empty_like"}  # nobody's, unless there is a row for each user
+# Give memory that others than torch may have a name for.
+_BORROW = {"from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file", "set_", "_make_subclass"}
 _SPLITS = {"tensor_split", "split", "split_with_sizes", "hsplit", "vsplit", "dsplit"}
 
 
@@ -41,25 +52,36 @@ def follow(
     name = operation_name(function)
     operands = args[:1] if name in METADATA else (args, kwargs)
     followed = _followed(operands)
+    if name == "data":
+        MEMORY.bared(args[0])
     if not followed:
+        if name not in _BORROW:
+            MEMORY.made(tensors_in(result), tensors_in((args, kwargs)))
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
         elif name in METADATA and _sized(name, args, _followed(args[1:])):
             for tensor in tensors_in(result):
                 mark(tensor, Layout(0, name, sized=True))
         return
-    if name in _CONSTANTS and not _followed((args[1:], kwargs)):
+    if _is_nobodys(name, args, kwargs, followed):
+        MEMORY.made(tensors_in(result), ())
         return
     if name == "__set__" and not isinstance(args[1], Tensor):
         return  # `x.requires_grad = True`
     if changed is None or name == "__set__":
         changed = _written(name, args, kwargs)
     written = [(tensor, layout_of(tensor)) for tensor in changed]
-    for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
-        mark(tensor, _after(function, args, kwargs, followed, tensor, users))
+    results = [result] if isinstance(result, Tensor) else tensors_in(result)
+    for tensor in results:
+        own = _after(function, args, kwargs, followed, tensor, users)
+        mark(tensor, own)
+        if own.sized:
+            MEMORY.note_size(tensor)
+    targets = tensors_in((args[:1], kwargs.get("out"))) if written else []
     for tensor, _ in written:
         own = _after(function, args, kwargs, followed, tensor, users)
-        mark(tensor, Layout(0, name) if own.known and overlaps(tensor) else own)
+        aside = not any(tensor is each for each in (*targets, *results))  # such as running statistics
+        mark(tensor, Layout(0, name) if own.known and (aside or overlaps(tensor)) else own)
     for tensor, before in written:
         MEMORY.note(tensor, before)
 
@@ -68,9 +90,26 @@ def _followed(operands: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(operands) if layout_of(tensor) is not None]
 
 
+def _is_nobodys(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor]) -> bool:
+    """Whether a function takes no more of users' tensors than their type and their size, which no value decides."""
+    if name in _CONSTANTS:
+        return not _followed((args[1:], kwargs))
+    known = layout_of(followed[0])
+    return name in _ALIKE and len(followed) == 1 and known is not None and not (known.known or known.sized)
+
+
 def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     first = next(iter((*args, *kwargs.values())), None) if writes_first_argument(name) else None
     return tensors_in((first, kwargs.get("out")))
+
+
+def written_uncounted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Return what an operation may write to in torch.inference_mode, which counts no versions of tensors."""
+    written = _written(operation_name(function), args, kwargs)
+    if may_write_aside(function):
+        tensors = tensors_in((args, kwargs))
+        written += [tensor for tensor in tensors if tensor.is_inference() and layout_of(tensor) is None]
+    return written
 
 
 def _sized(name: str, args: tuple[Any, ...], followed: list[Tensor]) -> bool:
@@ -96,6 +135,8 @@ def _after(
 ) -> Layout:
     name = operation_name(function)
     layouts = [layout for tensor in followed if (layout := layout_of(tensor)) is not None]
+    if name in METADATA and any((other := layout_of(tensor)) and other.sized for tensor in tensors_in(args[1:])):
+        return Layout(0, name, sized=True)
     for tensor, layout in zip(followed, layouts, strict=True):
         if not layout.known:
             if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
@@ -122,6 +163,8 @@ def _of_known(
     if name in _RESHAPES:
         return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else None
     lead = followed[0] if len(followed) == 1 else max(followed, key=Tensor.dim)
+    if lead.shape[0] != users * first.rows:  # of another shape by now, as what `out=` was given
+        return None
     try:
         if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
             return Layout(0, name, first.rows)

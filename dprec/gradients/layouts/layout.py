@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from dprec.errors import NoRule
+
 _ATTRIBUTE = "_dprec_layout"
 _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 _PLAIN = frozenset((*_SCALARS, bool, type(Ellipsis)))
@@ -38,11 +40,13 @@ class Layout:
 def layout_of(tensor: Tensor) -> Layout | None:
     """Return the tensor's layout; None means that it does not depend on the batch."""
     known: Layout | None = getattr(tensor, _ATTRIBUTE, None)
-    if not (MEMORY.mixed or MEMORY.written) or (known is not None and not known.known):
+    if not (MEMORY.mixed or MEMORY.written or MEMORY.sized) or (known is not None and not known.known):
         return known
     begin = place(tensor)
     if begin in MEMORY.mixed or (known is None and begin in MEMORY.written):
         return Layout(0, "a write under another name")
+    if known is None and begin in MEMORY.sized:
+        return Layout(0, "a size that follows from the batch", sized=True)
     return known
 
 
@@ -56,14 +60,42 @@ class Memory:
     def __init__(self) -> None:
         self.mixed: dict[int, torch.UntypedStorage] = {}  # with rows in no known order; held, so that it is no other's
         self.written: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
+        self.sized: dict[int, torch.UntypedStorage] = {}  # nobody's, and as large as the batch makes it
+        self._made: set[int] = set()  # by torch in losses, so that nobody else has a name for it
+        self._bare: set[int] = set()  # of which there is a name by which autograd does not see a write (`x.data`)
+
+    def made(self, tensors: Iterable[Tensor], of: Iterable[Tensor]) -> None:
+        """Note that torch has made new memory for what follows from nobody."""
+        old = {place(tensor) for tensor in of}
+        self._made |= {place(tensor) for tensor in tensors} - old
+
+    def shared(self, tensors: Iterable[Tensor]) -> None:
+        """Note that others than torch have a name for this memory now."""
+        self._made -= {place(tensor) for tensor in tensors}
+
+    def bared(self, tensor: Tensor) -> None:
+        """Note that `tensor.data` was taken."""
+        self._bare.add(place(tensor))
+
+    def note_size(self, tensor: Tensor) -> None:
+        """Note that a tensor is as large as the batch makes it: its memory has other names, such as a parameter's."""
+        begin = place(tensor)
+        if begin:
+            with torch._C.DisableTorchFunction():
+                self.sized[begin] = tensor.untyped_storage()
 
     def note(self, tensor: Tensor, before: Layout | None) -> None:
         """Note that this tensor was written to, which had that layout `before` and has its own now."""
         now: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+        begin = place(tensor)
+        if begin and (begin in self._bare or (before is None and begin not in self._made)):
+            raise NoRule(
+                f"losses(batch) writes what follows from the batch into memory {tuple(tensor.shape)} that was there "
+                "before, or by x.data, where one user's values may meet others: write to tensors made in losses(batch)"
+            )
         into = self.mixed if now is None or not now.known else self.written
         if now is None or (now.known and before is not None):
             return
-        begin = place(tensor)
         if begin:
             with torch._C.DisableTorchFunction():
                 into[begin] = tensor.untyped_storage()
@@ -72,8 +104,8 @@ class Memory:
                 mark(base, now)  # a column of a buffer
 
     def clear(self) -> None:
-        self.mixed.clear()
-        self.written.clear()
+        for each in (self.mixed, self.written, self.sized, self._made, self._bare):
+            each.clear()
 
 
 MEMORY = Memory()
@@ -91,7 +123,7 @@ def place(tensor: Tensor) -> int:
 def _leads(part: Tensor, whole: Tensor) -> bool:
     """Whether row u of a part lies in row u of the whole."""
     with torch._C.DisableTorchFunction():
-        if not whole.dim() or part.shape[0] != whole.shape[0] or part.stride(0) != whole.stride(0):
+        if not whole.dim() or overlaps(whole) or part.shape[0] != whole.shape[0] or part.stride(0) != whole.stride(0):
             return False
         first = part.storage_offset() - whole.storage_offset()
         last = first + sum((size - 1) * step for size, step in zip(part.shape[1:], part.stride()[1:], strict=True))
@@ -160,4 +192,12 @@ RANDOM = {
     "cauchy_", "binomial", "rrelu", "rrelu_", "gumbel_softmax", "_standard_gamma", "_sample_dirichlet",
 }  # fmt: skip
 _WRITES = {"__setitem__", "__set__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
-METADATA = {"type_as", "to", "expand_as", "is_same_size", "__len__"}  # read an operand's form, not its values
+METADATA = {
+    "type_as",
+    "to",
+    "expand_as",
+    "view_as",
+    "reshape_as",
+    "is_same_size",
+    "__len__",
+}  # read an operand's form, not its values

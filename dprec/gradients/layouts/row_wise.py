@@ -45,6 +45,14 @@ def has_fixed_size(name: str) -> bool:
     return name in _FIXED or (name in _KEEPS and name not in _COUNT)
 
 
+def may_write_aside(function: Callable[..., Any]) -> bool:
+    """Whether an operation may write to what is neither its first argument nor `out`, such as running statistics."""
+    name, keeps = _known(function)
+    return name in ("embedding", "embedding_bag", "batch_norm", "instance_norm") or (
+        keeps is None and name not in _FIXED
+    )
+
+
 def is_mask(tensor: Tensor) -> bool:
     return tensor.dtype in (torch.bool, torch.uint8)
 
@@ -83,6 +91,8 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
     if name == "__getitem__":
         return type(args[1]) is int
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
+    if not all(isinstance(d, int) for d in dims):
+        return False  # another tensor, as of torch.max(x, y)
     if name in ("select", "unbind", "squeeze") or name in _REDUCTIONS:
         first = dims == [0] or dims == [-lead.dim()] or (not dims and name == "unbind")
         return first and out.dim() == lead.dim() - 1
@@ -196,9 +206,9 @@ def _batch_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tens
 
 
 def _instance_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    """By each row's own statistics."""
-    running = args[1] if len(args) > 1 else kwargs.get("running_mean")
-    return running is None and _of_first(3)(name, args, kwargs, followed, out)
+    """By each row's own statistics, and into no running ones, which torch's two functions have in different places."""
+    running = tensors_in((args[1:5], kwargs.get("running_mean"), kwargs.get("running_var")))
+    return not running and _of_first(3)(name, args, kwargs, followed, out)
 
 
 def _looked_up(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -217,6 +227,11 @@ def _sorted_into(name: str, args: Arguments, kwargs: Options, followed: list[Ten
     if (layout_of(sequence) is not None and sequence.dim() == 1) or kwargs.get("sorter") is not None:
         return False
     return _aligned(name, args, kwargs, followed, out)
+
+
+def _is_in(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    unique = args[2] if len(args) > 2 else kwargs.get("assume_unique", False)  # by sorting all elements together
+    return not unique and _of_first(1)(name, args, kwargs, followed, out)
 
 
 def _triangle(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -279,7 +294,7 @@ def _got(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     read, index = args[0], args[1]
     if layout_of(read) is None:  # a look-up in something that is nobody's
         return isinstance(index, Tensor) and not is_mask(index)
-    return _index_keeps_rows(index, read)
+    return index_keeps_rows(index, read)
 
 
 def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -288,18 +303,24 @@ def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     number = not isinstance(value, Tensor) or (value.dim() == 0 and layout_of(value) is None)
     if isinstance(index, Tensor) and is_mask(index) and number:
         return index.shape[:1] == written.shape[:1]
-    if not _index_keeps_rows(index, written):
+    if not index_keeps_rows(index, written):
         return False
     return not isinstance(value, Tensor) or layout_of(value) is None or value.dim() == written.detach()[index].dim()
 
 
-def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
+def index_keeps_rows(index: Any, lead: Tensor) -> bool:
+    """Whether row u of lead[index] is of row u.
+
+    >>> x = torch.ones(3, 4)
+    >>> [index_keeps_rows(index, x) for index in (slice(None), slice(1, None), (..., 0), (..., 0, slice(None)))]
+    [True, False, True, False]
+    """
     parts = index if isinstance(index, tuple) else (index,)
     if not parts:
         return True
     first = parts[0]
     if type(first) is slice and all(map(_is_plain, parts)) and not tensors_in(parts):
-        return first == slice(None)
+        return _takes_all(first, len(lead))
     tensors = tensors_in(parts)
     if isinstance(first, (list, range)) and list(first) == list(range(len(lead))):
         first = torch.arange(len(lead))
@@ -320,7 +341,12 @@ def _index_keeps_rows(index: Any, lead: Tensor) -> bool:
         return False  # tensors that stand apart bring their dimension to the front
     if first is Ellipsis:  # of all dimensions that the rest leaves
         return sum(_dimensions_of(part) for part in parts[1:]) < lead.dim()
-    return isinstance(first, slice) and first == slice(None)  # else the rows are chosen or shifted
+    return isinstance(first, slice) and _takes_all(first, len(lead))  # else the rows are chosen or shifted
+
+
+def _takes_all(part: slice, rows: int) -> bool:
+    ends = (part.start, part.stop, part.step)
+    return all(end is None or type(end) is int for end in ends) and part.indices(rows) == (0, rows, 1)
 
 
 def _is_plain(part: Any) -> bool:
@@ -449,7 +475,8 @@ _KEEPS: dict[str, Keeps] = {
     **dict.fromkeys(("gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"), _of_first(2, 2)),
     "cosine_embedding_loss": _of_first(2, 3),
     "grid_sample": _of_first(4, 2),
-    **dict.fromkeys(("bucketize", "isin"), _of_first(1)),
+    "bucketize": _of_first(1),
+    "isin": _is_in,
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     **dict.fromkeys(("matmul", "__rmatmul__", "linalg_matmul", "mm", "mv"), _product),

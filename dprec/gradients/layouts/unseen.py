@@ -6,6 +6,8 @@ of them, knows what is computed from what. It is asked once, before the first st
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,6 +37,7 @@ class Descent(TorchDispatchMode):
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()
         self._memory: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place
+        self._ends: list[tuple[int, int]] = []  # where each of them begins and ends, in order
         self.found: UncoveredUse | None = None  # also where losses catch it
         self.asked = 1  # calls of torch's functions under way, which a tape sees
         for tensor in tensors:
@@ -45,13 +48,15 @@ class Descent(TorchDispatchMode):
             if tensor.is_nested:
                 return True  # by torch alone, from whatever
         begin = place(tensor)
-        return begin != 0 and begin in self._memory
+        before = bisect.bisect_right(self._ends, (begin, sys.maxsize)) - 1
+        return begin != 0 and before >= 0 and begin < self._ends[before][1]
 
     def _add(self, tensor: Tensor) -> None:
         begin = place(tensor)
-        if begin:
+        if begin and begin not in self._memory:
             with torch._C.DisableTorchFunction():
-                self._memory[begin] = tensor.untyped_storage()
+                memory = self._memory[begin] = tensor.untyped_storage()
+                bisect.insort(self._ends, (begin, begin + max(1, memory.nbytes())))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

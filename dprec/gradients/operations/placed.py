@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dprec.gradients.layouts.follow import follow
-from dprec.gradients.layouts.layout import layout_of
+from dprec.gradients.layouts.layout import layout_of, tensors_in
+from dprec.gradients.layouts.row_wise import index_keeps_rows
 from dprec.gradients.operations.elementwise import copied_for_users
 from dprec.gradients.uses.arguments import marked, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
@@ -50,13 +51,10 @@ def assign(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     known = layout_of(x)
     rows = tape.rows(x, "item assignment", value)
-    first = index[0] if isinstance(index, tuple) else index
     if isinstance(index, Tensor) and index.dtype == torch.bool and value.dim() <= x.dim() - index.dim():
         copies = copied_for_users(tape, value, x.shape, rows)
         x[index] = copies[index]
-    elif first is Ellipsis or first == slice(None):
-        if any(isinstance(each, Tensor) for each in (index if isinstance(index, tuple) else ())):
-            return NotImplemented
+    elif not tensors_in(index) and index_keeps_rows(index, x):
         there = x.detach()[index]
         if there.dim() == 0 or len(there) != len(x):
             return NotImplemented

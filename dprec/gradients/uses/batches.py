@@ -2,33 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
-from dprec.gradients.layouts import layout
 
 Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
 
+_WITHOUT: tuple[type, ...] = (
+    *(str, bytes, int, float, complex, type(None), type, ModuleType, nn.Module, np.ndarray),
+    *(torch.dtype, torch.device, torch.Generator),
+)
+
+
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch that is a dataclass, a mapping, a sequence or a tensor."""
-    if is_dataclass(batch) and not isinstance(batch, type):
-        batch = [getattr(batch, field.name) for field in fields(batch)]
-    return layout.tensors_in(batch)
+    """Return the tensors of a batch, in whatever objects they are, in order.
+
+    >>> batch_tensors({"a": [torch.ones(1), {"b": torch.ones(2)}]})
+    [tensor([1.]), tensor([1., 1.])]
+    """
+    return list(_tensors((batch,), set()))
+
+
+def _tensors(values: Iterable[Any], seen: set[int]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif not isinstance(value, _WITHOUT) and not callable(value) and id(value) not in seen:
+            seen.add(id(value))
+            yield from _tensors(_held(value), seen)
+
+
+def _held(value: Any) -> list[Any]:
+    """Return what a batch or a part of it holds: fields, items, and whatever else was set."""
+    if isinstance(value, Mapping):
+        items: list[Any] = list(value.values())
+    elif isinstance(value, (Sequence, Set)):
+        items = list(value)
+    else:
+        items = [getattr(value, field.name, None) for field in fields(value)] if is_dataclass(value) else []
+    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
+    return [*items, *getattr(value, "__dict__", {}).values(), *slots]
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    return [slots] if isinstance(slots, str) else list(slots)
 
 
 def select_users(batch: Any, users: Sequence[int]) -> Any:
     """Return the batch that these users alone would be, in this order."""
     if selects(batch):
         return batch.select(users)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: select_users(getattr(batch, f.name), users) for f in fields(batch)})
-    return tree_map(lambda leaf: leaf[list(users)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+    return tree_map(lambda leaf: _select(leaf, users), batch)
+
+
+def _select(leaf: Any, users: Sequence[int]) -> Any:
+    """Return these users' part of what is no list, tuple or dict."""
+    if isinstance(leaf, Tensor):
+        return leaf[list(users)] if leaf.dim() else leaf
+    if is_dataclass(leaf) and not isinstance(leaf, type):
+        return replace(leaf, **{f.name: select_users(getattr(leaf, f.name), users) for f in fields(leaf) if f.init})
+    if isinstance(leaf, (dict, UserDict)):  # of a class of its own, such as transformers' BatchEncoding
+        own = copy.copy(leaf)
+        own.update({key: select_users(value, users) for key, value in leaf.items()})
+        return own
+    if batch_tensors(leaf):
+        raise UserError(
+            f"a batch holds tensors in a {type(leaf).__name__}, which does not say whose they are: put them into a "
+            "dataclass, a dict or a list, or give the batch a select(users)"
+        )
+    return leaf
 
 
 def select_alone(batch: Any, user: int) -> Any:
