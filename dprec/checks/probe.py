@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dprec.checks.entropy import Streams
-from dprec.checks.one_user import SparseLookUps, Taken, each_alone, off
+from dprec.checks.one_user import SMALLEST, SparseLookUps, Taken, each_alone, norm_of, off
 from dprec.checks.perturbed import Shaken
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import refuse_changed, refuse_frozen, state_of
@@ -206,7 +206,7 @@ def _compare_one(
 ) -> bool:
     """Find the gradient of this user alone among those of some together; return whether each draws anything.
 
-    `by_rule` leaves out users who would be taken one by one.
+    `by_rule` leaves out users who would be taken one by one, and gradients that are rounding.
     """
     device = network_device(parameters.values()).type
     with SameDraws(streams=streams):
@@ -217,6 +217,8 @@ def _compare_one(
         refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
         refuse_checkpoints(own)
         truth = torch.autograd.grad(own, list(parameters.values()), allow_unused=True)
+    if by_rule and not any(norm_of(exact) > SMALLEST for exact in truth if exact is not None):
+        return False
     with SameDraws(streams=streams) as draws:
         parts = made(together)
     own_draws, found = draws.drew, []

@@ -305,6 +305,9 @@ ALONE: dict[str, Form] = {
     "an `autograd.Function` on the way": Form(
         lambda m, x, ids: Clamped.apply(m.mix(x)), linear, "autograd.Function Clamped"
     ),
+    "a hook on a gradient": Form(
+        lambda m, x, ids: (h := m.mix(x)).register_hook(lambda gradient: gradient.clamp(-1, 1)) and h, linear, "a hook"
+    ),
     "filters by `view_as_complex`": Form(
         lambda m, x, ids: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m.filter), LENGTH, dim=1),
         lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},

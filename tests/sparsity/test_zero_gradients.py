@@ -94,7 +94,7 @@ def counted(users: list[Any], kind: type[Kept]) -> list[int]:
 def test_a_longer_history_moves_no_count_of_others() -> None:
     pool = centered(41)
     others = [(torch.tensor(1), pool[number % len(pool)]) for number in range(30)]
-    longer = (torch.tensor(2), torch.randn(LONGEST))
+    longer = (torch.tensor(2), torch.rand(LONGEST))
     with_user, without = counted([*others, longer], Trimmed), counted(others, Trimmed)
     assert without == [0, 30, *[0] * 8]
     assert with_user == [0, 30, 1, *[0] * 7]
