@@ -6,6 +6,7 @@ Lightning's loop would have held together: that each batch is stepped once, and 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,8 @@ def private(
     if (epochs is None) == (steps is None):
         raise UserError("how long to train is not said, or twice: give epochs or steps")
     batches: Any = made.batch_sampler
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise UserError(f"epochs is {epochs}: give a finite number above 0")
     total = steps if steps is not None else max(1, batches.steps(epochs))
     if total < 1:
         raise UserError(f"steps is {steps}: give at least 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -67,6 +68,11 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
         ({"losses": None}, "has no losses"),
         ({"epochs": None}, "how long to train"),
         ({"steps": 3}, "how long to train"),
+        ({"epochs": None, "steps": -5}, "steps is -5: give at least 1"),
+        ({"epochs": -3}, "epochs is -3: give a finite number above 0"),
+        ({"epochs": 0}, "epochs is 0: give a finite number above 0"),
+        ({"epochs": math.nan}, "epochs is nan: give a finite number above 0"),
+        ({"epochs": math.inf}, "epochs is inf: give a finite number above 0"),
         ({"expected_batch": None}, "give expected_batch"),
         ({"epsilon": None}, "neither epsilon nor noise_multiplier"),
         ({"optimizer": torch.optim.SGD(Sorter().parameters(), lr=1.0)}, "not the model's"),
@@ -78,6 +84,10 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
 def test_what_cannot_be_trained_is_refused_at_once(options: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         training(**options)
+
+
+def test_a_small_share_of_an_epoch_is_one_step() -> None:
+    assert len(training(epochs=0.01)) == 1
 
 
 def test_optimizers_that_cannot_step_are_refused() -> None:
