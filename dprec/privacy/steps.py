@@ -33,6 +33,7 @@ from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
+from dprec.privacy.finite_losses import FiniteLosses
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
@@ -80,6 +81,7 @@ class PrivateSteps(OfTheRun, Gate):
         loading.of([0])
         loading.of([])  # a draw may be empty: say now where that cannot be
         self._probe, self._periods = Probe(loading.streams), Periods(sampling, rules)
+        self._finite = FiniteLosses(sampling.unit, ranks, seen=run.steps > 0)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
@@ -146,6 +148,9 @@ class PrivateSteps(OfTheRun, Gate):
         self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
+        if not self._finite.seen:
+            with self.run.rules.listing(), kept(self._loading.streams):
+                self._finite.look(losses, self._drawn.parts, drawn)
         self._loading.hold(batch)
         self._unchanged.begin(seen)
         if not self.run.noise.seeded:

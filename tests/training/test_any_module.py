@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dprec import Learner, Privacy, private
 from dprec.errors import UserError
+from tests.training.scripts import take
 
 USERS, BATCH = 60, 12
 
@@ -142,6 +143,41 @@ def test_a_module_and_a_script_take_the_same_steps(kind: type[Any], loader: dict
     assert (privacy.sigma, privacy.spent) == (training.sigma, training.spent)
     assert privacy.guarantee() == training.guarantee()
     assert not torch.equal(weights(module), weights(seeded(kind)))
+
+
+@pytest.mark.parametrize("kind", [Sorter, ByLosses, Learns])
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_losses_of_which_none_is_finite_stop_a_run_before_it_spends_anything(kind: type[Any], lost: float) -> None:
+    """Each user would be left out, and all of the budget go into noise."""
+    users, module, privacy = people(), seeded(kind), Privacy(epsilon=3)
+    users.tensors[0][:, 2] = lost
+    script = Sorter()
+    training = private(
+        script,
+        torch.optim.SGD(script.parameters(), lr=0.1),
+        users,
+        losses=script.each,
+        epsilon=3,
+        steps=10,
+        expected_batch=BATCH,
+    )
+    said = r"losses are NaN or infinite for all \d+ users who were looked at before the first step"
+    with pytest.raises(UserError, match=said):
+        fit(module, privacy, Privacy.loader(users, BATCH))
+    with pytest.raises(UserError, match=said):
+        take(training)
+    assert privacy.steps == training.steps == 0
+    assert not privacy.ledger.events
+    assert not training.ledger.events
+
+
+def test_a_few_losses_that_are_not_finite_stop_no_run() -> None:
+    users, privacy = people(), Privacy(epsilon=3)
+    users.tensors[0][::2, 2] = float("nan")
+    module = Sorter()
+    fit(module, privacy, Privacy.loader(users, BATCH, sampling_seed=5))
+    assert privacy.steps == 10
+    assert weights(module).isfinite().all()
 
 
 def test_what_a_step_logs_is_logged_once_for_each_step(tmp_path: Path) -> None:
