@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def first_line(error: Exception) -> str:
@@ -56,3 +61,44 @@ def refuse_no_folder(name: str, setting: str) -> None:
     """Refuse what can be no name on a hub, which is `name` or `owner/name`, and is no folder either."""
     if (name.startswith((".", "~", "/")) or name.count("/") > 1 or "\\" in name) and not Path(name).is_dir():
         raise UserError(f"{setting}: there is no folder {name}: mend its name, or give that of an encoder on the hub")
+
+
+def refuse_other_kinds(function: Callable[..., Any], given: Mapping[str, object]) -> None:
+    """Refuse arguments that are no number, function or mapping where the function's types ask for one.
+
+    >>> def trained(epochs: float, steps: int | None = None) -> None: ...
+    >>> refuse_other_kinds(trained, {"epochs": 3, "steps": None})
+    >>> refuse_other_kinds(trained, {"epochs": "3"})
+    Traceback (most recent call last):
+    dprec.errors.UserError: epochs is '3': give a number
+    """
+    for name, hint in get_type_hints(function).items():
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        wanted = [_KINDS.get(get_origin(kind) or kind) for kind in kinds if kind is not type(None)]
+        value = given.get(name)
+        if value is None or None in wanted:
+            continue
+        if isinstance(value, bool) or not any(kind and isinstance(value, kind[0]) for kind in wanted):
+            said = repr(value) if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
+            raise UserError(f"{name} is {said}: give {' or '.join(kind[1] for kind in wanted if kind)}")
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    float: (Real, "a number"),
+    int: (Integral, "a whole number"),
+    Callable: (Callable, "a function"),
+    Mapping: (Mapping, "a dictionary"),
+}
+
+
+def meant(name: str, *functions: Callable[..., Any]) -> str:
+    """Say which argument of some functions another name may have been meant for.
+
+    >>> def trained(epochs: float, steps: int | None = None) -> None: ...
+    >>> meant("epoch", trained), meant("speed", trained)
+    ('did you mean epochs?', 'give epochs or steps')
+    """
+    parameters = [one for function in functions for one in signature(function).parameters.values()]
+    known = list(dict.fromkeys(one.name for one in parameters if one.kind is not Parameter.VAR_KEYWORD))
+    close = [one for one in known if one.startswith(name)] or difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"give {', '.join(known[:-1])} or {known[-1]}"

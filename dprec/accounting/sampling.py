@@ -70,11 +70,14 @@ class Sampling:
     def of(cls, sampler: Any) -> Sampling:
         """Read the law off the sampler; refuse one that does not state it."""
         kind = getattr(sampler, "kind", None)
-        if kind not in ("poisson", "shuffle") or getattr(sampler, "unit", None) not in ("user", "record"):
+        unit = getattr(sampler, "unit", None)
+        if kind not in ("poisson", "shuffle") or unit is None:
             raise UserError(
                 f"training batches come from {type(sampler).__name__}, whose sampling cannot be accounted for: "
                 "use DataLoader(batch_sampler=dprec.data.PoissonBatches(…))"
             )
+        if unit not in ("user", "record"):
+            raise UserError(f"unit is {unit!r}: give user or record")
         given = tuple(getattr(sampler, "periods", ()))
         if given and kind != "poisson":
             raise UserError(f"the periods of {type(sampler).__name__} are accounted for as Poisson sampling: draw so")

@@ -16,7 +16,7 @@ from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
 from dprec.accounting.unchanged import refuse_change, refuse_part, refuse_unrecorded, run_settings
 from dprec.checks.reachable import OfTheRun
-from dprec.errors import UserError
+from dprec.errors import UserError, refuse_other_kinds
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.guarantee import guarantee
@@ -49,8 +49,9 @@ class PrivateRun(OfTheRun):
         sparsity: Strategy | list[Strategy] | None = None,
         verify: float = 0.02,
     ) -> None:
+        refuse_other_kinds(PrivateRun.__init__, locals())
         super().__init__()
-        self.rules = RowRules([sparsity] if isinstance(sparsity, Strategy) else sparsity or [])
+        self.rules = RowRules(_strategies(sparsity))
         if epsilon is None and noise_multiplier is None:
             raise UserError(
                 "privacy has neither epsilon nor noise_multiplier: give one, or leave the privacy block out"
@@ -207,3 +208,13 @@ class PrivateRun(OfTheRun):
         self._first = False
         self.noise.at(self.steps)
         self.steps += 1
+
+
+def _strategies(given: Any) -> list[Strategy]:
+    """Return a strategy, or several, as a list; refuse names and classes in their place."""
+    each = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    for one in each:
+        if not isinstance(one, Strategy):
+            name = f"the class {one.__name__}" if isinstance(one, type) else repr(one)
+            raise UserError(f"sparsity is {name}: give a strategy with its settings, such as dprec.sparsity.AdaFEST()")
+    return each

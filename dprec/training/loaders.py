@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from dprec.contract import Drawable, UserData, refuse_without
 from dprec.data.draws.poisson import UserBatches, user_batches
-from dprec.errors import UserError
+from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.training.micro_batches import MicroBatches
 
 
@@ -38,6 +39,9 @@ def private_loader(
         unit: what an item is: "user", or "record" where a user may have several.
         options: those of DataLoader, such as num_workers.
     """
+    refuse_other_kinds(private_loader, locals())
+    for name in options.keys() - signature(DataLoader).parameters.keys():
+        raise UserError(f"a loader has no option '{name}': {meant(name, private_loader, DataLoader)}")
     if isinstance(data, DataLoader):
         cut = {"expected_batch": expected_batch, "collate_fn": collate_fn, "max_users": max_users, "tokens": tokens}
         law: dict[str, Any] = {"sampling": sampling, "sampling_seed": sampling_seed, "unit": unit}

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,7 @@ from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.distributed.host_tables import network_device
 from dprec.distributed.ranks import group_of
 from dprec.distributed.replicas import begin_alike
-from dprec.errors import UserError
+from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
@@ -72,6 +73,11 @@ def private(
     >>> training.steps, training.spent <= 4
     (10, True)
     """
+    refuse_other_kinds(private, locals())
+    for name in privacy.keys() - signature(PrivateRun).parameters.keys():
+        raise TypeError(f"private() got an unexpected keyword argument '{name}': {meant(name, private, PrivateRun)}")
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model is a {type(model).__name__}: give one torch.nn.Module")
     run = PrivateRun(epsilon=epsilon, **privacy)
     made = private_loader(data, expected_batch, **(loader or {}))
     if losses is None:

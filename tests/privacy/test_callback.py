@@ -18,6 +18,7 @@ from dprec.checks.switches import refuse_switches, switches_of
 from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.models import LSTM, Transformer
+from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
 from tests.models.zoo import Zoo
 from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
@@ -327,6 +328,26 @@ def test_other_precisions_train(precision: Any) -> None:
 )
 def test_settings_that_make_no_sense_are_refused_in_one_line(wrong: Any) -> None:
     with pytest.raises(UserError) as caught:
+        Privacy(**wrong)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epsilon": "8"}, "epsilon is '8': give a number"),
+        ({"epsilon": True}, "epsilon is True: give a number"),
+        ({"epsilon": 1.0, "delta": "1e-5"}, "delta is '1e-5': give a number"),
+        ({"epsilon": 1.0, "max_norm": "1"}, "max_norm is '1': give a number"),
+        ({"epsilon": 1.0, "verify": "yes"}, "verify is 'yes': give a number"),
+        ({"noise_multiplier": "1"}, "noise_multiplier is '1': give a number"),
+        ({"epsilon": 1.0, "noise_seed": 0.5}, "noise_seed is 0.5: give a whole number"),
+        ({"epsilon": 1.0, "sparsity": "AdaFEST"}, r"sparsity is 'AdaFEST': give a strategy .*\.AdaFEST\(\)"),
+        ({"epsilon": 1.0, "sparsity": [AdaFEST]}, "sparsity is the class AdaFEST: give a strategy"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_in_one_line(wrong: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
         Privacy(**wrong)
     assert "\n" not in str(caught.value)
 

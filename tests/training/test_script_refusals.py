@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dprec import private
 from dprec.errors import UserError
 from dprec.sparsity import FEST
 from dprec.training.loaders import private_loader
@@ -79,11 +80,30 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
         ({"users": iter([1])}, "has no __len__\\(\\), which has to return how many users"),
         ({"loader": {"max_users": 0}}, "max_users is 0"),
         ({"loader": {"shuffle": True}}, "shuffle is decided by the draws"),
+        ({"loader": {"unit": "click"}}, "unit is 'click': give user or record"),
+        ({"loader": {"max_user": 64}}, "a loader has no option 'max_user': did you mean max_users"),
+        ({"loader": {"max_users": "64"}}, "max_users is '64': give a whole number"),
+        ({"loader": {"collate_fn": "stack"}}, "collate_fn is 'stack': give a function"),
+        ({"loader": 64}, "loader is 64: give a dictionary"),
+        ({"epochs": "3"}, "epochs is '3': give a number"),
+        ({"epochs": None, "steps": 2.5}, "steps is 2.5: give a whole number"),
+        ({"expected_batch": "50"}, "expected_batch is '50': give a whole number"),
+        ({"losses": torch.zeros(3)}, "losses is a Tensor: give a function"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(options: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         training(**options)
+
+
+def test_an_argument_that_is_misspelt_is_told_of_the_right_one() -> None:
+    with pytest.raises(TypeError, match="^private.* unexpected keyword argument 'eps': did you mean epsilon"):
+        training(eps=8)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UserError, match="the model is a NoneType: give one torch.nn.Module"):
+        private(None, torch.optim.SGD(Sorter().parameters(), lr=0.1), people(), epsilon=8, epochs=1)  # type: ignore
 
 
 def test_a_small_share_of_an_epoch_is_one_step() -> None:
