@@ -159,6 +159,8 @@ class Sequences(SampledData):
         for name in ("dataset", "path", "format", "cache"):
             if name in settings:
                 raise UserError(f"a data frame takes no data.{name}: leave it out")
+        if isinstance(frame, (str, Path)):
+            raise UserError(f"Sequences.of takes a data frame: give a log's path as Sequences('file', path='{frame}')")
         data = cls("file", **settings)
         data._frame = frame
         return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.events import History
+from dprec.serving.events import History, example
 from dprec.serving.ranker import Best, Ranker
 
 HISTORY, POPULARITY = "history", "popularity"
@@ -84,6 +85,11 @@ class Served:
             return dict(zip(histories, self._lists(list(histories.values()), k, exclude_seen), strict=True))
         if isinstance(histories, (list, tuple)):
             return self._lists(histories, k, exclude_seen)
+        if isinstance(histories, (str, bytes, Path)):
+            raise UserError(
+                f"histories are a {type(histories).__name__}: give a list of histories, a mapping of users to them or "
+                f"a data frame; a history is {example(self.context_columns)}"
+            )
         frame = self.recommend_all(read_frame(histories, context=self.context), k, exclude_seen)
         if type(histories).__module__.split(".")[0] != "pandas":
             return frame

@@ -2,6 +2,7 @@
 
 import datetime as dates
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -131,6 +132,11 @@ def test_a_data_frame_trains_as_the_file_does(tmp_path):
     assert held.fingerprint == read.fingerprint
     with pytest.raises(UserError, match="a data frame takes no data.path"):
         Sequences.of(frame, path="log.csv")
+    for path in ("log.parquet", Path("log.parquet")):
+        with pytest.raises(UserError, match=r"give a log's path as Sequences\('file', path='log.parquet'\)"):
+            Sequences.of(path)
+    with pytest.raises(UserError, match="a log is a list: give a data frame of polars or pandas$"):
+        read_frame([1, 2])
 
 
 @pytest.mark.parametrize("values", [[True, False], [1e-7, 2.5], [dates.date(2024, 1, 2), dates.date(2024, 1, 3)]])

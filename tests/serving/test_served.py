@@ -120,7 +120,7 @@ def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
         ([["alien"]], {"k": 0}, "k is 0"),
         ([["alien"]], {"k": True}, "k is True"),
         (["alien"], {}, "history 0 is no list: give item ids"),
-        ("alien", {}, "give a data frame"),
+        ("alien", {}, "histories are a str: give a list of histories, .*; a history is item ids, oldest first"),
     ],
 )
 def test_a_mistake_is_one_line(served: Served, histories: object, options: dict, says: str) -> None:

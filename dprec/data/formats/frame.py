@@ -40,7 +40,7 @@ def as_polars(frame: Any) -> pl.LazyFrame:
         return pl.DataFrame([_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]).lazy()
     if hasattr(frame, "__arrow_c_stream__"):
         return pl.DataFrame(frame).lazy()
-    raise UserError(f"a log is a {type(frame).__name__}: give a data frame of polars or pandas, or a path")
+    raise UserError(f"a log is a {type(frame).__name__}: give a data frame of polars or pandas")
 
 
 def _series(name: str, column: Any) -> pl.Series:
