@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -31,6 +31,23 @@ class Rows:
 
     def __len__(self) -> int:
         return next((len(tensor) for tensor in tensors_in([self.content]) if tensor.dim()), 0)
+
+    def __iter__(self) -> NoReturn:
+        raise _no_content()
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        raise _no_content()
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise _no_content()
+
+
+def _no_content() -> UserError:
+    return UserError(
+        "a micro-batch is used as what collate_fn made, which is its .content: in a loop give training.step(batch) the "
+        "whole batch as it is, which calls losses with the content of each"
+    )
 
 
 class OfContent:

@@ -90,6 +90,21 @@ def changes_the_batch(run: Training, module: nn.Module, optimizer: torch.optim.O
         run.step(batch)
 
 
+def asks_for_losses(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for batch in run:
+        module(batch[0])
+
+
+def takes_a_batch_apart(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for (rows,) in run:
+        module(rows[0])
+
+
+def unpacks_a_batch(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for ((x, _),) in run:
+        module(x)
+
+
 def steps_with_another_optimizer(run: Training, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     other = torch.optim.Adam(module.parameters())
     for batch in run:
@@ -138,6 +153,9 @@ BREACHES: dict[Callable[..., None], str] = {
     uses_another_loader: "another batch than was drawn",
     uses_another_loader_alone: "no batch is drawn",
     changes_the_batch: "changed since",
+    asks_for_losses: "give training.step\\(batch\\) the whole batch",
+    takes_a_batch_apart: "give training.step\\(batch\\) the whole batch",
+    unpacks_a_batch: "give training.step\\(batch\\) the whole batch",
     steps_with_another_optimizer: "written to between two steps",
     asks_for_a_closure: "closure",
     steps_in_public: "without a private gradient",
