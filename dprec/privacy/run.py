@@ -89,7 +89,7 @@ class PrivateRun(OfTheRun):
     def planned(self) -> Plan:
         """What the run will spend."""
         if self._plan is None:
-            raise UserError("the run is not planned yet, so δ and the noise are not known: call plan() first")
+            raise UserError("no training has begun, so δ and the noise are not known: ask after the first step")
         return self._plan
 
     @property
@@ -185,6 +185,11 @@ class PrivateRun(OfTheRun):
 
     def start(self, taken: int, total: int) -> int:
         """Return how many steps this process may take, for a model that has taken some of a run's steps in all."""
+        if self.steps and (self._resumed is None or not taken):
+            raise UserError(
+                f"this {type(self).__name__} has {self.steps} steps of another fit on record: make a new one for each "
+                "fit, and to go on with a fit give its checkpoint, fit(ckpt_path=…)"
+            )
         if self._resumed is None and taken:
             raise UserError(f"the checkpoint's first {taken} steps were not private: start a new run")
         if self._resumed is not None:

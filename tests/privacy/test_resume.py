@@ -110,3 +110,19 @@ def test_a_checkpoint_of_a_run_without_privacy_cannot_become_private(tmp_path: P
     run.fit(model(module), module)
     with pytest.raises(UserError, match="were not private"):
         fit(Privacy(epsilon=3.0), module, ckpt=tmp_path / "half.ckpt")
+
+
+def test_each_fit_has_a_privacy_of_its_own(tmp_path: Path) -> None:
+    first, resumed = Privacy(epsilon=3.0), Privacy(epsilon=3.0)
+    fit(first)
+    fit(resumed, ckpt=interrupted(tmp_path))
+    for privacy in (first, resumed):
+        with pytest.raises(UserError, match="this Privacy has 6 steps of another fit on record: make a new one for"):
+            fit(privacy)
+
+
+def test_a_fit_that_took_no_step_has_no_sentence() -> None:
+    privacy = Privacy(epsilon=3.0)
+    fit(privacy, max_steps=-1, max_epochs=0)
+    with pytest.raises(UserError, match="no training has begun, so .* not known"):
+        privacy.guarantee()
