@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from dprec.data.arrays.content import content_of
 from dprec.data.click_logs.columns import FEWEST, ClickColumns
 from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
 from dprec.data.click_logs.named import NamedLog
@@ -255,6 +256,11 @@ class Clicks(SampledData):
         if self.period_days is not None:
             facts.append([period.start for period in self.periods(self.period_days)])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    @property
+    def content(self) -> str:
+        """A hash of all records, those held out too. Private data."""
+        return content_of(*self.load().log.arrays)
 
     @property
     def base_rate(self) -> float:

@@ -34,6 +34,7 @@ class SampledData(pl.LightningDataModule):
     """
 
     unit: str  # what privacy protects and training draws as a whole: user or record
+    fingerprinted = "its size or how it is read"  # what the fingerprint stands for, in words
 
     def __init__(self, batch_size: float | None, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()
@@ -72,6 +73,11 @@ class SampledData(pl.LightningDataModule):
     @abstractmethod
     def fingerprint(self) -> str:
         """A run may be resumed while this stays equal. It is written to files, so it must not reveal private data."""
+
+    @property
+    def content(self) -> str | None:
+        """A hash of all records, with which alone a run may be resumed; None: nobody asks. Private data."""
+        return None
 
     def setup(self, stage: str | None = None) -> None:
         self.load()

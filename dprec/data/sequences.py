@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from dprec.data.arrays.content import content_of
 from dprec.data.datasets.source import Dataset, open_source
 from dprec.data.datasets.stand_in import OnMissing, Source
 from dprec.data.datasets.synthetic import synthetic_interactions
@@ -89,6 +90,7 @@ class Sequences(SampledData):
     """
 
     unit = "user"  # with their whole history
+    fingerprinted = "the list of items"
 
     def __init__(
         self,
@@ -280,6 +282,13 @@ class Sequences(SampledData):
         """
         own, columns = self.load().catalogue.fingerprint, self._context_columns
         return own if columns is None else f"{own} {columns.fingerprint}"
+
+    @property
+    def content(self) -> str:
+        """A hash of everybody's events, those held out too, and of which of them are for training. Private data."""
+        found, training = self.load().histories, self.training
+        codes = None if found.context is None else found.context.codes
+        return content_of(found.starts, found.ends, training.starts, training.ends, found.items, codes)
 
     @property
     def assumptions(self) -> list[str]:

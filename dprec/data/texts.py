@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import DataLoader
 
+from dprec.data.arrays.content import content_of
 from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
@@ -205,6 +206,12 @@ class Texts(SampledData):
         read = [self.tokenizer_name, *self.sizes.values(), self.labels, self.records_per_step]
         cut = [self.test_path, self.test_share, self.validation_share, self.users]
         return hashlib.sha256(json.dumps([self.load().name, columns, read, cut]).encode()).hexdigest()
+
+    @property
+    def content(self) -> str:
+        """A hash of all records in tokens, those held out too. Private data."""
+        log = self.load().log
+        return content_of(log.lengths, log.ids, log.segments, log.labels, log.users)
 
     @property
     def base_rates(self) -> list[float]:

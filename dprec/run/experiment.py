@@ -33,7 +33,7 @@ from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import SaveRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
 from dprec.run.saved.lock import training_alone
-from dprec.run.saved.resume import refuse_other_data, stored_settings
+from dprec.run.saved.resume import refuse_other_content, refuse_other_data, stored_settings
 from dprec.run.saved.trusted import resume_command
 from dprec.run.tasks import task_of
 from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
@@ -100,15 +100,18 @@ class Experiment:
 
     def train(self, run: RunFolder, console: Console, checkpoint: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Train to the end, from ``checkpoint`` if there is one, and return the content of metrics.json."""
+        content: str | None = getattr(self.data, "content", None)
         if checkpoint is not None:
-            refuse_other_data(checkpoint, self.identity, run)
+            refuse_other_data(checkpoint, self.identity, self.data, run)
+            refuse_other_content(content, self.data, run)
             self.batches.step = checkpoint["dprec"]["step"]
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
         notice_box(console, self.data.notice)
         console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
         if summary := getattr(self.data, "summary", None):
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
-            write_private_json(run.data, summary)
+        if private := {**(summary or {}), **({} if content is None else {"content": content})}:
+            write_private_json(run.data, private)
         every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
         save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))

@@ -140,7 +140,31 @@ def test_refuses_other_data(interrupted: Path, log: Path, capsys: pytest.Capture
     renamed = [line.replace("film7", "film77") for line in lines]
     (interrupted.parent / "other.txt").write_text("\n".join(renamed))
     assert fit(["--resume", "run", "--data.path", "other.txt"]) == 2
-    assert "data.fingerprint was" in capsys.readouterr().err
+    assert "run: the list of items differs; give the data and settings of its start" in capsys.readouterr().err
+
+
+def test_refuses_a_log_of_as_many_events_that_are_others(
+    interrupted: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a hash that is in the owner's file alone; where that was left behind, or is of before, nobody compares."""
+    lines = log.read_text().splitlines()
+    users, items = zip(*(line.split() for line in lines), strict=True)
+    others = [f"{user} {item}" for user, item in zip(users, items[1:] + items[:1], strict=True)]
+    (interrupted.parent / "other.txt").write_text("\n".join(others))
+    private = interrupted / "logs/data.json"
+    before = private.read_text()
+    capsys.readouterr()
+    assert fit(["--resume", "run", "--data.path", "other.txt"]) == 2
+    message = capsys.readouterr().err
+    assert "the log has changed since this run began, though it has as many users: resume with the log of" in message
+    assert message.count("\n") == 1
+    assert private.read_text() == before
+    told = json.loads(before)["content"]
+    files = [path for path in interrupted.rglob("*") if path.is_file() and told.encode() in path.read_bytes()]
+    assert files == [private]
+    assert private.stat().st_mode & 0o777 == 0o600
+    private.unlink()
+    assert fit(["--resume", "run", "--data.path", "other.txt"]) == 0
 
 
 def test_data_may_have_moved(interrupted: Path, log: Path) -> None:

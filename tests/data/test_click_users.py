@@ -97,6 +97,7 @@ def test_a_batch_of_some_is_what_they_are_alone(tmp_path: Path) -> None:
 
 def test_the_fingerprint_tells_nothing_of_how_many_records_there_are(tmp_path: Path) -> None:
     assert people(tmp_path, [1, 5, 3]).fingerprint == people(tmp_path, [2, 2, 2]).fingerprint
+    assert people(tmp_path, [1, 5, 3]).content != people(tmp_path, [2, 2, 5]).content  # as many records, of others
     assert people(tmp_path, [1, 5, 3]).fingerprint != people(tmp_path, [1, 5, 3, 1]).fingerprint
 
 

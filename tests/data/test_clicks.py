@@ -137,12 +137,14 @@ def test_vocabularies_are_those_published_or_declared():
 
 
 def test_the_fingerprint_names_the_data_and_tells_nothing_of_it(log, tmp_path):
-    print_of = small(log).fingerprint
+    print_of, content = small(log).fingerprint, small(log).content
+    assert content == small(log, batch_size=3).content
     assert print_of == small(log, batch_size=3, micro_batch=1).fingerprint
     assert print_of != small(log, validation=True).fingerprint
     assert print_of != small(log, table_scale=2.0).fingerprint
     (tmp_path / "train.txt").write_text(rows(100, 170))
     assert small(log).fingerprint == print_of  # as many records, of other content
+    assert small(log).content != content
     (tmp_path / "train.txt").write_text(rows(0, 77))
     assert small(log).fingerprint != print_of
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dprec.data import Sequences
+from dprec.data.arrays import content
 from dprec.data.arrays.mapped import Growing
 from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
@@ -57,7 +58,7 @@ def test_a_mapped_log_gives_what_a_log_in_memory_gives(tmp_path, protocol):
         assert all(isinstance(part, np.memmap) for part in (found.starts, found.ends, found.items))
     assert not isinstance(held.training.items, np.memmap)
     torch.testing.assert_close(used(mapped), used(held), rtol=0, atol=0)
-    assert mapped.summary == held.summary
+    assert (mapped.summary, mapped.content) == (held.summary, held.content)
     assert sorted(path.name for path in prepared.iterdir()) == sorted(
         ["ages.uint32", "catalogue.parquet", "items.int32", "meta.json", "offsets.int64", "users.parquet"]
     )
@@ -77,6 +78,18 @@ def test_memory_does_not_grow_with_events(tmp_path, protocol):
         tracemalloc.stop()
         assert all(batches)
     assert held[1] - held[0] < USERS * 480  # a byte for each event that the larger log has more
+
+
+def test_of_a_long_array_the_content_is_that_of_pieces_up_to_both_ends(monkeypatch):
+    monkeypatch.setattr(content, "MOST", 64)
+    monkeypatch.setattr(content, "BLOCK", 8)
+    long = np.arange(400, dtype=np.int32).reshape(200, 2)
+    before = content.content_of(long)
+    assert before == content.content_of(long.copy()) != content.content_of(long[::-1])
+    for place in (0, -1):
+        other = long.copy()
+        other[place] += 1
+        assert content.content_of(other) != before
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):

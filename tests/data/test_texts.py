@@ -95,6 +95,14 @@ def test_a_record_more_changes_no_other_record(tmp_path: Path) -> None:
     assert len(records(after)) - len(kept) <= 1
 
 
+def test_the_content_tells_a_label_more_and_the_fingerprint_does_not(tmp_path: Path) -> None:
+    before, again = (read(written(tmp_path)) for _ in range(2))
+    kinds = pl.Series("kind", ["good", *ROWS["kind"][1:]])
+    after = read(written(tmp_path, ROWS.with_columns(kinds)))
+    assert before.content == again.content != after.content
+    assert before.fingerprint == after.fingerprint
+
+
 def test_all_records_of_a_person_are_held_out_together() -> None:
     found = invented_texts(500, classes=2, words=300, users=40)
     where = places(found, test=0.3, validation=0.0)

@@ -76,6 +76,11 @@ class ClickLog:
             clicked=torch.from_numpy(clicked),
         )
 
+    @property
+    def arrays(self) -> list[np.ndarray | None]:
+        """All that was read."""
+        return [array for block in self.blocks for array in (block.values, block.clicked)]
+
     def clicks(self, records: range) -> int:
         """How many of consecutive records were clicked. Private data."""
         total = 0

@@ -79,6 +79,11 @@ class NamedLog:
         """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
         return PersonBatch.padded(self.read(records), present)
 
+    @property
+    def arrays(self) -> list[np.ndarray | None]:
+        """All that was read."""
+        return [self.numbers, self.hashed, self.clicked, self.users]
+
     def clicks(self, records: range) -> int:
         """How many of consecutive records were clicked. Private data."""
         return int(self.clicked[records.start : records.stop].sum(dtype=np.int64))

@@ -52,8 +52,16 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """What was read and dropped: exact counts, private data."""
+        """What was read and dropped: exact counts and a hash of all records, private data."""
         return self.path / "logs" / "data.json"
+
+    @property
+    def content(self) -> str | None:
+        """The hash of the records that the run began with, where it is recorded."""
+        try:
+            return str(json.loads(self.data.read_text(encoding="utf-8"))["content"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def report(self) -> Path:

@@ -113,11 +113,20 @@ def _show(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any], run: RunFolder) -> None:
+def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any], data: Any, run: RunFolder) -> None:
     """Refuse users, a catalogue or a plan that differ from those of the ledger."""
     for key, old in checkpoint["dprec"]["identity"].items():
         if identity.get(key) != old:
-            raise UserError(
-                f"cannot resume {run.path}: {key} was {old} and is {identity.get(key)} now; "
-                "give the data and settings of its start"
-            )
+            differs = f"{key} was {old} and is {identity.get(key)} now"
+            if key == "data.fingerprint" and hasattr(data, "fingerprinted"):
+                differs = f"{data.fingerprinted} differs"
+            raise UserError(f"cannot resume {run.path}: {differs}; give the data and settings of its start")
+
+
+def refuse_other_content(content: str | None, data: Any, run: RunFolder) -> None:
+    """Refuse other events of as many users, by what the owner alone has of the start, where it is still there."""
+    if run.content is not None and run.content != content:
+        raise UserError(
+            f"cannot resume {run.path}: the log has changed since this run began, though it has as many {data.unit}s: "
+            "resume with the log of then, or start a new run"
+        )
