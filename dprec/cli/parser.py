@@ -15,7 +15,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import instance, path_of, refuse_unknown, resolve
-from dprec.cli.keys import GROUPS, check, flatten, from_data, normal, takes_null
+from dprec.cli.keys import GROUPS, check, flatten, from_data, kind_of_untyped, normal, required, takes_null
 from dprec.cli.loggers import completed, placed, words
 from dprec.cli.messages import one_line
 from dprec.cli.recipe import load_recipe
@@ -134,6 +134,8 @@ def parse(line: CommandLine) -> Settings:
     for key, value in line.overrides:
         if key in (STRATEGIES, f"{STRATEGIES}.class_path"):
             refuse_unknown(Strategy, value, f"command line: {key}")
+    given = {*recipe, *overrides}
+    _refuse_missing(given, classes)
     # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
     args += [f"--{key}={value}" for key, value in line.overrides] + words(line.overrides)
@@ -145,7 +147,8 @@ def parse(line: CommandLine) -> Settings:
     tree = _plain(parser, config)
     tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
     _refuse_nonsense(tree)
-    _refuse_nulls(tree, {*recipe, *overrides}, classes)
+    _refuse_nulls(tree, given, classes)
+    _refuse_other_kinds(tree, given, classes)
     return Settings(tree, recipe, tuple(overrides), parser, config)
 
 
@@ -171,6 +174,27 @@ def _refuse_nulls(tree: Mapping[str, Any], given: set[str], classes: Mapping[str
         group, _, name = key.partition(".")
         if value is None and key in given and group in BASES and name and not takes_null(classes[group], name):
             raise UserError(f"{key} is null: give a value, or leave it out")
+
+
+def _refuse_missing(given: set[str], classes: Mapping[str, type]) -> None:
+    for group in ("data", "model"):
+        for name in required(classes[group]):
+            if f"{group}.{name}" not in given:
+                raise UserError(f"{group}.{name} is not given: add --{group}.{name}")
+
+
+def _refuse_other_kinds(tree: Mapping[str, Any], given: set[str], classes: Mapping[str, type]) -> None:
+    """Refuse values of arguments that state no type, where their defaults tell it: jsonargparse takes any."""
+    for key, value in flatten(tree):
+        group, _, name = key.partition(".")
+        kind = kind_of_untyped(classes[group], name) if key in given and group in BASES and name else Any
+        if kind is not Any:
+            parser = jsonargparse.ArgumentParser(exit_on_error=False)
+            parser.add_argument(f"--{key}", type=kind)
+            try:
+                parser.parse_object({group: {name: value}})
+            except jsonargparse.ArgumentError as error:
+                raise UserError(one_line(str(error))) from None
 
 
 def read_recipe(path: str) -> dict[str, Any]:

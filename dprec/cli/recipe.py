@@ -24,7 +24,7 @@ def load_recipe(text: str, path: str) -> Any:
         if isinstance(root, yaml.MappingNode):
             for key, value in root.value:
                 # `privacy: null` is a decision; an empty block may be one whose lines are commented out.
-                if key.value == "privacy" and isinstance(value, yaml.ScalarNode) and value.value == "":
+                if key.value == "privacy" and value.value in ("", []):
                     raise UserError(
                         f"{path}: the privacy block is empty: give privacy.epsilon, or write `privacy: null` "
                         "to train without privacy"

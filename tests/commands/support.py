@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from dprec.models import SequenceRecommender
 
@@ -27,3 +30,27 @@ def environment() -> dict[str, str]:
 
 class Unwritten(SequenceRecommender):
     """A model somebody has begun."""
+
+
+class Untyped(SequenceRecommender):
+    """A model whose own arguments state no type."""
+
+    def __init__(self, items, dim=32, act="gelu", scale=1, **options) -> None:
+        super().__init__(items, dim, **options)
+
+    def encode(self, history: Tensor) -> Tensor:
+        return self.embedding(history)
+
+
+class Needing(Untyped):
+    """A model that cannot do without an argument."""
+
+    def __init__(self, items, width, **options) -> None:
+        super().__init__(items, **options)
+
+
+class NeedingOfAType(Untyped):
+    """The same, with a type."""
+
+    def __init__(self, items: int, width: int, **options: Any) -> None:
+        super().__init__(items, **options)

@@ -19,6 +19,7 @@ from dprec.plan import main as plan
 from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
 from dprec.report import main as report
+from dprec.tune import main as tune
 from tests.commands.support import environment
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -28,7 +29,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "recommend": recommend,
     "report": report,
+    "tune": tune,
 }
+
+OWN = "tests.commands.support"
 
 # command line -> what its one line must say; RECIPE and RUN stand for good ones
 TABLE = [
@@ -42,7 +46,7 @@ TABLE = [
     ("fit typo.yaml", "did you mean data.batch_size?"),
     ("fit RECIPE --data.batch_sise 3", "did you mean data.batch_size?"),
     ("fit twice.yaml", "gives 'dim' twice in one block (lines 2 and 4)"),
-    ("fit RECIPE hollow.yaml", "write `privacy: null`"),
+    *((f"fit RECIPE {name}.yaml", "write `privacy: null`") for name in ("hollow", "braces")),
     ("fit RECIPE --seed -1", "seed is -1"),
     ("fit RECIPE --seed 99999999999999999999", "seed is 99999999999999999999"),
     ("fit RECIPE --checkpoint_every -1", "checkpoint_every is -1"),
@@ -70,6 +74,19 @@ TABLE = [
     ("fit RECIPE --model dprec.models.Transfomer", "did you mean Transformer?"),
     ("fit RECIPE --model torch.nn.Linear", "not a Learner"),
     ("fit RECIPE --model tests.commands.support.Unwritten", "Unwritten lacks encode"),
+    *(
+        (f"{command} RECIPE --model {OWN}.Untyped --model.dim {value}", f"model.dim is {says}")
+        for command in ("fit", "plan")
+        for value, says in (("x", "'x': expected int"), ("8.5", "'8.5': expected int"), ("null", "null: give a value"))
+    ),
+    (f"tune RECIPE --model {OWN}.Untyped --try model.dim=8,x", "model.dim is 'x': expected int"),
+    (f"fit RECIPE --model {OWN}.Untyped --model.dim [8]", "model.dim is '[8]': expected int"),
+    (f"fit RECIPE --model {OWN}.Untyped --model.dim true", "model.dim is 'True': expected int"),
+    (f"fit RECIPE --model {OWN}.Untyped --model.scale x", "model.scale is 'x': expected int or float or null"),
+    *(
+        (f"fit RECIPE --model {OWN}.{name}", "model.width is not given: add --model.width")
+        for name in ("Needing", "NeedingOfAType")
+    ),
     (
         "fit RECIPE --privacy.sparsity AdaFEST --privacy.sparsity.noise_ratio 0",
         "error: privacy.sparsity: AdaFEST.noise_",
@@ -189,6 +206,7 @@ def files(here: Path, trained: Path) -> Path:
     (here / "resume.yaml").write_text(f"resume: {trained}\n")
     (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
     (here / "twice.yaml").write_text("model:\n  dim: 8\n  blocks: 1\n  dim: 16\n")
+    (here / "braces.yaml").write_text("privacy: {}\n")
     (here / "hollow.yaml").write_text("privacy:\n  # epsilon: 8\n")
     nothing_kept = "{class_path: FEST, init_args: {keep: 0}}"
     (here / "nothing_kept.yaml").write_text(f"privacy: {{epsilon: 8, sparsity: [{nothing_kept}]}}\n")
