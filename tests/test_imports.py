@@ -60,7 +60,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "dprec/metrics": [*LAYERS, "dprec.data", "dprec.*"],
 }
 # What the folders may use of the top level: everything else there is a command.
-SHARED = {"dprec.errors", "dprec.contract"}
+SHARED = {"dprec.errors", "dprec.contract", "dprec.notices"}
 PACKAGES = {
     "distributed",
     "training",

@@ -22,6 +22,7 @@ from dprec.data.formats import AUTO
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import read_frame
+from dprec.data.logs.prepared import is_prepared, settings_of
 from dprec.data.logs.reading import HowToRead, open_log
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
@@ -232,6 +233,12 @@ class Sequences(SampledData):
 
     def _read(self, log: Path) -> Interactions:
         return open_log(log, self.how, None if self.cache is None else Path(self.cache))
+
+    @property
+    def prepared_as(self) -> dict[str, Any] | None:
+        """How a log was read that was prepared before, by the names of these arguments; None for other data."""
+        folder = None if self.path is None else Path(self.path)
+        return settings_of(folder) if folder is not None and is_prepared(folder) else None
 
     @property
     def users(self) -> int:

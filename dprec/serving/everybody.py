@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dprec.data.formats import AUTO
+from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.prepared import is_prepared, open_prepared
 from dprec.errors import UserError
+from dprec.notices import heard_by
 from dprec.run.saved.folder import replace_file
 from dprec.serving.served import POPULARITY, Served
 
@@ -35,16 +40,7 @@ def recommend_to_all(
 ) -> None:
     """Read a log, recommend to each of its users, and write a row for each user and place."""
     path = _checked(out)
-    usual = served.facts["data"]["init_args"]  # the log that the run was trained on
-    user, item, time = (columns[role] or usual.get(f"{role}_column") for role in ("user", "item", "time"))
-    rows = {"format": usual.get("format") or AUTO, "where": usual.get("where")}  # as the run was trained
-    if is_prepared(Path(users)):
-        if (named := next((role for role in columns if columns[role]), None)) is not None:
-            raise UserError(f"{users} is already prepared, so --{named}_column cannot change: leave it out")
-        log = open_prepared(Path(users))
-    else:
-        how = {"user_column": user, "item_column": item, "time_column": time, "context": served.context, **rows}
-        log = read_interactions(users, **how)
+    log = _read(served, users, columns)
     people = len(log.offsets) - 1
     with Progress(
         TextColumn("recommending"),
@@ -68,6 +64,31 @@ def recommend_to_all(
         if number:
             console.print(f"{number:,} {said}", highlight=False)
     console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True, highlight=False)
+
+
+def _read(served: Served, users: str, columns: Mapping[str, str | None]) -> Interactions:
+    """Read a log as that of the run was read; `columns` replace its."""
+    if is_prepared(Path(users)):
+        if (named := next((role for role in columns if columns[role]), None)) is not None:
+            raise UserError(f"{users} is already prepared, so --{named}_column cannot change: leave it out")
+        return open_prepared(Path(users))
+    usual = served.facts.get("prepared_as") or served.facts["data"]["init_args"]
+    how: dict[str, Any] = {f"{role}_column": columns[role] or usual.get(f"{role}_column") for role in columns}
+    how |= {"format": usual.get("format") or AUTO, "where": usual.get("where"), "context": served.context}
+    try:
+        with heard_by(lambda text: print(_in_options(text), file=sys.stderr)):
+            return read_interactions(users, **how)
+    except UserError as error:
+        raise UserError(_in_options(str(error))) from None
+
+
+def _in_options(said: str) -> str:
+    """What reading says of settings, of which this command has the columns as options.
+
+    >>> _in_options("log.csv has no column that looks like the time: set data.time_column")
+    'log.csv has no column that looks like the time: set --time_column'
+    """
+    return re.sub(r"data\.((?:user|item|time)_column)", r"--\1", said)
 
 
 def _checked(out: str | None) -> Path:

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from dprec.cli.command import print_json
 from dprec.data import Catalogue
+from dprec.evaluate import main as evaluate
+from dprec.fit import main as fit
 from dprec.prepare import main as prepare
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
@@ -184,6 +186,38 @@ def test_all_users_of_a_prepared_log(moved: Path, log: Path, here: Path, capsys:
     capsys.readouterr()
     assert recommend([str(moved), "--users", "home", "--user_column", "who", "--out", "other.csv"]) == 2
     assert "home is already prepared, so --user_column cannot change" in capsys.readouterr().err
+
+
+def test_what_prepare_was_told_of_a_log_is_known_where_its_users_are_asked_for(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And without a column of times each command says so, by what it calls that column, also of a prepared log."""
+    rows = [(f"u{user}", f"i{(user + n) % 9}", 9 - n, n % 8) for user in range(30) for n in range(7)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "when", "stars"], orient="row")
+    frame.write_csv("log.csv")
+    told = ["--data.time_column", "when", "--data.where", "stars < 6"]
+    assert prepare(["log.csv", *told, "--out", "home"]) == 0
+    args = [str(recipe), "--trainer.max_steps", "2", "--privacy", "null"]
+    assert fit([*args, "--data.path", "home", "--out", "run"]) == 0
+    assert "no column" not in capsys.readouterr().err
+    for users in ("home", "log.csv"):
+        assert recommend(["run", "--users", users, "--out", f"{users}.parquet"]) == 0
+    assert pl.read_parquet("home.parquet").equals(pl.read_parquet("log.csv.parquet"))
+    assert "no column" not in capsys.readouterr().err
+
+    says = "log.csv has no column that looks like the time: set {}; without it, the order of the rows counts as"
+    for _ in range(2):
+        assert prepare(["log.csv", "--out", "untimed"]) == 0
+        assert capsys.readouterr().err.startswith(says.format("data.time_column"))
+    assert fit([*args, "--data.path", "untimed", "--out", "other"]) == 0
+    said = f"untimed, as it was prepared: {says.format('data.time_column')}"
+    assert said in capsys.readouterr().err
+    assert evaluate(["other"]) == 0
+    assert said in capsys.readouterr().err
+    assert recommend(["other", "--users", "log.csv", "--out", "rows.parquet"]) == 0
+    assert says.format("--time_column") in capsys.readouterr().err
+    assert recommend(["other", "--users", "log.csv", "--time_column", "wen", "--out", "none.parquet"]) == 2
+    assert "log.csv has no column 'wen' (--time_column)" in capsys.readouterr().err
 
 
 def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dprec.errors import UserError
+from dprec.notices import say
 
 # Names of these columns in logs, in order of preference, in lower case and without `_`, `-` and spaces.
 GUESSES = {
@@ -61,7 +61,7 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
                 return known[guess]
         problem = f"{part} has no column that looks like the {role}: set data.{role}_column"
         if role == "time":
-            print(f"{problem}; without it, the order of the rows counts as their order in time", file=sys.stderr)
+            say(f"{problem}; without it, the order of the rows counts as their order in time")
             return None
     headless = any(re.fullmatch(r"-?\d+(\.\d+)?", name.strip()) for name in names)
     hint = "; is there a header line?" if headless else ""

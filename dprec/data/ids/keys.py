@@ -6,13 +6,13 @@ it is written in another way (` 7`, `7.0`). The n-th text that is no number has 
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from dprec.data.ids.spelling import alike, in_order, normal, refuse_rounded
+from dprec.notices import say
 
 NOBODY = -1
 _LARGEST = 10**18  # keys of smaller numbers stay within 63 bits
@@ -114,17 +114,15 @@ class IdKeys:
             return 0
         merged = plain + int(np.isin(identity(self._keys), keys).sum()) - len(keys)
         if merged:
-            print(
+            say(
                 f"{self.path}: {merged:,} more spellings of {self.role} ids were merged (white space, 12.0 for 12, "
-                f"Unicode forms): {len(keys):,} {self.role}s",
-                file=sys.stderr,
+                f"Unicode forms): {len(keys):,} {self.role}s"
             )
         if similar := alike(self.names(keys)):
-            print(
+            say(
                 f"warning: {self.path}: {similar:,} {self.role} ids differ from another one by no more than case, "
                 f"width, leading zeros or white space inside, and count as {self.role}s of their own: where they are "
-                "one, mend the log",
-                file=sys.stderr,
+                "one, mend the log"
             )
         return merged
 

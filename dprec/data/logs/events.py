@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from dprec.data.logs.grouping import Grouping
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.times import Times
 from dprec.errors import UserError
+from dprec.notices import say
 
 _A = {"user": "a user", "item": "an item"}
 
@@ -128,7 +128,7 @@ class Reading:
                 raise UserError(f"{self.path}: no row has {_A[role]} id: is it another column? set data.{role}_column")
             if count:
                 said = ("row has", "counts") if count == 1 else ("rows have", "count")
-                print(f"{self.path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing", file=sys.stderr)
+                say(f"{self.path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing")
         if not self.store.events:
             raise UserError(
                 f"{self.path}: no row has both a user id and an item id: check data.user_column and data.item_column"

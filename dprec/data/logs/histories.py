@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +31,7 @@ class Interactions:
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
     context: EventContext | None = None
+    said: Sequence[str] = ()  # of a prepared log, while it was read
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
 
     @classmethod

@@ -6,7 +6,7 @@
     offsets.int64      user u's events are offsets[u] to offsets[u + 1]
     catalogue.parquet  item_id and users (how many saw it), in the order of the places
     users.parquet      user_id, in the order of the users
-    meta.json          the state of the log, facts about it, and the sizes of the files; written last
+    meta.json          the state of the log, facts about it, what was said of it, and sizes of the files; written last
 
 The folder holds people's histories and is as private as the log.
 """
@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,7 @@ from dprec.data.logs.event_parts import EventContext
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import ENDING, parts_of
 from dprec.errors import UserError
+from dprec.notices import kept, say
 
 try:
     import fcntl
@@ -91,16 +93,18 @@ def prepare(
     """
     state = state_of(log, settings)
     if (events := _opened(home, state)) is not None:
-        return events, False
+        return _repeated(events), False
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         with _alone(home) as work:
             if (events := _opened(home, state)) is not None:  # made while this process waited
-                return events, False
+                return _repeated(events), False
             shutil.rmtree(work, ignore_errors=True)  # files of a killed process
             work.mkdir(mode=0o700)  # its files are as private as the log
             try:
-                _write(read(work), work, state)
+                with kept() as said:
+                    events = read(work)
+                _write(replace(events, said=said), work, state)
                 if state_of(log, settings) != state:
                     raise UserError(f"{log} changed while it was prepared: run again when it is complete")
                 _swap(work, home)
@@ -117,11 +121,23 @@ def prepare(
     return events, True
 
 
+def settings_of(home: Path) -> dict[str, Any]:
+    """How the log of a prepared folder was read, by the names of `HowToRead`."""
+    return dict(json.loads((home / META).read_text(encoding="utf-8"))["made_of"]["settings"])
+
+
 def open_prepared(home: Path) -> Interactions:
-    """The events of a prepared folder, which does not need the log."""
+    """The events of a prepared folder, which does not need the log; says what preparing it said."""
     events = _opened(home, None)
     if events is None:
         raise UserError(f"{home} is incomplete or of another version: prepare the log again")
+    return _repeated(events, f"{home}, as it was prepared: ")
+
+
+def _repeated(events: Interactions, before: str = "") -> Interactions:
+    """Say again what was said when the events were prepared."""
+    for text in events.said:
+        say(f"{before}{text}")
     return events
 
 
@@ -151,6 +167,7 @@ def _opened(home: Path, state: Mapping[str, Any] | None) -> Interactions | None:
             facts=meta["found"],
             ages=ages,
             context=None if codes is None else EventContext(ContextColumns.of(named), codes),
+            said=[str(text) for text in meta.get("said", ())],  # folders of before have none
             folder=home,
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError, pl.exceptions.PolarsError):
@@ -167,7 +184,8 @@ def _write(events: Interactions, folder: Path, state: Mapping[str, Any]) -> None
     pl.DataFrame({"item_id": events.item_ids, "users": events.item_users}).write_parquet(folder / _CATALOGUE)
     pl.DataFrame({"user_id": events.user_ids}).write_parquet(folder / _USERS)
     files = (_ITEMS, *more, _OFFSETS, _CATALOGUE, _USERS)
-    meta = {"made_of": state, "found": events.facts, "bytes": {name: (folder / name).stat().st_size for name in files}}
+    sizes = {name: (folder / name).stat().st_size for name in files}
+    meta = {"made_of": state, "found": events.facts, "said": list(events.said), "bytes": sizes}
     (folder / META).write_text(json.dumps(meta, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in (*files, META):
         with open(folder / name, "rb+") as file:

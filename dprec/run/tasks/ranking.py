@@ -101,7 +101,11 @@ class Ranking(Task):
         return f"{super().size(data)}, {data.items - 1:,} items{tested}"
 
     def belongings(self, data: Any) -> dict[str, Any]:
-        return {"catalogue": list(data.catalogue_ids), "context": getattr(data, "context", None)}
+        return {
+            "catalogue": list(data.catalogue_ids),
+            "context": getattr(data, "context", None),
+            "prepared_as": getattr(data, "prepared_as", None),
+        }
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """Read other data with the model's catalogue, so that items have the model's ids."""
