@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+_YAML = "YAML reads yes, no and digits as other things"
+
 
 def one_line(message: str) -> str:
     """Keep the innermost key, the expected types and the value of a nested type error.
@@ -17,27 +19,34 @@ def one_line(message: str) -> str:
     refused = re.search(r"Option '([\w.]+)' is not accepted", message)
     if refused:
         return f"unknown key {'.'.join([*path, refused[1]])!r}: look for a typo among the arguments of its class"
-    expected, value = _innermost(message)
+    # An outer `X or None` lists its own failures after the inner ones, so the deepest key's part comes first.
+    part = message.rpartition('Parser key "')[2]
+    expected, value = _innermost(part)
     if path and "dot import path" in expected and value is not None:
         return f"{_dotted(path)} is {value!r}: there is no such class; give a dotted path, such as my_module.MyClass"
     if path and expected and value is not None:
-        quotes = ", so put it in quotes: YAML reads yes, no and digits as other things"
-        plain = expected in ("str", "str or null") and value[:1] not in "[{"
-        return f"{_dotted(path)} is {value!r}: expected {expected}{quotes if plain else ''}"
+        plain = expected in ("str", "str or null")
+        quotes = f", so put it in quotes: {_YAML}" if plain and value[:1] not in "[{" else ""
+        if not plain and (listed := re.search(r"Subtypes: \[(.*list\[str\].*)\]\n", part)):
+            expected = " or ".join(map(_plain, listed[1].split(", ")))
+            value = part.partition("Given value: ")[2].partition("\n")[0]
+            quotes = f', with quotes, as in ["yes", "1"]: {_YAML}'
+        return f"{_dotted(path)} is {value!r}: expected {expected}{quotes}"
     return re.sub(r"\s+", " ", message).strip()
 
 
-def _innermost(message: str) -> tuple[str, str | None]:
-    # An outer `X or None` lists its own failures after the inner ones, so the deepest key's part comes first.
-    part = message.rpartition('Parser key "')[2]
+def _innermost(part: str) -> tuple[str, str | None]:
     value = re.search(r"(?:Got value|Given value): (.*)", part)
     before = part[: value.start()] if value else part
-    types: list[str] = []
-    for name in re.findall(r"Expected (?:an? )?(.+?)(?:\. |\n|$)", before):
-        plain = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", name.strip())
-        plain = re.sub(r"(?:typing\.)?Literal\[(.*)\]", r"one of \1", plain)
-        types.append({"NoneType": "null"}.get(plain, plain))
+    types = [_plain(name) for name in re.findall(r"Expected (?:an? )?(.+?)(?:\. |\n|$)", before)]
     return " or ".join(dict.fromkeys(types)), value[1].strip() if value else None
+
+
+def _plain(name: str) -> str:
+    """The name of a type as people write it."""
+    plain = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>", r"\1", name.strip())
+    plain = re.sub(r"(?:typing\.)?Literal\[(.*)\]", r"one of \1", plain)
+    return {"NoneType": "null", "list[str]": "list of str"}.get(plain, plain)
 
 
 def _dotted(path: list[str]) -> str:

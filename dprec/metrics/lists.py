@@ -57,3 +57,8 @@ class ListMetrics(Metric):
     def distinct(self) -> int:
         """How many items are in anybody's first k, of those that the user has not seen."""
         return int((self.counts[0] > 0).sum())
+
+    @property
+    def places(self) -> int:
+        """How many places these lists have: fewer than k where a user has seen nearly all items."""
+        return int(self.counts[0].sum())

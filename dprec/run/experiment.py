@@ -28,7 +28,7 @@ from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
 from dprec.run.memory import keep_freed_memory
-from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending
+from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import SaveRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
@@ -108,6 +108,8 @@ class Experiment:
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
         notice_box(console, self.data.notice)
         console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
+        if self.privacy is not None and (warning := warning_of_delta(self.privacy.delta)) is not None:
+            console.print(warning, soft_wrap=True, highlight=False)
         if summary := getattr(self.data, "summary", None):
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:

@@ -21,6 +21,9 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 
+TOO_LARGE = 0.1  # a δ, which should be below 1 / users
+
+
 def spending(privacy: Privacy | None) -> dict[str, Any]:
     """ε spent so far, δ and σ; null in each for a run without privacy."""
     if privacy is None:
@@ -49,6 +52,16 @@ def promise(privacy: Privacy | None, steps: int) -> str:
         f"private: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
         f"noise multiplier {privacy.sigma:.3g}, {steps} step{'s' * (steps != 1)}; "
         f"the unit is one {privacy.sampling.unit}"
+    )
+
+
+def warning_of_delta(delta: float) -> str | None:
+    """What to say of a δ with which a guarantee promises nothing."""
+    if delta < TOO_LARGE:
+        return None
+    return (
+        f"warning: δ = {round_up(delta)} is the chance that the guarantee fails for somebody, so it promises nothing: "
+        "train on more users, or set privacy.delta"
     )
 
 

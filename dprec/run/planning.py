@@ -18,6 +18,7 @@ from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.run.console import notice_box
 from dprec.run.experiment import sizes_for
+from dprec.run.outcome import warning_of_delta
 from dprec.run.tasks import task_of
 from dprec.run.trainer import batch_for, fit_batch, total_steps
 from dprec.training.callback import Privacy
@@ -124,6 +125,8 @@ class RunPlan:
         for point in self.after:
             along.add_row(f"{point['steps']:,}", f"{point['epsilon']:.3f}")
         console.print(along)
+        if (warning := warning_of_delta(self.delta)) is not None:
+            console.print(warning, soft_wrap=True, highlight=False)
 
 
 def _batches(settings: Settings, users: int) -> UserBatches:

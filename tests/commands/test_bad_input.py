@@ -115,6 +115,11 @@ TABLE = [
     ("fit RECIPE --data.path headless.csv", "is there a header line?"),
     ("fit RECIPE --data.path good.csv --data.item_column film", "film"),
     ("fit RECIPE --data.path singles.txt", "event"),
+    (
+        "fit RECIPE --data.path lone.csv --data.min_events 5",
+        "none of 7 items was seen by 5 users, of whom the log has 1, so data.min_events leaves no event: lower it",
+    ),
+    ("fit RECIPE --data.path good.csv --data.catalogue others.txt", "no item of the log is in data.catalogue: check"),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
     ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
@@ -224,6 +229,8 @@ def files(here: Path, trained: Path) -> Path:
     (here / "ratings.dat").write_text("1::film1::5::978300760\n1::film2::3::978302109\n")
     (here / "clock.csv").write_text("user,item,date,time\nu,a,2020-01-02,0802\nu,b,2020-01-01,0930\n")
     (here / "equal.csv").write_text("user,item,time\nu,a,0802\nu,b,0802\n")
+    (here / "lone.csv").write_text("user,item,time\n" + "".join(f"u,film{n % 7},{n}\n" for n in range(40)))
+    (here / "others.txt").write_text("book1\nbook2\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))
     (here / "good.csv").write_text("user,item,time\n" + rows)
     (here / "bad.jsonl").write_text('["film1"]\n["film2"\n')

@@ -9,6 +9,7 @@ import torch
 from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
+from dprec.plan import main as plan
 from dprec.run.saved.checkpoints import load_run
 from dprec.run.tasks.ranking import Ranking, popularity_places
 from tests.commands.support import strict
@@ -127,6 +128,23 @@ def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, caps
     assert warning is not None
     assert "the first 10 places of 22,363 users hold only 164 of 12,101 items" in warning
     assert Ranking().warning({"distinct_items": few | {"users": 100}}) is None
+    assert Ranking().warning({"distinct_items": few | {"places": 1640}}) is None  # of users who have seen nearly all
+
+
+def test_a_log_of_one_user_has_a_delta_that_promises_nothing_and_no_few_items_to_collapse_on(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "one.csv").write_text("user,item,time\n" + "".join(f"u,film{n % 12},{n}\n" for n in range(40)))
+    args = [str(recipe), "--data.path", "one.csv", "--data.batch_size", "1", "--privacy", "{epsilon: 4}"]
+    assert fit([*args, "--out", "run"]) == 0
+    told = capsys.readouterr().out
+    says = "warning: δ = 0.5 is the chance that the guarantee fails for somebody, so it promises nothing: train on more"
+    assert says in told
+    assert "collapse" not in told
+    assert plan(args) == 0
+    assert says in capsys.readouterr().out
+    assert plan([str(recipe)]) == 0
+    assert "promises nothing" not in capsys.readouterr().out
 
 
 def test_the_command_warns_of_a_model_that_knows_one_item(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say
         ({"batch_size": 13}, "the data has 12 users"),
         ({"max_length": 0}, "data.max_length is 0"),
         ({"tokens": 0}, "data.tokens is 0"),
-        ({"min_events": 9}, "no user of"),
+        ({"min_events": 9}, "items was seen by 9 users, of whom the log has 12"),
         ({"dataset": "netflix"}, "data.dataset is 'netflix': give one of file, synthetic, movielens-100k"),
         ({"on_missing": "shrug"}, "data.on_missing is 'shrug'"),
         ({"path": None}, "data.path is not set"),

@@ -46,9 +46,16 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         who.append(part.first + np.flatnonzero(part.stays))
         left_out.update(part.left_out())
     end = sum(int(part.sum()) for part in lengths)
+    if not end and not passes.any():
+        raise UserError(
+            "no item of the log is in data.catalogue: check the file's ids"
+            if catalogue is not None
+            else f"none of {len(passes):,} items was seen by {min_events} users, of whom the log has "
+            f"{len(events.offsets) - 1:,}, so data.min_events leaves no event: lower it"
+        )
     if not end:
         raise UserError(
-            f"no user of {len(events)} events has {max(min_events, 2)} events whose items pass the filter: "
+            f"no user of {len(events):,} events has {max(min_events, 2)} events whose items pass the filter: "
             "lower data.min_events or check data.catalogue"
         )
     dropped = {

@@ -150,8 +150,9 @@ class Ranking(Task):
         add_up((*ours.metrics, *theirs.metrics), ranks)
         results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
         users = int(ours.ranks[0].users)
-        found = ours.lists[SHOWN].distinct
-        results["distinct_items"] = {"first": SHOWN, "users": users, "found": found, "of": len(places) - 1}
+        shown = ours.lists[SHOWN]
+        counted = {"first": SHOWN, "users": users, "found": shown.distinct, "of": len(places) - 1}
+        results["distinct_items"] = counted | {"places": shown.places}
         population = getattr(loader.dataset, "population", users)
         if population > users:
             errors: dict[str, float] = {}
@@ -163,7 +164,7 @@ class Ranking(Task):
     def warning(self, results: Mapping[str, Any]) -> str | None:
         """Where everybody would be shown the same few items, which the metrics of a held-out item may not tell."""
         first, users, found, of = _coverage(results)
-        if found >= FEW * min(of, first * users):
+        if found >= FEW * min(of, results["distinct_items"].get("places", first * users)):
             return None
         return (
             f"warning: the first {first} places of {users:,} users hold only {found:,} of {of:,} items, so "
