@@ -17,6 +17,7 @@ from dprec.cli.messages import one_line
 from dprec.errors import UserError
 
 OWN = ("dprec.models", "dprec.data")
+SHORT = 8  # a list of classes, to be told in one line
 
 
 def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> None:
@@ -70,8 +71,13 @@ def resolve(base: type, name: str, where: str) -> type:
     else:
         known = {subclass.__name__: subclass for subclass in _subclasses(base)}
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "give its dotted path, such as my_module.MyModel"
+            lower = {key.lower(): key for key in known}
+            close = difflib.get_close_matches(name.lower(), lower, n=1)
+            ours = sorted(key for key, cls in known.items() if _ours(cls) and not unwritten(cls))
+            listed = f"give one of {', '.join(ours)}, or" if 0 < len(ours) <= SHORT else "give"
+            hint = (
+                f"did you mean {lower[close[0]]}?" if close else f"{listed} its dotted path, such as my_module.MyModel"
+            )
             raise UserError(f"{where}: unknown class {name!r}; {hint}")
         found = known[name]
     if not isinstance(found, type) or not issubclass(found, base):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+import sys
+
+from dprec.cli.keys import parameters
 
 _YAML = "YAML reads yes, no and digits as other things"
 
@@ -16,9 +20,9 @@ def one_line(message: str) -> str:
     "data.labels is 'True': expected str, so put it in quotes: YAML reads yes, no and digits as other things"
     """
     path = re.findall(r'Parser key "([\w.]+)"', message)
-    refused = re.search(r"Option '([\w.]+)' is not accepted", message)
+    refused = re.search(r"(?:class_path '([\w.]+)':\s+)?Option '([\w.]+)' is not accepted", message)
     if refused:
-        return f"unknown key {'.'.join([*path, refused[1]])!r}: look for a typo among the arguments of its class"
+        return f"unknown key {'.'.join([*path, refused[2]])!r}: {_instead(refused[2], refused[1])}"
     # An outer `X or None` lists its own failures after the inner ones, so the deepest key's part comes first.
     part = message.rpartition('Parser key "')[2]
     expected, value = _innermost(part)
@@ -33,6 +37,18 @@ def one_line(message: str) -> str:
             quotes = f', with quotes, as in ["yes", "1"]: {_YAML}'
         return f"{_dotted(path)} is {value!r}: expected {expected}{quotes}"
     return re.sub(r"\s+", " ", message).strip()
+
+
+def _instead(option: str, class_path: str | None) -> str:
+    """What to give in place of an argument that a class does not have."""
+    if option == "class_path":
+        return "put the arguments of a class under init_args, beside class_path"
+    module, _, name = (class_path or "").rpartition(".")
+    cls = getattr(sys.modules.get(module), name, None)
+    if cls is None:
+        return "look for a typo among the arguments of its class"
+    close = difflib.get_close_matches(option, parameters(cls), n=1, cutoff=0.75)
+    return f"did you mean {close[0]}?" if close else f"{name} takes {', '.join(parameters(cls))}"
 
 
 def _innermost(part: str) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
+import polars as pl
 import pytest
 import torch
 
@@ -104,7 +105,14 @@ TABLE = [
     ("fit RECIPE --privacy.sparsity [3]", "privacy.sparsity: 3 is not the name of a class"),
     ("fit RECIPE --privacy.sparsity.class_path EANNA", "unknown class 'EANNA'; did you mean EANA?"),
     ("fit RECIPE --privacy.sparsity torch.nn.Linear", "torch.nn.Linear is not a Strategy"),
-    ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "unknown key 'privacy.sparsity.kep'"),
+    ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "'privacy.sparsity.kep': did you mean keep?"),
+    (
+        "fit RECIPE --privacy.sparsity FEST --privacy.sparsity.rows 3",
+        "'privacy.sparsity.rows': FEST takes keep, share, ",
+    ),
+    ("fit RECIPE beside.yaml", "put the arguments of a class under init_args, beside class_path"),
+    ("fit RECIPE --privacy.sparsity AdaFast", "unknown class 'AdaFast'; did you mean AdaFEST?"),
+    ("fit RECIPE --privacy.sparsity Sparse", "'Sparse'; give one of AdaFEST, Dense, EANA, ExponentialSelection, FEST,"),
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),
@@ -112,6 +120,16 @@ TABLE = [
     ("plan RECIPE --data.dataset movielens-1m --data.path nowhere --data.on_missing stand-in", "is not in nowhere"),
     ("fit RECIPE --data.path one.csv", "the catalogue has 1 item"),
     ("fit RECIPE --data.path latin.csv", "not UTF-8"),
+    ("fit RECIPE --data.path parquet.csv", "parquet.csv is Parquet by its first bytes, not text: give it a name that"),
+    (
+        "fit RECIPE --data.path arrow.csv --data.format csv",
+        "arrow.csv is Arrow by its first bytes, not text: give it a",
+    ),
+    ("fit RECIPE --data.path twice.csv", "twice.csv has two columns 'item': rename one"),
+    (
+        "fit RECIPE --data.path twice.csv --data.item_column film --data.where stars>3",
+        "two columns 'stars': rename one",
+    ),
     ("fit RECIPE --data.path headless.csv", "is there a header line?"),
     ("fit RECIPE --data.path good.csv --data.item_column film", "film"),
     ("fit RECIPE --data.path singles.txt", "event"),
@@ -229,6 +247,11 @@ def files(here: Path, trained: Path) -> Path:
     (here / "ratings.dat").write_text("1::film1::5::978300760\n1::film2::3::978302109\n")
     (here / "clock.csv").write_text("user,item,date,time\nu,a,2020-01-02,0802\nu,b,2020-01-01,0930\n")
     (here / "equal.csv").write_text("user,item,time\nu,a,0802\nu,b,0802\n")
+    frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "time": [1, 2]})
+    frame.write_parquet(here / "parquet.csv")
+    frame.write_ipc(here / "arrow.csv")
+    (here / "twice.csv").write_text("user,item,film,item,time,stars,stars\na,x,y,z,1,2,3\n")
+    (here / "beside.yaml").write_text("privacy: {epsilon: 8, sparsity: {class_path: FEST, keep: 3}}\n")
     (here / "lone.csv").write_text("user,item,time\n" + "".join(f"u,film{n % 7},{n}\n" for n in range(40)))
     (here / "others.txt").write_text("book1\nbook2\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))

@@ -14,6 +14,7 @@ from dprec.data.formats.columns import BY_ROW, choose_columns
 from dprec.data.formats.table import Table, lines_of
 from dprec.errors import UserError
 
+_BINARY = {b"PAR1": ("Parquet", ".parquet"), b"ARRO": ("Arrow", ".feather")}  # by their first bytes
 _GLANCE = 2**18  # bytes from which to guess the number of rows of a text
 
 
@@ -92,6 +93,12 @@ def first_line(path: Path) -> str:
     try:
         with open(path, "rb") as file:
             start = file.read(4)
+        if start in _BINARY:
+            kind, ending = _BINARY[start]
+            raise UserError(
+                f"{path} is {kind} by its first bytes, not text: give it a name that ends in {ending}, or set "
+                f"data.format to {ending[1:]}"
+            )
         zipped = start.startswith(b"\x1f\x8b")
         if start == b"\x28\xb5\x2f\xfd":  # Zstandard, which Python cannot read
             return lines_of(path).head(1).collect().item()

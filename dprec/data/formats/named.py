@@ -42,6 +42,8 @@ class NamedFormat(Format):
         if wanted.where is not None:
             where = Condition.read(wanted.where, part, [*names, *told], lambda: {**_types(told), **self.types(path)})
         needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
+        if (twice := next((name for name in needed if names.count(name) > 1), None)) is not None:
+            raise UserError(f"{part} has two columns '{twice}': rename one")
         constants = [pl.lit(told[name]).alias(name) for name in needed if name in told]
         with one_line(part):
             rows = self.scan(path, [name for name in needed if name not in told]).with_columns(constants)
