@@ -16,8 +16,10 @@ from unittest import mock
 import pytest
 import torch
 
+from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.models import Learner
+from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
@@ -165,6 +167,19 @@ def test_refuses_a_log_of_as_many_events_that_are_others(
     assert private.stat().st_mode & 0o777 == 0o600
     private.unlink()
     assert fit(["--resume", "run", "--data.path", "other.txt"]) == 0
+
+
+def test_a_run_that_is_used_before_its_end_says_that_it_is_unfinished(
+    interrupted: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [["run", "--history", "film1"], ["run/checkpoints/last.ckpt", "--history", "film1"]]
+    for command, words in ((evaluate, ["run"]), *((recommend, words) for words in asked)):
+        capsys.readouterr()
+        assert command(words) == 0
+        how = ": continue it with python -m dprec.fit --resume run" if words[0] == "run" else ""
+        assert capsys.readouterr().err == f"{words[0]} is at step 20 of 40, so it is not trained to the end{how}\n"
+    assert evaluate([str(trained)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_data_may_have_moved(interrupted: Path, log: Path) -> None:

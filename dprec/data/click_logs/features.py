@@ -36,6 +36,8 @@ def labels(
         return (numbers >= clicked).to_numpy().astype(np.uint8)
     read = text.replace_strict(_CLICKED, default=None, return_dtype=pl.Int8)
     wanted = "want 0 or 1, or true or false: set data.clicked to what is a click, or another data.label_column"
+    _refuse(read.is_null() & text.is_not_null(), column, rows, part, name, wanted)
+    wanted = "want 0 or 1, or true or false; leave such rows out with data.where, or set another data.label_column"
     _refuse(read.is_null(), column, rows, part, name, wanted)
     return read.to_numpy().astype(np.uint8)
 

@@ -118,7 +118,8 @@ def _labels(batch: pl.DataFrame, part: Path, columns: TextColumns, classes: Mapp
         found = "empty" if text[place] is None else repr(text[place][:40])
         raise UserError(
             f"{part}: data row {int(batch['row'][place]) + 1}: '{columns.label}' is {found}: "
-            f"want one of {', '.join(classes)}; set data.labels to the classes, or mend it"
+            f"want one of {', '.join(classes)}; set data.labels to the classes, mend it, or leave "
+            "such rows out with data.where"
         )
     return read.to_numpy().astype(np.int64)
 

@@ -226,7 +226,7 @@ def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
     if wrong.any():
         row = int(rows[wrong.arg_max() or 0]) + 1
-        instead = "mend or remove them"
+        instead = "mend or remove them, or leave them out with data.where"
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
             instead = "is it the column of times? name that in data.time_column"
         raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")

@@ -23,6 +23,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from dprec.cli.classes import build, refuse_foreign
 from dprec.errors import UserError
 from dprec.models import Learner
+from dprec.notices import say
 from dprec.run.saved.folder import RunFolder, checkpoint_of, replace_file, write_json
 
 FORMAT = 1  # of the `dprec` part of a checkpoint
@@ -227,7 +228,8 @@ def _other(path: Path) -> str | None:
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:
     """The checkpoint of a run folder or a file, and the trained model in it; no data is needed.
 
-    The author of the file cannot run code here: a class outside of dprec is imported only from `trusted` modules.
+    Says of a run that has not taken all of its steps that it is unfinished. The author of the file cannot run code here:
+    a class outside of dprec is imported only from `trusted` modules.
     """
     path = checkpoint_of(run)
     checkpoint = read_checkpoint(path)
@@ -244,4 +246,13 @@ def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Lea
         raise UserError(
             f"{path} does not fit {ours['model']['class_path']} ({reason}): use the code that wrote it"
         ) from None
+    _say_if_unfinished(ours, Path(run))
     return checkpoint, model.eval()
+
+
+def _say_if_unfinished(ours: Mapping[str, Any], run: Path) -> None:
+    step, planned = ours.get("step"), ours["identity"].get("steps")
+    if isinstance(step, int) and isinstance(planned, int) and step < planned:
+        goes_on = RunFolder(run).config.is_file() and not RunFolder(run).metrics.exists()
+        how = f": continue it with python -m dprec.fit --resume {run}" if goes_on else ""
+        say(f"{run} is at step {step:,} of {planned:,}, so it is not trained to the end{how}")
