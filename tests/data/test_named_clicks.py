@@ -142,7 +142,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
         ({}, {"categories": {"adid": 9}}, "no column 'adid': its columns are user_id, ad_id"),
         ({}, {"label_column": "at"}, "data row 1: 'at' is '1600000000': want 0 or 1"),
         ({"clicked": [1, 2] * 10}, {}, "data row 2: 'clicked' is '2': want 0 or 1"),
-        ({"clicked": [None] * ROWS}, {}, "data row 1: 'clicked' is missing: want 0 or 1, or true or false; leave such rows"),
+        ({"clicked": [None] * ROWS}, {}, "data row 1: 'clicked' is missing: want 0 or 1, or true or false; leave"),
         ({"price": ["12,50"] * ROWS}, {}, "data row 1: 'price' is '12,50': want a number"),
         ({"device": [["a"]] * ROWS}, {}, "set data.bags.device"),
         ({}, {"bags": {"device": 0}}, "data.bags.device is 0"),

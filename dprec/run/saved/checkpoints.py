@@ -228,8 +228,8 @@ def _other(path: Path) -> str | None:
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:
     """The checkpoint of a run folder or a file, and the trained model in it; no data is needed.
 
-    Says of a run that has not taken all of its steps that it is unfinished. The author of the file cannot run code here:
-    a class outside of dprec is imported only from `trusted` modules.
+    Says of a run that has not taken all of its steps that it is unfinished. The author of the file cannot run code
+    here: a class outside of dprec is imported only from `trusted` modules.
     """
     path = checkpoint_of(run)
     checkpoint = read_checkpoint(path)
