@@ -137,7 +137,7 @@ TABLE = [
         "fit RECIPE --data.path lone.csv --data.min_events 5",
         "none of 7 items was seen by 5 users, of whom the log has 1, so data.min_events leaves no event: lower it",
     ),
-    ("fit RECIPE --data.path good.csv --data.catalogue others.txt", "no item of the log is in data.catalogue: check"),
+    ("fit RECIPE --data.path good.csv --data.catalogue others.txt", "no item of the log is in the catalogue: check"),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
     ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),

@@ -46,9 +46,9 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         who.append(part.first + np.flatnonzero(part.stays))
         left_out.update(part.left_out())
     end = sum(int(part.sum()) for part in lengths)
-    if not end and not passes.any():
+    if len(passes) and not passes.any():
         raise UserError(
-            "no item of the log is in data.catalogue: check the file's ids"
+            "no item of the log is in the catalogue: check data.catalogue, and that the log is of the same items"
             if catalogue is not None
             else f"none of {len(passes):,} items was seen by {min_events} users, of whom the log has "
             f"{len(events.offsets) - 1:,}, so data.min_events leaves no event: lower it"
