@@ -31,7 +31,7 @@ from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow, written_uncounted
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
-from dprec.gradients.layouts.reads import FORM, NUMBERS, READS, SHARES, SIZES, WATCHED, reader
+from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, tells
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
@@ -46,7 +46,6 @@ CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
-_TOLD = {bool, int, float, complex, str}
 _UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
@@ -275,7 +274,7 @@ class Tape(AsWritten):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
             if name in WATCHED or "." in name or func is torch.device:
-                self._refuse_reads("item" if func is torch.device else name, tensors)
+                refuse_reads("item" if func is torch.device else name, tensors)
                 if name in SHARES:
                     layout.MEMORY.shared(tensors)
             if isinstance(func, HigherOrderOperator) and any(layout_of(tensor) is not None for tensor in tensors):
@@ -286,8 +285,8 @@ class Tape(AsWritten):
             result = called(func, args, kwargs)
             if name in _UNFILLED:
                 result.zero_()  # else values that were there before
-            if not isinstance(result, Tensor) and _tells(result):
-                self._refuse_reads(name, tensors, result)
+            if not isinstance(result, Tensor) and tells(result):
+                refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
             if len(counted) != len(tensors):
                 changed += written_uncounted(func, args, kwargs)
@@ -351,23 +350,6 @@ class Tape(AsWritten):
                 f"what follows from it, by {name}: write it out of place"
             )
 
-    def _refuse_reads(self, name: str, tensors: list[Tensor], number: Any = None) -> None:
-        """Refuse to let the model's code take values of several users out of tensors."""
-        name = name.partition(".")[0]  # of torch.ops.aten, too
-        other = number is not None and name not in NUMBERS
-        if name in READS or other:
-            follows = any(layout_of(tensor) is not None for tensor in tensors)
-        elif name in SIZES:
-            follows = any((known := layout_of(tensor)) is not None and known.sized for tensor in tensors)
-        else:
-            return
-        where = reader(name in SIZES) if follows else None
-        if where is not None:
-            raise NoRule(
-                f"losses(batch) reads values of all users into Python by {name}, in {where}, which may carry them from "
-                "one to another: leave them in tensors"
-            )
-
     def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""
         for tensor in tensors:
@@ -411,12 +393,6 @@ class Tape(AsWritten):
                 own = replace(own, ids=ids, factor=before.factor * factor)
             express(leaf, own)
         return result
-
-
-def _tells(result: Any) -> bool:
-    """Whether what a function returns has numbers or text in it."""
-    kind = type(result)
-    return kind in _TOLD or (kind in (list, tuple, torch.Size) and any(type(each) in _TOLD for each in result))
 
 
 def refuse_no_losses(losses: Any, users: int) -> None:

@@ -7,8 +7,16 @@ layout tells; a number in Python has none.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dprec.errors import NoRule
+from dprec.gradients.layouts.layout import layout_of
 
 READS = {
     *("item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__contains__", "is_nonzero"),
@@ -42,6 +50,7 @@ _HARMLESS_OF_TORCH = (
     *("torch.nn.functional", "torch.nn.modules.activation", "torch.nn.modules.transformer", "torch.nn.modules.rnn"),
     *("torch.nn.utils.rnn", "torch.nn.attention", "torch.distributions", "torch.autograd", "torch.masked"),
 )
+_TOLD = {bool, int, float, complex, str}
 _MEASURE = ("torch.nn.functional", "torch.nn.modules", "torch.nn.utils.rnn")  # ask for sizes to check them
 _ON_BEHALF = ("dprec.gradients.tape", __name__)
 
@@ -66,3 +75,26 @@ def _reads_for_others(frame: FrameType, size: bool) -> bool:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
+
+
+def refuse_reads(name: str, tensors: Iterable[Tensor], result: Any = None) -> None:
+    """Refuse to let a model's code take values of several users out of tensors, as this operation does."""
+    name = name.partition(".")[0]  # of torch.ops.aten, too
+    if name in READS or (result is not None and name not in NUMBERS):
+        follows = any(layout_of(tensor) is not None for tensor in tensors)
+    elif name in SIZES:
+        follows = any((known := layout_of(tensor)) is not None and known.sized for tensor in tensors)
+    else:
+        return
+    where = reader(name in SIZES) if follows else None
+    if where is not None:
+        raise NoRule(
+            f"losses(batch) reads values of all users into Python by {name}, in {where}, which may carry them from "
+            "one to another: leave them in tensors"
+        )
+
+
+def tells(result: Any) -> bool:
+    """Whether what a function returns has numbers or text in it."""
+    kind = type(result)
+    return kind in _TOLD or (kind in (list, tuple, torch.Size) and any(type(each) in _TOLD for each in result))

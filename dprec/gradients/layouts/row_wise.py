@@ -16,6 +16,24 @@ import torch
 from torch import Tensor
 
 from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in, writes_first_argument
+from dprec.gradients.layouts.operation_names import (
+    ADD_A_DIMENSION,
+    ALONG,
+    COUNT,
+    DIM_DEFAULTS,
+    DIM_NAMES,
+    DIM_PLACES,
+    FFT_OF_LAST,
+    FIXED,
+    FOURIER,
+    MATRICES,
+    NATIVE_NORMS,
+    OF_ONE_TENSOR,
+    POINTWISE,
+    POOLS,
+    REDUCTIONS,
+    SOFTMAXES,
+)
 
 Arguments: TypeAlias = "tuple[Any, ...]"
 Options: TypeAlias = "dict[str, Any]"
@@ -42,14 +60,14 @@ def keeps_rows(
 
 def has_fixed_size(name: str) -> bool:
     """Whether how much an operation returns does not follow from values."""
-    return name in _FIXED or (name in _KEEPS and name not in _COUNT)
+    return name in FIXED or (name in _KEEPS and name not in COUNT)
 
 
 def may_write_aside(function: Callable[..., Any]) -> bool:
     """Whether an operation may write to what is neither its first argument nor `out`, such as running statistics."""
     name, keeps = _known(function)
     return name in ("embedding", "embedding_bag", "batch_norm", "instance_norm") or (
-        keeps is None and name not in _FIXED
+        keeps is None and name not in FIXED
     )
 
 
@@ -93,7 +111,7 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
     if not all(isinstance(d, int) for d in dims):
         return False  # another tensor, as of torch.max(x, y)
-    if name in ("select", "unbind", "squeeze") or name in _REDUCTIONS:
+    if name in ("select", "unbind", "squeeze") or name in REDUCTIONS:
         first = dims == [0] or dims == [-lead.dim()] or (not dims and name == "unbind")
         return first and out.dim() == lead.dim() - 1
     return False
@@ -109,7 +127,7 @@ def _exchanges(name: str, args: Arguments, kwargs: Options, lead: Tensor) -> boo
 
 def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> bool:
     """Whether this is a batch_norm that normalises by the batch's statistics and not by running ones."""
-    if name.partition(".")[0] in _NATIVE_NORMS:
+    if name.partition(".")[0] in NATIVE_NORMS:
         return True
     return name == "batch_norm" and bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
@@ -137,11 +155,11 @@ def _along(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], 
     if name in ("quantile", "nanquantile") and isinstance(args[1] if len(args) > 1 else kwargs.get("q"), Tensor):
         return False  # the quantiles come first then
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
-    given = followed if name in _OF_ONE_TENSOR else tensors_in((args, kwargs))
+    given = followed if name in OF_ONE_TENSOR else tensors_in((args, kwargs))
     most = max(tensor.dim() for tensor in given)
     if not dims or any(tensor.dim() != most for tensor in followed):
         return False
-    first = (0, -max(most, out.dim() if name in _ADD_A_DIMENSION else 0))
+    first = (0, -max(most, out.dim() if name in ADD_A_DIMENSION else 0))
     return all(isinstance(d, int) and d not in first for d in dims)
 
 
@@ -262,7 +280,7 @@ def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
 
 
 def _fourier(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    if name in _FFT_OF_LAST and all(d is None for d in _dims(name, args, kwargs)):
+    if name in FFT_OF_LAST and all(d is None for d in _dims(name, args, kwargs)):
         return followed[0].dim() > 1
     return _along(name, args, kwargs, followed, out)
 
@@ -361,12 +379,12 @@ def _dimensions_of(part: Any) -> int:
 
 def _dims(name: str, args: Arguments, kwargs: Options) -> list[Any]:
     """Return the dimensions an operation acts on."""
-    named = _flat([kwargs[key] for key in _DIM_NAMES if key in kwargs])
-    places = _DIM_PLACES.get(name, (2,) if name.startswith("fft_") else (1,))
+    named = _flat([kwargs[key] for key in DIM_NAMES if key in kwargs])
+    places = DIM_PLACES.get(name, (2,) if name.startswith("fft_") else (1,))
     placed = _flat([args[place] for place in places if place < len(args)])
-    if name in _SOFTMAXES and all(d is None for d in (*named, *placed)):
+    if name in SOFTMAXES and all(d is None for d in (*named, *placed)):
         return [0 if args[0].dim() in (0, 1, 3) else 1]  # what torch takes then
-    default = [_DIM_DEFAULTS[name]] if name in _DIM_DEFAULTS else []
+    default = [DIM_DEFAULTS[name]] if name in DIM_DEFAULTS else []
     return [*named, *placed] or default
 
 
@@ -379,88 +397,12 @@ _OURS = "an operation of models and kernels here"
 _OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
 }
-_COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # return as much as values make them
-_LOSE = """
-    T t H flipud fliplr rot90 outer ger gru lstm rnn_tanh rnn_relu addmm addmv addbmm multi_head_attention_forward
-    meshgrid inner tensordot kron msort diag_embed fold dist dot vdot trace cov corrcoef renorm pdist histc grad
-"""
-_FIXED = frozenset(_LOSE.split())  # lose the order of the rows, and return as much whatever the values are
-_REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
-_OF_ONE_TENSOR = _REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "transpose", "cumsum", "unbind", "any"}
-_DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
-_NATIVE_NORMS = {
-    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"),
-    *("_batch_norm_impl_index", "miopen_batch_norm", "batch_norm_update_stats"),
-}
-_SOFTMAXES = {"softmax", "log_softmax", "softmin"}
-_FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
-_ADD_A_DIMENSION = {"unsqueeze", "stack"}  # and count the new one among those they are told
-_DIM_PLACES = {  # of what is not in the second place
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "norm", "take_along_dim", "topk"), (2,)),
-    **dict.fromkeys(("quantile", "nanquantile", "kthvalue", "linalg_norm", "linalg_vector_norm"), (2,)),
-    **dict.fromkeys(("diff", "cosine_similarity", "roll", "repeat_interleave"), (2,)),
-    **dict.fromkeys(("aminmax", "linalg_vecdot", "linalg_cross", "trapezoid", "trapz"), ()),
-    **dict.fromkeys(("pairwise_distance", "triplet_margin_loss"), ()),
-    **dict.fromkeys(("fft_fftshift", "fft_ifftshift"), (1,)),
-    "flip": tuple(range(1, 9)),
-    "diagonal": (2, 3),
-}
-_DIM_DEFAULTS = {
-    **dict.fromkeys(("sort", "argsort", "topk", "diff", "kthvalue", "mode"), -1),
-    **dict.fromkeys(("linalg_vecdot", "linalg_cross", "trapezoid", "trapz"), -1),
-    **dict.fromkeys(("pairwise_distance", "triplet_margin_loss"), -1),
-    "cosine_similarity": 1,
-}
-_POINTWISE = """
-    __and__ __deepcopy__ __eq__ __floordiv__ __iand__ __ilshift__ __invert__ __ior__ __irshift__ __ixor__ __lshift__
-    __or__ __rdiv__ __rfloordiv__ __rlshift__ __rmod__ __rpow__ __rrshift__ __rshift__ __rsub__ __xor__
-    _standard_gamma _threshold abs absolute acos acosh add addcdiv addcmul alpha_dropout angle arccos arccosh arcsin
-    arcsinh arctan arctan2 arctanh as_tensor asarray asin asinh atan atan2 atanh baddbmm bernoulli bfloat16
-    binary_cross_entropy binary_cross_entropy_with_logits binomial bitwise_and bitwise_left_shift bitwise_not
-    bitwise_or bitwise_right_shift bitwise_xor bmm bool broadcast_tensors broadcast_to byte cauchy cdouble ceil celu
-    cfloat chalf char clamp clamp_max clamp_min clip clone complex conj conj_physical contiguous copy copysign cos
-    cosh cpu cuda data deg2rad detach digamma div divide double dropout elu empty_like eq erf erfc erfinv exp exp2
-    expand expand_as expm1 exponential fill fix float float_power floor floor_divide fmax fmin fmod frac frexp
-    full_like gaussian_nll_loss gcd ge gelu geometric greater greater_equal gt half hardshrink hardsigmoid hardswish
-    hardtanh heaviside hinge_embedding_loss hstack huber_loss hypot i0 igamma igammac imag int isclose isfinite
-    isinf isnan isneginf isposinf isreal kl_div l1_loss lcm ldexp le leaky_relu lerp less less_equal lgamma log
-    log10 log1p log2 log_normal log_sigmoid logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
-    logit long lt margin_ranking_loss masked_fill maximum minimum mish mse_loss mul multiply mvlgamma nan_to_num ne
-    neg negative new_tensor nextafter normal not_equal ones_like pin_memory poisson poisson_nll_loss polar polygamma
-    positive pow prelu rad2deg rand_like randint_like randn_like random real reciprocal relu relu6 remainder repeat
-    requires_grad resolve_conj resolve_neg round rrelu rsqrt rsub selu sgn short sigmoid sign signbit silu sin sinc
-    sinh smooth_l1_loss soft_margin_loss softplus softshrink softsign special_digamma special_entr special_erf
-    special_erfc special_erfcx special_erfinv special_exp2 special_expit special_expm1 special_gammainc
-    special_gammaincc special_gammaln special_i0 special_i0e special_i1 special_i1e special_log1p special_log_ndtr
-    special_logit special_multigammaln special_ndtr special_ndtri special_polygamma special_psi special_round
-    special_sinc special_xlog1py special_xlogy special_zeta sqrt square sub subtract tan tanh tanhshrink tensor
-    threshold tile to true_divide trunc type type_as uniform xlogy zero zeros_like
-"""
-_ALONG = """
-    all amax amin aminmax any argmax argmin argsort cat chunk concat concatenate cosine_similarity count_nonzero
-    cummax cummin cumprod cumsum diff fft_fftshift fft_ifftshift flip gather glu gumbel_softmax index_add index_copy
-    index_fill index_reduce index_select kthvalue linalg_cross linalg_norm linalg_vecdot linalg_vector_norm
-    log_softmax logcumsumexp logsumexp max mean median min mode moveaxis movedim nanmean nanmedian nanquantile
-    nansum narrow norm normalize pairwise_distance prod quantile repeat_interleave roll scatter scatter_add
-    scatter_reduce select softmax softmin sort special_log_softmax special_logsumexp special_softmax split
-    split_with_sizes stack std std_mean sum swapaxes swapdims take_along_dim tensor_split topk transpose trapezoid
-    trapz triplet_margin_loss unbind unsqueeze var var_mean
-"""
-_MATRICES = """
-    adjoint cholesky cholesky_inverse cholesky_solve det inverse linalg_cholesky linalg_cholesky_ex linalg_det
-    linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_inv linalg_inv_ex linalg_lstsq linalg_lu
-    linalg_matrix_exp linalg_matrix_power linalg_pinv linalg_qr linalg_slogdet linalg_solve_triangular linalg_svd
-    linalg_svdvals logdet mH mT matrix_exp matrix_power pinverse slogdet
-"""
-_FOURIER = "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn"
-_POOLS = "avg_pool max_pool lp_pool adaptive_avg_pool adaptive_max_pool"
 _KEEPS: dict[str, Keeps] = {
-    **dict.fromkeys(_POINTWISE.split(), _aligned),
-    **dict.fromkeys(_ALONG.split(), _along),
-    **dict.fromkeys(_MATRICES.split(), _of_matrices),
-    **dict.fromkeys((f"fft_{name}" for name in _FOURIER.split()), _fourier),
-    **{f"{name}{dims}d": _of_first(2 + dims) for name in _POOLS.split() for dims in (1, 2, 3)},
+    **dict.fromkeys(POINTWISE.split(), _aligned),
+    **dict.fromkeys(ALONG.split(), _along),
+    **dict.fromkeys(MATRICES.split(), _of_matrices),
+    **dict.fromkeys((f"fft_{name}" for name in FOURIER.split()), _fourier),
+    **{f"{name}{dims}d": _of_first(2 + dims) for name in POOLS.split() for dims in (1, 2, 3)},
     **{
         f"{name}{dims}d_with_indices": _of_first(2 + dims)
         for name in ("max_pool", "adaptive_max_pool")

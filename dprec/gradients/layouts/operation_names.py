@@ -1,0 +1,80 @@
+"""Torch's operations by what they do to rows, as `row_wise` has its conditions for, and where they name dimensions."""
+
+from __future__ import annotations
+
+COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # return as much as values make them
+LOSE = """
+    T t H flipud fliplr rot90 outer ger gru lstm rnn_tanh rnn_relu addmm addmv addbmm multi_head_attention_forward
+    meshgrid inner tensordot kron msort diag_embed fold dist dot vdot trace cov corrcoef renorm pdist histc grad
+"""
+FIXED = frozenset(LOSE.split())  # lose the order of the rows, and return as much whatever the values are
+REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
+OF_ONE_TENSOR = REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "transpose", "cumsum", "unbind", "any"}
+DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
+NATIVE_NORMS = {
+    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"),
+    *("_batch_norm_impl_index", "miopen_batch_norm", "batch_norm_update_stats"),
+}
+SOFTMAXES = {"softmax", "log_softmax", "softmin"}
+FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
+ADD_A_DIMENSION = {"unsqueeze", "stack"}  # and count the new one among those they are told
+DIM_PLACES = {  # of what is not in the second place
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "norm", "take_along_dim", "topk"), (2,)),
+    **dict.fromkeys(("quantile", "nanquantile", "kthvalue", "linalg_norm", "linalg_vector_norm"), (2,)),
+    **dict.fromkeys(("diff", "cosine_similarity", "roll", "repeat_interleave"), (2,)),
+    **dict.fromkeys(("aminmax", "linalg_vecdot", "linalg_cross", "trapezoid", "trapz"), ()),
+    **dict.fromkeys(("pairwise_distance", "triplet_margin_loss"), ()),
+    **dict.fromkeys(("fft_fftshift", "fft_ifftshift"), (1,)),
+    "flip": tuple(range(1, 9)),
+    "diagonal": (2, 3),
+}
+DIM_DEFAULTS = {
+    **dict.fromkeys(("sort", "argsort", "topk", "diff", "kthvalue", "mode"), -1),
+    **dict.fromkeys(("linalg_vecdot", "linalg_cross", "trapezoid", "trapz"), -1),
+    **dict.fromkeys(("pairwise_distance", "triplet_margin_loss"), -1),
+    "cosine_similarity": 1,
+}
+POINTWISE = """
+    __and__ __deepcopy__ __eq__ __floordiv__ __iand__ __ilshift__ __invert__ __ior__ __irshift__ __ixor__ __lshift__
+    __or__ __rdiv__ __rfloordiv__ __rlshift__ __rmod__ __rpow__ __rrshift__ __rshift__ __rsub__ __xor__
+    _standard_gamma _threshold abs absolute acos acosh add addcdiv addcmul alpha_dropout angle arccos arccosh arcsin
+    arcsinh arctan arctan2 arctanh as_tensor asarray asin asinh atan atan2 atanh baddbmm bernoulli bfloat16
+    binary_cross_entropy binary_cross_entropy_with_logits binomial bitwise_and bitwise_left_shift bitwise_not
+    bitwise_or bitwise_right_shift bitwise_xor bmm bool broadcast_tensors broadcast_to byte cauchy cdouble ceil celu
+    cfloat chalf char clamp clamp_max clamp_min clip clone complex conj conj_physical contiguous copy copysign cos
+    cosh cpu cuda data deg2rad detach digamma div divide double dropout elu empty_like eq erf erfc erfinv exp exp2
+    expand expand_as expm1 exponential fill fix float float_power floor floor_divide fmax fmin fmod frac frexp
+    full_like gaussian_nll_loss gcd ge gelu geometric greater greater_equal gt half hardshrink hardsigmoid hardswish
+    hardtanh heaviside hinge_embedding_loss hstack huber_loss hypot i0 igamma igammac imag int isclose isfinite
+    isinf isnan isneginf isposinf isreal kl_div l1_loss lcm ldexp le leaky_relu lerp less less_equal lgamma log
+    log10 log1p log2 log_normal log_sigmoid logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
+    logit long lt margin_ranking_loss masked_fill maximum minimum mish mse_loss mul multiply mvlgamma nan_to_num ne
+    neg negative new_tensor nextafter normal not_equal ones_like pin_memory poisson poisson_nll_loss polar polygamma
+    positive pow prelu rad2deg rand_like randint_like randn_like random real reciprocal relu relu6 remainder repeat
+    requires_grad resolve_conj resolve_neg round rrelu rsqrt rsub selu sgn short sigmoid sign signbit silu sin sinc
+    sinh smooth_l1_loss soft_margin_loss softplus softshrink softsign special_digamma special_entr special_erf
+    special_erfc special_erfcx special_erfinv special_exp2 special_expit special_expm1 special_gammainc
+    special_gammaincc special_gammaln special_i0 special_i0e special_i1 special_i1e special_log1p special_log_ndtr
+    special_logit special_multigammaln special_ndtr special_ndtri special_polygamma special_psi special_round
+    special_sinc special_xlog1py special_xlogy special_zeta sqrt square sub subtract tan tanh tanhshrink tensor
+    threshold tile to true_divide trunc type type_as uniform xlogy zero zeros_like
+"""
+ALONG = """
+    all amax amin aminmax any argmax argmin argsort cat chunk concat concatenate cosine_similarity count_nonzero
+    cummax cummin cumprod cumsum diff fft_fftshift fft_ifftshift flip gather glu gumbel_softmax index_add index_copy
+    index_fill index_reduce index_select kthvalue linalg_cross linalg_norm linalg_vecdot linalg_vector_norm
+    log_softmax logcumsumexp logsumexp max mean median min mode moveaxis movedim nanmean nanmedian nanquantile
+    nansum narrow norm normalize pairwise_distance prod quantile repeat_interleave roll scatter scatter_add
+    scatter_reduce select softmax softmin sort special_log_softmax special_logsumexp special_softmax split
+    split_with_sizes stack std std_mean sum swapaxes swapdims take_along_dim tensor_split topk transpose trapezoid
+    trapz triplet_margin_loss unbind unsqueeze var var_mean
+"""
+MATRICES = """
+    adjoint cholesky cholesky_inverse cholesky_solve det inverse linalg_cholesky linalg_cholesky_ex linalg_det
+    linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_inv linalg_inv_ex linalg_lstsq linalg_lu
+    linalg_matrix_exp linalg_matrix_power linalg_pinv linalg_qr linalg_slogdet linalg_solve_triangular linalg_svd
+    linalg_svdvals logdet mH mT matrix_exp matrix_power pinverse slogdet
+"""
+FOURIER = "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn"
+POOLS = "avg_pool max_pool lp_pool adaptive_avg_pool adaptive_max_pool"
