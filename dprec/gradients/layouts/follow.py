@@ -55,7 +55,9 @@ def follow(
     if name == "data":
         MEMORY.bared(args[0])
     if not followed:
-        if name not in _BORROW:
+        if name in _BORROW:
+            MEMORY.shared(tensors_in(result))
+        else:
             MEMORY.made(tensors_in(result), tensors_in((args, kwargs)))
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives

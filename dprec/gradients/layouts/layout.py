@@ -61,8 +61,8 @@ class Memory:
         self.mixed: dict[int, torch.UntypedStorage] = {}  # with rows in no known order; held, so that it is no other's
         self.written: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
         self.sized: dict[int, torch.UntypedStorage] = {}  # nobody's, and as large as the batch makes it
+        self._bare: dict[int, torch.UntypedStorage] = {}  # has a name by which autograd sees no write (`x.data`)
         self._made: set[int] = set()  # by torch in losses, so that nobody else has a name for it
-        self._bare: set[int] = set()  # of which there is a name by which autograd does not see a write (`x.data`)
 
     def made(self, tensors: Iterable[Tensor], of: Iterable[Tensor]) -> None:
         """Note that torch has made new memory for what follows from nobody."""
@@ -75,14 +75,11 @@ class Memory:
 
     def bared(self, tensor: Tensor) -> None:
         """Note that `tensor.data` was taken."""
-        self._bare.add(place(tensor))
+        _hold(self._bare, tensor)
 
     def note_size(self, tensor: Tensor) -> None:
         """Note that a tensor is as large as the batch makes it: its memory has other names, such as a parameter's."""
-        begin = place(tensor)
-        if begin:
-            with torch._C.DisableTorchFunction():
-                self.sized[begin] = tensor.untyped_storage()
+        _hold(self.sized, tensor)
 
     def note(self, tensor: Tensor, before: Layout | None) -> None:
         """Note that this tensor was written to, which had that layout `before` and has its own now."""
@@ -96,9 +93,8 @@ class Memory:
         into = self.mixed if now is None or not now.known else self.written
         if now is None or (now.known and before is not None):
             return
-        if begin:
+        if _hold(into, tensor):
             with torch._C.DisableTorchFunction():
-                into[begin] = tensor.untyped_storage()
                 base = tensor._base
             if base is not None and now.known and getattr(base, _ATTRIBUTE, None) is None and _leads(tensor, base):
                 mark(base, now)  # a column of a buffer
@@ -109,6 +105,15 @@ class Memory:
 
 
 MEMORY = Memory()
+
+
+def _hold(memory: dict[int, torch.UntypedStorage], tensor: Tensor) -> bool:
+    """Keep a tensor's memory; return whether it has any that is known."""
+    begin = place(tensor)
+    if begin:
+        with torch._C.DisableTorchFunction():
+            memory[begin] = tensor.untyped_storage()
+    return begin != 0
 
 
 def place(tensor: Tensor) -> int:
