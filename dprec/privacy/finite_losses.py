@@ -15,6 +15,7 @@ from dprec.contract import Losses
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.tape import refuse_no_losses
+from dprec.gradients.uses.as_written import AsWritten
 from dprec.privacy.step import of_somebody
 
 LOOKED_AT = 16  # users of a step at most, in each process
@@ -36,7 +37,9 @@ class FiniteLosses:
         batch = parts([drawn[len(drawn) * number // count] for number in range(count)])
         each = of_somebody(losses)
         users = self._ranks.total(sum(map(len, batch)))
-        self.seen = self._ranks.total(any(_some_finite(each(part), len(part)) for part in batch)) > 0
+        with AsWritten():
+            own = any(_some_finite(each(part), len(part)) for part in batch)
+        self.seen = self._ranks.total(own) > 0
         if users > 1 and not self.seen:
             raise UserError(
                 f"losses are NaN or infinite for all {users} {self._unit}s who were looked at before the first step, "
