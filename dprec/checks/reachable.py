@@ -120,7 +120,7 @@ def _entries(name: str, value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, dict):
         held = dict.items(value)  # one that loads what it is asked for would load it all
     elif isinstance(value, Mapping) and not isinstance(value, types.MappingProxyType):
-        held = value.items()  # type: ignore[assignment]
+        held = dict(value.items()).items()  # weak ones have a generator
     else:
         return None
     return None if len(held) > LARGE else [(f"{name}[{key!r}]", each) for key, each in held]

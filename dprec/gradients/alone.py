@@ -110,7 +110,7 @@ def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone) -> Iterator
 
     A batch that does not have a row for each user is refused.
     """
-    if any(tensor.dim() and len(tensor) != len(batch) for tensor in batch_tensors(batch)):
+    if any(tensor.dim() == 0 or len(tensor) != len(batch) for tensor in batch_tensors(batch)):
         raise why
     _say(str(why))
     for user in range(len(batch)):

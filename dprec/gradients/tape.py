@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
-from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointError
 
@@ -32,7 +31,7 @@ from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow, written_uncounted
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
 from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, tells
-from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
+from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch, has_its_own_ways, is_foreign
 from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE
@@ -277,10 +276,7 @@ class Tape(AsWritten):
                 refuse_reads("item" if func is torch.device else name, tensors)
                 if name in SHARES:
                     layout.MEMORY.shared(tensors)
-            if isinstance(func, HigherOrderOperator) and any(layout_of(tensor) is not None for tensor in tensors):
-                raise NoRule(
-                    f"losses(batch) runs code of its own inside {name}, where nobody sees it: write it as it is"
-                )
+            self._refuse_hidden(func, args, kwargs, tensors)
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
             if name in _UNFILLED:
@@ -288,7 +284,7 @@ class Tape(AsWritten):
             if not isinstance(result, Tensor) and tells(result):
                 refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
-            if len(counted) != len(tensors):
+            if len(counted) != len(tensors) or (not changed and layout.writes_first_argument(name)):  # or sparse
                 changed += written_uncounted(func, args, kwargs)
             follow(func, args, kwargs, result, self.users, changed)
             return result
@@ -339,6 +335,17 @@ class Tape(AsWritten):
                 "and a hook may carry values from one user to another: leave it out"
             )
         return func(*args, **kwargs)
+
+    def _refuse_hidden(self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """Refuse calls inside which code runs that is neither torch's nor dprec's."""
+        followed = any(layout_of(tensor) is not None for tensor in tensors)
+        own_ways = any(has_its_own_ways(type(tensor)) for tensor in tensors)
+        given = followed and any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
+        if own_ways or given or (followed and is_foreign(func)):
+            raise NoRule(
+                f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
+                "it with torch's functions and tensors"
+            )
 
     def _refuse_writes(self, name: str, args: Any, tensors: list[Tensor]) -> None:
         """Refuse to write what follows from the batch into a parameter, or into what follows from parameters alone."""

@@ -320,7 +320,7 @@ ALONE: dict[str, Form] = {
     ),
     "`int(lengths.max())` and other values in Python": Form(cropped, linear, "into Python by __int__"),
     "an operation of another package": Form(
-        lambda m, x, ids: m.mix(x * twice((ids != 0).float()).unsqueeze(2)), linear, "lost at twice"
+        lambda m, x, ids: m.mix(x * twice((ids != 0).float()).unsqueeze(2)), linear, "inside twice"
     ),
     "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
 }

@@ -33,7 +33,18 @@ _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 _CONSTANTS = {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided"}
 _ALIKE = {"zeros_like", "ones_like", "empty_like"}  # nobody's, unless there is a row for each user
 # Give memory that others than torch may have a name for.
-_BORROW = {"from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file", "set_", "_make_subclass"}
+_BORROW = {
+    "from_numpy",
+    "frombuffer",
+    "as_tensor",
+    "asarray",
+    "from_dlpack",
+    "from_file",
+    "set_",
+    "_make_subclass",
+    "grad",
+    "_base",
+}
 _SPLITS = {"tensor_split", "split", "split_with_sizes", "hsplit", "vsplit", "dsplit"}
 
 
@@ -61,6 +72,8 @@ def follow(
             MEMORY.made(tensors_in(result), tensors_in((args, kwargs)))
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
+            if writes_first_argument(name):
+                MEMORY.filled(result)
         elif name in METADATA and _sized(name, args, _followed(args[1:])):
             for tensor in tensors_in(result):
                 mark(tensor, Layout(0, name, sized=True))

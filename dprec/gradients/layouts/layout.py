@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from dprec.errors import NoRule
 
-_ATTRIBUTE = "_dprec_layout"
+ATTRIBUTE = "_dprec_layout"
 _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 _PLAIN = frozenset((*_SCALARS, bool, type(Ellipsis)))
 
@@ -39,7 +39,7 @@ class Layout:
 
 def layout_of(tensor: Tensor) -> Layout | None:
     """Return the tensor's layout; None means that it does not depend on the batch."""
-    known: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+    known: Layout | None = getattr(tensor, ATTRIBUTE, None)
     if not (MEMORY.mixed or MEMORY.written or MEMORY.sized) or (known is not None and not known.known):
         return known
     begin = place(tensor)
@@ -51,7 +51,7 @@ def layout_of(tensor: Tensor) -> Layout | None:
 
 
 def mark(tensor: Tensor, layout: Layout) -> None:
-    setattr(tensor, _ATTRIBUTE, layout)
+    setattr(tensor, ATTRIBUTE, layout)
 
 
 class Memory:
@@ -63,15 +63,21 @@ class Memory:
         self.sized: dict[int, torch.UntypedStorage] = {}  # nobody's, and as large as the batch makes it
         self._bare: dict[int, torch.UntypedStorage] = {}  # has a name by which autograd sees no write (`x.data`)
         self._made: set[int] = set()  # by torch in losses, so that nobody else has a name for it
+        self._lent: set[int] = set()  # to others, or by them
 
     def made(self, tensors: Iterable[Tensor], of: Iterable[Tensor]) -> None:
         """Note that torch has made new memory for what follows from nobody."""
         old = {place(tensor) for tensor in of}
-        self._made |= {place(tensor) for tensor in tensors} - old
+        self._made |= {place(tensor) for tensor in tensors} - old - self._lent - {0}
 
     def shared(self, tensors: Iterable[Tensor]) -> None:
         """Note that others than torch have a name for this memory now."""
-        self._made -= {place(tensor) for tensor in tensors}
+        self._lent |= {place(tensor) for tensor in tensors}
+        self._made -= self._lent
+
+    def filled(self, tensor: Tensor) -> None:
+        """Note that a tensor has got a row for each user, which other names of its memory need not have."""
+        _hold(self.written, tensor)
 
     def bared(self, tensor: Tensor) -> None:
         """Note that `tensor.data` was taken."""
@@ -83,9 +89,10 @@ class Memory:
 
     def note(self, tensor: Tensor, before: Layout | None) -> None:
         """Note that this tensor was written to, which had that layout `before` and has its own now."""
-        now: Layout | None = getattr(tensor, _ATTRIBUTE, None)
+        now: Layout | None = getattr(tensor, ATTRIBUTE, None)
         begin = place(tensor)
-        if begin and (begin in self._bare or (before is None and begin not in self._made)):
+        ours = before is not None or begin in self._made or not tensor.numel()
+        if begin in self._bare or not ours:  # sparse ones have no place
             raise NoRule(
                 f"losses(batch) writes what follows from the batch into memory {tuple(tensor.shape)} that was there "
                 "before, or by x.data, where one user's values may meet others: write to tensors made in losses(batch)"
@@ -96,11 +103,11 @@ class Memory:
         if _hold(into, tensor):
             with torch._C.DisableTorchFunction():
                 base = tensor._base
-            if base is not None and now.known and getattr(base, _ATTRIBUTE, None) is None and _leads(tensor, base):
+            if base is not None and now.known and getattr(base, ATTRIBUTE, None) is None and _leads(tensor, base):
                 mark(base, now)  # a column of a buffer
 
     def clear(self) -> None:
-        for each in (self.mixed, self.written, self.sized, self._made, self._bare):
+        for each in (self.mixed, self.written, self.sized, self._bare, self._made, self._lent):
             each.clear()
 
 

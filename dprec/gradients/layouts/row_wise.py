@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 
 from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.layouts.operation_names import (
@@ -61,6 +62,20 @@ def keeps_rows(
 def has_fixed_size(name: str) -> bool:
     """Whether how much an operation returns does not follow from values."""
     return name in FIXED or (name in _KEEPS and name not in COUNT)
+
+
+def is_foreign(function: Callable[..., Any]) -> bool:
+    """Whether code of another package than torch or dprec runs in an operation, or some that it is given."""
+    return isinstance(function, HigherOrderOperator) or not _known(function)[0]
+
+
+@lru_cache(maxsize=1 << 8)
+def has_its_own_ways(kind: type[Tensor]) -> bool:
+    """Whether a class of tensors says itself what torch's functions do, where nobody sees it."""
+    by_function: Any = kind.__torch_function__
+    plain = getattr(by_function, "__func__", by_function) in (Tensor.__torch_function__.__func__, _DISABLED)  # type: ignore[attr-defined]
+    plain &= kind.__torch_dispatch__ is Tensor.__torch_dispatch__
+    return not plain and not kind.__module__.startswith("dprec.")
 
 
 def may_write_aside(function: Callable[..., Any]) -> bool:
@@ -201,6 +216,12 @@ def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor]
         if layout_of(side) is not None and side.dim() != max(most, least):
             return False
     return True
+
+
+def _added_product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    """Rows times a matrix, and what is nobody's."""
+    left = args[1] if len(args) > 1 else kwargs.get("mat1")
+    return len(followed) == 1 and followed[0] is left
 
 
 def _pair(args: Arguments, kwargs: Options) -> tuple[Any, Any]:
@@ -393,6 +414,7 @@ def _flat(values: Iterable[Any]) -> list[Any]:
     return [number for value in values for number in (value if isinstance(value, (tuple, list)) else (value,))]
 
 
+_DISABLED = torch._C._disabled_torch_function_impl
 _OURS = "an operation of models and kernels here"
 _OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
@@ -421,6 +443,7 @@ _KEEPS: dict[str, Keeps] = {
     "isin": _is_in,
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
+    "addmm": _added_product,
     **dict.fromkeys(("matmul", "__rmatmul__", "linalg_matmul", "mm", "mv"), _product),
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys(("squeeze", "column_stack", "view_as_real", "view_as_complex"), _always),

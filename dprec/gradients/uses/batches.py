@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from types import ModuleType
+from functools import cached_property, partial
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
+from dprec.gradients.layouts import layout
 
 Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
 
 _WITHOUT: tuple[type, ...] = (
-    *(str, bytes, int, float, complex, type(None), type, ModuleType, nn.Module, np.ndarray),
+    *(str, bytes, int, float, complex, type(None), type, ModuleType, nn.Module),
     *(torch.dtype, torch.device, torch.Generator),
 )
 
@@ -38,16 +40,27 @@ def _tensors(values: Iterable[Any], seen: set[int]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        elif not isinstance(value, _WITHOUT) and not callable(value) and id(value) not in seen:
+        if not isinstance(value, _WITHOUT) and id(value) not in seen:
             seen.add(id(value))
             yield from _tensors(_held(value), seen)
 
 
 def _held(value: Any) -> list[Any]:
     """Return what a batch or a part of it holds: fields, items, and whatever else was set."""
+    items: list[Any]
+    if isinstance(value, Tensor):
+        return [held for name, held in vars(value).items() if name != layout.ATTRIBUTE]
+    if isinstance(value, FunctionType):
+        return [*(value.__defaults__ or ()), *(cell.cell_contents for cell in value.__closure__ or () if _filled(cell))]
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        return [value.__self__]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, np.ndarray):
+        return list(value.flat) if value.dtype == object else []
     if isinstance(value, Mapping):
-        items: list[Any] = list(value.values())
-    elif isinstance(value, (Sequence, Set)):
+        items = list(value.values())
+    elif isinstance(value, Collection):
         items = list(value)
     else:
         items = [getattr(value, field.name, None) for field in fields(value)] if is_dataclass(value) else []
@@ -55,9 +68,18 @@ def _held(value: Any) -> list[Any]:
     return [*items, *getattr(value, "__dict__", {}).values(), *slots]
 
 
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
 def _slots(kind: type) -> list[str]:
     slots = vars(kind).get("__slots__", ())
-    return [slots] if isinstance(slots, str) else list(slots)
+    private = f"_{kind.__name__.lstrip('_')}"
+    names = [slots] if isinstance(slots, str) else slots
+    return [private + name if name.startswith("__") and not name.endswith("__") else name for name in names]
 
 
 def select_users(batch: Any, users: Sequence[int]) -> Any:
@@ -76,6 +98,11 @@ def _select(leaf: Any, users: Sequence[int]) -> Any:
     if isinstance(leaf, (dict, UserDict)):  # of a class of its own, such as transformers' BatchEncoding
         own = copy.copy(leaf)
         own.update({key: select_users(value, users) for key, value in leaf.items()})
+        for name, value in list(getattr(own, "__dict__", {}).items()):
+            if isinstance(getattr(type(own), name, None), cached_property):
+                delattr(own, name)  # it was computed from all users
+            elif not (isinstance(own, UserDict) and name == "data"):
+                setattr(own, name, select_users(value, users))
         return own
     if batch_tensors(leaf):
         raise UserError(
