@@ -338,10 +338,9 @@ class Tape(AsWritten):
 
     def _refuse_hidden(self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         """Refuse calls inside which code runs that is neither torch's nor dprec's."""
-        followed = any(layout_of(tensor) is not None for tensor in tensors)
-        own_ways = any(has_its_own_ways(type(tensor)) for tensor in tensors)
-        given = followed and any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
-        if own_ways or given or (followed and is_foreign(func)):
+        given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
+        followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
+        if followed or any(has_its_own_ways(type(tensor)) for tensor in tensors):
             raise NoRule(
                 f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
                 "it with torch's functions and tensors"

@@ -33,18 +33,7 @@ _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 _CONSTANTS = {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided"}
 _ALIKE = {"zeros_like", "ones_like", "empty_like"}  # nobody's, unless there is a row for each user
 # Give memory that others than torch may have a name for.
-_BORROW = {
-    "from_numpy",
-    "frombuffer",
-    "as_tensor",
-    "asarray",
-    "from_dlpack",
-    "from_file",
-    "set_",
-    "_make_subclass",
-    "grad",
-    "_base",
-}
+_BORROW = {"from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file", "set_", "grad", "_base"}
 _SPLITS = {"tensor_split", "split", "split_with_sizes", "hsplit", "vsplit", "dsplit"}
 
 
@@ -66,10 +55,10 @@ def follow(
     if name == "data":
         MEMORY.bared(args[0])
     if not followed:
-        if name in _BORROW:
-            MEMORY.shared(tensors_in(result))
-        else:
-            MEMORY.made(tensors_in(result), tensors_in((args, kwargs)))
+        if (results := tensors_in(result)) and name in _BORROW:
+            MEMORY.shared(results)
+        elif results:
+            MEMORY.made(results, tensors_in((args, kwargs)))
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
             if writes_first_argument(name):

@@ -204,12 +204,5 @@ RANDOM = {
     "cauchy_", "binomial", "rrelu", "rrelu_", "gumbel_softmax", "_standard_gamma", "_sample_dirichlet",
 }  # fmt: skip
 _WRITES = {"__setitem__", "__set__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
-METADATA = {
-    "type_as",
-    "to",
-    "expand_as",
-    "view_as",
-    "reshape_as",
-    "is_same_size",
-    "__len__",
-}  # read an operand's form, not its values
+# Read an operand's form, not its values.
+METADATA = {"type_as", "to", "expand_as", "view_as", "reshape_as", "is_same_size", "__len__"}

@@ -58,14 +58,20 @@ def _held(value: Any) -> list[Any]:
         return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, np.ndarray):
         return list(value.flat) if value.dtype == object else []
-    if isinstance(value, Mapping):
+    named = [field.name for field in fields(value)] if is_dataclass(value) else []
+    if named:
+        items = [getattr(value, name, None) for name in named]
+    elif isinstance(value, Mapping):
         items = list(value.values())
-    elif isinstance(value, Collection):
-        items = list(value)
     else:
-        items = [getattr(value, field.name, None) for field in fields(value)] if is_dataclass(value) else []
-    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
-    return [*items, *getattr(value, "__dict__", {}).values(), *slots]
+        items = list(value) if isinstance(value, Collection) else []
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
+    return [*items, *(getattr(value, name, None) for name in (*_set_on(value), *slots) if name not in named)]
+
+
+def _set_on(value: Any) -> dict[str, Any]:
+    """Return the attributes that were set on an object, which not every object can have."""
+    return dict(getattr(value, "__dict__", {}))
 
 
 def _filled(cell: CellType) -> bool:
@@ -98,7 +104,7 @@ def _select(leaf: Any, users: Sequence[int]) -> Any:
     if isinstance(leaf, (dict, UserDict)):  # of a class of its own, such as transformers' BatchEncoding
         own = copy.copy(leaf)
         own.update({key: select_users(value, users) for key, value in leaf.items()})
-        for name, value in list(getattr(own, "__dict__", {}).items()):
+        for name, value in _set_on(own).items():
             if isinstance(getattr(type(own), name, None), cached_property):
                 delattr(own, name)  # it was computed from all users
             elif not (isinstance(own, UserDict) and name == "data"):
