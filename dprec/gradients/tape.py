@@ -83,6 +83,9 @@ class Tape(AsWritten):
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
+        self._kinds: set[type] = {
+            type(p) for p in parameters.values()
+        }  # and of the batch: a device may be a class of tensors
         self._precision = OwnPrecision(parameters)
         layout.MEMORY.clear()
         self._made: dict[Hashable, Tensor] = {}
@@ -92,6 +95,7 @@ class Tape(AsWritten):
     def watch(self, batch: Any) -> None:
         """Declare the tensors that hold the users' data: row u of each belongs to user u."""
         for tensor in batch_tensors(batch):
+            self._kinds.add(type(tensor))
             layout.mark(tensor, Layout(1) if tensor.dim() and tensor.shape[0] == self.users else Layout(0, "batch"))
 
     def backward(self, losses: Tensor) -> None:
@@ -340,7 +344,7 @@ class Tape(AsWritten):
         """Refuse calls inside which code runs that is neither torch's nor dprec's."""
         given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
-        if followed or any(has_its_own_ways(type(tensor)) for tensor in tensors):
+        if followed or any(has_its_own_ways(kind) for kind in {*map(type, tensors)} - self._kinds):
             raise NoRule(
                 f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
                 "it with torch's functions and tensors"
