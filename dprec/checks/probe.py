@@ -101,13 +101,10 @@ def probe(
     tables = {table.name for table in tables_of(module, parameters)}
     seed = secrets.randbits(32)
     before = state_of(module, owing, seed, losses)
-    company = [list(users)]
-    if len(whole) > len(users):
-        company.append(_as_many_as_meet(made, users[0], whole, streams))
+    crowd = _as_many_as_meet(made, users[0], whole, streams) if len(whole) > len(users) else []
     with SameDraws(streams=streams):
-        for some in company:
-            for part in made(some):
-                _run(parameters, losses, part)
+        for part in (*made(users), *(made(crowd) if crowd else ())):
+            _run(parameters, losses, part)
     refuse_changed(before, state_of(module, owing, seed, losses))
     shaken = Shaken(parameters, tables, padding_rows(module))
     compare = partial(_compare_one, parameters, tables, losses, shaken.read, made, streams)
@@ -125,9 +122,8 @@ def probe(
                 if own_draws:  # only who comes first draws the same alone
                     together = [user, *(other for other in users if other != user)]
                 own_draws = _compare_beside(compare, shaken, together, user)
-            if not perturbed and not own_draws:
-                for some in company[1:]:
-                    _compare_beside(partial(compare, by_rule=True), shaken, some, users[0])
+            if crowd and not perturbed and not own_draws:
+                _compare_beside(partial(compare, by_rule=True), shaken, crowd, users[0])
     finally:
         shaken.restore()
     refuse_changed(before, state_of(module, owing, seed, losses))
@@ -148,10 +144,19 @@ def _run(parameters: Mapping[str, nn.Parameter], losses: Callable[[Any], Tensor]
             refuse_no_losses(losses(part), len(part))
 
 
+def spread_over(drawn: Sequence[int], most: int) -> list[int]:
+    """Return so many of the drawn users, or all, from all over.
+
+    >>> spread_over(range(10), 4)
+    [0, 2, 5, 7]
+    """
+    count = min(len(drawn), most)
+    return [drawn[len(drawn) * number // count] for number in range(count)]
+
+
 def _company(made: Made, drawn: Sequence[int], streams: Streams) -> tuple[list[int], tuple[bool, bool]]:
     """Return a few users, and whether any of them meet in a micro-batch and are padded there."""
-    count = min(len(drawn), SPREAD)
-    some = [drawn[len(drawn) * number // count] for number in range(count)]
+    some = spread_over(drawn, SPREAD)
     with SameDraws(streams=streams):
         shapes = {user: tuple(t.shape for part in made([user]) for t in batch_tensors(part)) for user in some}
     ordered = sorted(shapes, key=lambda user: sum(shape.numel() for shape in shapes[user]), reverse=True)

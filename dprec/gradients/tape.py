@@ -285,7 +285,7 @@ class Tape(AsWritten):
             result = called(func, args, kwargs)
             if name in _UNFILLED:
                 result.zero_()  # else values that were there before
-            if not isinstance(result, Tensor) and tells(result):
+            if tells(result):
                 refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
             if len(counted) != len(tensors) or (not changed and layout.writes_first_argument(name)):  # or sparse

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dprec.checks.probe import spread_over
 from dprec.contract import Losses
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
@@ -33,8 +34,7 @@ class FiniteLosses:
 
     def look(self, losses: Losses, parts: Callable[[Sequence[int]], Sequence[Any]], drawn: Sequence[int]) -> None:
         """Refuse losses of which none is finite. `parts` makes the micro-batches of some of those who are drawn."""
-        count = min(len(drawn), LOOKED_AT)
-        batch = parts([drawn[len(drawn) * number // count] for number in range(count)])
+        batch = parts(spread_over(drawn, LOOKED_AT))
         each = of_somebody(losses)
         users = self._ranks.total(sum(map(len, batch)))
         with AsWritten():

@@ -108,7 +108,7 @@ def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
 
 
 def written_uncounted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return what an operation may write to in torch.inference_mode, which counts no versions of tensors."""
+    """Return what an operation may write to of which no version is counted: in torch.inference_mode, and sparse."""
     written = _written(operation_name(function), args, kwargs)
     if may_write_aside(function):
         tensors = tensors_in((args, kwargs))

@@ -18,11 +18,11 @@ from torch import Tensor
 from dprec.errors import NoRule
 from dprec.gradients.layouts.layout import layout_of
 
-READS = {
+# Give others a name for a tensor's memory, such as a kernel of one's own.
+SHARES = {"numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "storage", "untyped_storage", "data_ptr"}
+READS = SHARES | {
     *("item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__contains__", "is_nonzero"),
-    *("equal", "allclose", "numpy", "__array__", "__dlpack__", "__cuda_array_interface__"),
-    *("storage", "untyped_storage", "data_ptr"),  # such as a kernel of one's own is given
-    *("apply_", "map_", "map2_", "__reduce_ex__", "__format__", "__repr__"),
+    *("equal", "allclose", "apply_", "map_", "map2_", "__reduce_ex__", "__format__", "__repr__"),
 }
 # What asks for a tensor's form, not for its values, or says what will be asked.
 FORM = {
@@ -42,7 +42,6 @@ NUMBERS = FORM | SIZES | {"element_size", "itemsize", "get_device", "_version", 
 NUMBERS |= {"dense_dim", "sparse_dim", "_is_view", "_dimI", "_dimV", "is_floating_point", "is_complex", "is_signed"}
 NUMBERS |= {"is_leaf", "is_sparse", "is_sparse_csr", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_quantized"}
 NUMBERS |= {"is_nested", "is_mkldnn", "is_inference", "is_conj", "is_neg", "is_pinned", "is_shared", "is_coalesced"}
-SHARES = {"numpy", "__array__", "__dlpack__", "__cuda_array_interface__", "storage", "untyped_storage", "data_ptr"}
 # Packages that read to check an argument, to log, or to choose between two ways to one result. Other code of torch's
 # reads for whoever calls it, as nn.ModuleList does at layers[t] and tree_map(float, t).
 HARMLESS = ("dprec", "dprec_kernels", "pytorch_lightning", "lightning", "torchmetrics", "transformers")
