@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.products import summed_transposed
+from dprec_kernels.products import add_summed, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -96,7 +96,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if not total.numel():  # as where a strategy has chosen none of the rows
         return
     if total.dtype == left.dtype:
-        total.addmm_(left.T, right)
+        add_summed(total, left, right)
     elif not answers_at_once(total):
         _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:
@@ -121,7 +121,7 @@ def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         rows = slice(start, start + step)
         a, b = _in_float64("left rows of a product", left[rows]), _in_float64("right rows of a product", right[rows])
         if total.dtype == _FLOAT64.dtype:
-            total.addmm_(a.T, b)
+            add_summed(total, a, b)
         else:
             total.add_(a.T @ b)
 
@@ -138,7 +138,7 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False
     for own in _some_users(out, out[:1].numel(), left[:1].numel(), right[:1].numel()):
         a, b = _in_float64("left of products", left[own]), _in_float64("right of products", right[own])
         memory = _float64("products", out[own].shape) if answers_at_once(out) else None
-        products = torch.bmm(a.mT, b, out=memory)
+        products = torch.bmm(a.mT, b) if memory is None else multiply_each(a.mT, b, memory)
         if add:
             out[own].add_(products)
         else:

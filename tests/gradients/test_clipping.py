@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from dprec.gradients.tape import Tape
 from dprec.gradients.uses.batches import select_users
 from dprec.noise.gaussian import DRIFT
 from dprec_kernels import catalogue_softmax, products
+from dprec_kernels.products import onednn, openblas
 from tests import truth
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 from tests.one_micro_batch import add_clipped
@@ -83,11 +85,16 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
         assert distance(found, exact) <= tolerance * size
 
 
-@pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("library", [onednn, openblas])
 @pytest.mark.parametrize("name", MODELS)
-def test_norms_and_sums_are_the_same_by_onednn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(products, "LEAST", 1)
+def test_norms_and_sums_are_the_same_by_either_library(
+    name: str, library: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
+    monkeypatch.setattr(openblas, "is_wide", lambda: library is openblas)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(library, "LEAST", 1)
     test_every_parameters_norm_is_that_of_torch_func(name, torch.float32, 1e-5)
     test_the_clipped_sum_is_that_of_torch_func(name, "auto-v", torch.float32, 1e-5)
 

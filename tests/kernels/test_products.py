@@ -1,20 +1,31 @@
-"""Products by oneDNN, against float64 and against torch's own."""
+"""Products by oneDNN and by OpenBLAS, against float64 and against torch's own."""
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import products, wide_sum
-from dprec_kernels.products import add_multiplied, affine, multiply, summed_transposed
+from dprec_kernels.products import (
+    add_multiplied,
+    add_summed,
+    affine,
+    multiply,
+    multiply_each,
+    onednn,
+    openblas,
+    summed_transposed,
+)
 
-pytestmark = pytest.mark.skipif(not products.has_onednn(), reason="this torch has no oneDNN")
+pytestmark = pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "row by row": lambda m: m.contiguous(),
     "column by column": lambda m: m.T.contiguous().T,
@@ -23,72 +34,157 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Asked(list[tuple[int, ...]]):
+    """The shapes of what a library multiplied."""
+
+    def __init__(self, library: str) -> None:
+        super().__init__()
+        self.library = library
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of what oneDNN multiplies, which it does at any size in here, on any processor."""
-    shapes: list[tuple[int, ...]] = []
-    own = products._onednn
+def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """oneDNN multiplies at any size, on any processor."""
+    shapes = Asked("onednn")
+    own = onednn._onednn
 
     def noted(left: Tensor, right: Tensor) -> Tensor:
         assert right.is_contiguous() or right.T.is_contiguous()  # gaps take it a thousand times as long
         shapes.append((*left.shape, len(right)))
         return own(left, right)
 
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(products, "_onednn", noted)
-    monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
+    monkeypatch.setattr(openblas, "is_wide", lambda: False)
+    monkeypatch.setattr(onednn, "_onednn", noted)
+    monkeypatch.setattr(onednn, "LEAST", 1)
+    return shapes
+
+
+@pytest.fixture
+def by_openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """numpy's library multiplies at any size, on any processor, whatever instructions it takes."""
+    shapes = Asked("openblas")
+    own = openblas.product
+
+    def noted(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        shapes.append((*left.shape, right.shape[-1]))
+        return own(left, right, out)
+
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
+    monkeypatch.setattr(openblas, "is_wide", lambda: True)
+    monkeypatch.setattr(openblas, "product", noted)
+    monkeypatch.setattr(openblas, "LEAST", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield shapes
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["by_onednn", "by_openblas"])
+def asked(request: pytest.FixtureRequest) -> Asked:
+    shapes: Asked = request.getfixturevalue(request.param)
     return shapes
 
 
 @pytest.mark.parametrize("inner", [10, 70])
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
-def test_a_product_is_that_of_float64_however_its_matrices_lie(
-    asked: list[tuple[int, ...]], left: str, right: str, inner: int
-) -> None:
+def test_a_product_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, inner: int) -> None:
     a, b = LAYOUTS[left](torch.randn(333, inner)), LAYOUTS[right](torch.randn(inner, 17))
     exact, total = a.double() @ b.double(), torch.ones(333, 17)
     add_multiplied(total, a, b)
     error = 2e-6 * a.double().norm(dim=1, keepdim=True) * b.double().norm(dim=0)
     assert ((multiply(a, b, torch.empty(333, 17)).double() - exact).abs() <= error).all()
     assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
-    assert bool(asked) == ("gaps" not in right)  # a right matrix with gaps is not for oneDNN
+    assert bool(asked) == (asked.library == "openblas" or "gaps" not in right)
 
 
 @pytest.mark.parametrize("count", [1, 63, 64])
 @pytest.mark.parametrize("left", LAYOUTS)
 @pytest.mark.parametrize("right", LAYOUTS)
-def test_a_sum_is_that_of_float64_however_its_matrices_lie(
-    asked: list[tuple[int, ...]], left: str, right: str, count: int
-) -> None:
+def test_a_sum_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, count: int) -> None:
     a, b = LAYOUTS[left](torch.randn(count, 21)), LAYOUTS[right](torch.randn(count, 17))
     found, exact = summed_transposed(a, b, torch.empty(17, 21), often=64), b.double().T @ a.double()
     error = 2e-6 * b.double().norm(dim=0).unsqueeze(1) * a.double().norm(dim=0)
     assert ((found.double() - exact).abs() <= error).all()
-    assert bool(asked) == (count == 64)  # others would be shapes that no other sum has
+    # Others would be shapes that no other sum has, each of which oneDNN compiles.
+    assert bool(asked) == (count == 64 or (asked.library == "openblas" and count > 1))
 
 
-def test_batches_of_any_size_have_few_shapes(asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_sums_of_each_user_are_whole_however_their_matrices_lie(
+    by_openblas: Asked, left: str, right: str, dtype: torch.dtype
+) -> None:
+    a, b = (
+        torch.stack([lie(torch.randn(70, n, dtype=dtype)) for _ in range(3)])
+        for lie, n in zip((LAYOUTS[left], LAYOUTS[right]), (21, 17), strict=True)
+    )
+    found, exact = multiply_each(a.mT, b, torch.empty(3, 21, 17, dtype=dtype)), a.double().mT @ b.double()
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=20 * torch.finfo(dtype).eps * 70)
+    total = torch.ones(21, 17, dtype=dtype)
+    add_summed(total, LAYOUTS[left](a[0]), LAYOUTS[right](b[0]))
+    torch.testing.assert_close(total.double() - 1, exact[0], rtol=0, atol=20 * torch.finfo(dtype).eps * 70)
+    assert len(by_openblas) == 2
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda m: m[:, ::2],
+        lambda m: m.as_strided((30, 20), (10, 1)),
+        lambda m: m[:1].expand(40, 20),
+        lambda m: m[:, ::2].T,
+    ],
+)
+def test_openblas_is_not_asked_for_what_it_cannot_read(by_openblas: Asked, lie: Callable[[Tensor], Tensor]) -> None:
+    """numpy would multiply number by number, a hundred times as long."""
+    a = lie(torch.randn(20, 20))
+    multiply(a, torch.randn(a.shape[1], 5), torch.empty(len(a), 5))
+    assert not by_openblas
+
+
+def test_openblas_has_one_thread_while_it_is_asked_and_its_own_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [2]
+    thread = openblas._OneThread()
+    monkeypatch.setattr(thread, "_count", lambda: numbers[-1])
+    monkeypatch.setattr(thread, "_set", numbers.append)
+    with thread, thread:
+        assert numbers == [2, 1]
+    assert numbers == [2, 1, 2]
+
+
+def test_openblas_says_for_what_processor_it_was_built() -> None:
+    """The names of its functions hang on how numpy was built: where they change, nothing else would tell."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]  # type: ignore[index]
+    if "openblas" not in blas or sys.platform != "linux":
+        pytest.skip("numpy has another library")
+    assert openblas._ask("corename", ctypes.c_char_p, lambda: b"")()
+    assert openblas._OneThread()._count() >= 1
+
+
+def test_batches_of_any_size_have_few_shapes(by_onednn: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shape is compiled when it is first met, which takes longer than the product."""
-    monkeypatch.setattr(products, "LEAST", 1 << 14)
+    monkeypatch.setattr(onednn, "LEAST", 1 << 14)
     tall, wide = torch.randn(100, 10), torch.randn(10, 100)
     for count in range(200, 400):
         multiply(torch.randn(count, 100), tall, torch.empty(count, 10))
         multiply(torch.randn(count, 10), wide, torch.empty(count, 100))
         add_multiplied(torch.zeros(count, 10), torch.randn(count, 100), tall)
-    assert len(asked) >= 600
-    assert len(set(asked)) < 20
+    assert len(by_onednn) >= 600
+    assert len(set(by_onednn)) < 20
 
 
-def test_nothing_and_other_types_are_left_to_torch(asked: list[tuple[int, ...]]) -> None:
+def test_nothing_and_other_types_are_left_to_torch(asked: Asked) -> None:
     assert multiply(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
     assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    wide = torch.randn(4, 5).double()
-    assert torch.equal(multiply(wide, wide.T, torch.empty(4, 4).double()), wide @ wide.T)
+    small = torch.randn(4, 5).bfloat16()
+    assert torch.equal(multiply(small, small.T, torch.empty(4, 4).bfloat16()), small @ small.T)
     assert not asked
 
 
-def test_what_is_not_finite_stays_where_it_is(asked: list[tuple[int, ...]]) -> None:
+def test_what_is_not_finite_stays_where_it_is(asked: Asked) -> None:
     left, right = torch.ones(33, 4), torch.ones(4, 5)
     left[1, 2] = float("inf")
     right[0, 4] = float("nan")
@@ -99,7 +195,7 @@ def test_what_is_not_finite_stays_where_it_is(asked: list[tuple[int, ...]]) -> N
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_linear_map_has_the_gradient_of_torch(asked: list[tuple[int, ...]], biased: bool) -> None:
+def test_a_linear_map_has_the_gradient_of_torch(asked: Asked, biased: bool) -> None:
     x, weight, bias = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8), torch.randn(6) if biased else None
     upstream = torch.randn(50, 6)
     found, expected = affine(x, weight, bias), F.linear(x, weight, bias)
@@ -112,14 +208,14 @@ def test_a_linear_map_has_the_gradient_of_torch(asked: list[tuple[int, ...]], bi
     assert len(asked) >= 2
 
 
-def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: list[tuple[int, ...]]) -> None:
+def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: Asked) -> None:
     x, weight = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8)
     (slope,) = torch.autograd.grad(affine(x, weight, None).square().sum(), x, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), x)
     torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_trained_or_cast_is_left_to_torch(asked: list[tuple[int, ...]]) -> None:
+def test_what_is_trained_or_cast_is_left_to_torch(asked: Asked) -> None:
     x, weight = torch.randn(50, 8), torch.randn(6, 8)
     assert affine(x, weight.clone().requires_grad_(), None).requires_grad
     with torch.autocast("cpu", torch.bfloat16):
@@ -136,7 +232,7 @@ class Twice(Tensor):
         return 2 * found if func is F.linear else found
 
 
-def test_a_linear_map_is_that_of_torch_whatever_its_weight_is(asked: list[tuple[int, ...]]) -> None:
+def test_a_linear_map_is_that_of_torch_whatever_its_weight_is(asked: Asked) -> None:
     x, weight = torch.randn(50, 8), torch.randn(6, 8)
     expected = 2 * F.linear(x, weight)
     torch.testing.assert_close(affine(x, weight.as_subclass(Twice), None).as_subclass(Tensor), expected)
@@ -148,13 +244,13 @@ def test_a_linear_map_is_that_of_torch_whatever_its_weight_is(asked: list[tuple[
     assert not asked
 
 
-def test_onednn_can_be_switched_off(asked: list[tuple[int, ...]]) -> None:
+def test_onednn_can_be_switched_off(by_onednn: Asked) -> None:
     with torch.backends.mkldnn.flags(enabled=False):
         affine(torch.randn(50, 8), torch.randn(6, 8), None)
-    assert not asked
+    assert not by_onednn
 
 
-def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: list[tuple[int, ...]]) -> None:
+def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: Asked) -> None:
     left, right = torch.full((20_000, 130), 0.1), torch.ones(20_000, 130)
     total = torch.zeros(130, 130, dtype=torch.float64)
     wide_sum.add_product(total, left, right)
@@ -165,30 +261,11 @@ def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: list[tuple[int, .
 
 def test_a_variable_that_lets_onednn_compute_in_less_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
-    assert not products.has_onednn()
+    assert not onednn.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="another processor or system")
 def test_torch_has_what_is_asked_of_it() -> None:
     """Both are private to torch: where one is gone, nothing else would tell."""
-    assert products.has_onednn()
+    assert onednn.exists()
     assert isinstance(torch.cpu._is_avx512_supported(), bool)
-
-
-@pytest.mark.parametrize(
-    ("processor", "wide", "mkl", "faster"),
-    [
-        ("vendor_id\t: AuthenticAMD", True, True, True),
-        ("vendor_id\t: GenuineIntel", True, True, False),
-        ("vendor_id\t: AuthenticAMD", False, True, False),
-        ("vendor_id\t: AuthenticAMD", True, False, False),
-        ("arm", False, False, False),
-    ],
-)
-def test_onednn_is_for_amds_processors_with_wide_instructions(
-    monkeypatch: pytest.MonkeyPatch, processor: str, wide: bool, mkl: bool, faster: bool
-) -> None:
-    monkeypatch.setattr(products, "_processor", lambda: processor)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: wide)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    assert products.onednn_is_faster.__wrapped__() == faster

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
-from dprec_kernels.products import add_multiplied, multiply
+from dprec_kernels.exponentials import exp_
+from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
@@ -166,7 +167,7 @@ def _one_pass(
                 each.mul_(rescale)
             for rows, products in pairs:
                 _rescale_pairs(products, rescale[rows])
-        scores.sub_(shift).exp_()
+        exp_(scores.sub_(shift))
         here = order[before:after], target[order[before:after]] - items.start
         met, before = scores[here], after
         scores[here] = 0.0
@@ -178,7 +179,7 @@ def _one_pass(
             kept.shifts.append((items, shift))
         for rows, products in pairs:
             own = scores[rows].view(*products.shape[:2], -1)
-            products.baddbmm_(own, own.mT)
+            add_products(products, own, own.mT)
     total = hit + rest
     for rows, products in pairs:
         _rescale_pairs(products, 1 / total[rows])
@@ -289,7 +290,7 @@ def add_users_gradients(
         as_chances(chances, shift)
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
-        out[:, items].baddbmm_(chances.mT, weighted)
+        add_products(out[:, items], chances.mT, weighted)
 
 
 def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
@@ -298,7 +299,7 @@ def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
     >>> as_chances(torch.tensor([1e9 + 64]), torch.tensor([1e9]))
     tensor([1.])
     """
-    return scores.sub_(log_total).clamp_(max=0.0).exp_()
+    return exp_(scores.sub_(log_total).clamp_(max=0.0))
 
 
 def _leave_out(scores: Tensor, items: slice, padding: int, value: float) -> None:

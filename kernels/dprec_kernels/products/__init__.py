@@ -1,0 +1,133 @@
+"""Products of matrices on a CPU, by the fastest of the libraries that torch and numpy bring.
+
+MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed. Two
+other libraries take them: numpy's OpenBLAS, by one thread, in any shape, and oneDNN, which torch brings, too, by as
+many threads as torch has, in float32 and in few shapes. So OpenBLAS is asked where torch has one thread, and oneDNN
+where it has several. A sum over one user's positions, whose number is a shape of its own, is never for oneDNN.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from dprec_kernels.processor import mkl_is_narrow
+from dprec_kernels.products import onednn, openblas
+from dprec_kernels.workspace import workspace
+
+NOT_FLAT = 12  # rows and columns of products of long vectors from which on OpenBLAS is faster than MKL
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write left (N, k) @ right (k, m) to `out`, for any number N.
+
+    >>> multiply(torch.ones(2, 3), torch.ones(3, 1), torch.empty(2, 1))
+    tensor([[3.],
+            [3.]])
+    """
+    if _openblas_takes(left, right):
+        return openblas.product(left, right, out)
+    return onednn.product(left, right, out) if _onednn_takes(left, right) else torch.mm(left, right, out=out)
+
+
+def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
+    if _openblas_takes(left, right):
+        total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
+    elif _onednn_takes(left, right):
+        onednn.add_product(total, left, right)
+    else:
+        total.addmm_(left, right)
+
+
+def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write left (B, n, k) @ right (B, k, m) to `out`, each whole, for any number k.
+
+    >>> multiply_each(torch.ones(1, 2, 3), torch.ones(1, 3, 1), torch.empty(1, 2, 1))
+    tensor([[[3.],
+             [3.]]])
+    """
+    by_openblas = _openblas_takes(left, right)
+    return openblas.product(left, right, out) if by_openblas else torch.bmm(left, right, out=out)
+
+
+def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left (B, n, k) @ right (B, k, m) to a total (B, n, m) of the same type."""
+    if min(left.shape[1], right.shape[2]) >= NOT_FLAT and _openblas_takes(left, right):
+        total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
+    else:
+        total.baddbmm_(left, right)
+
+
+def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add Σ_n left_n rightᵀ_n to a total (o, i) of the same type, whole, for any number N: those of one user.
+
+    >>> total = torch.zeros(1, 2)
+    >>> add_summed(total, torch.ones(3, 1), torch.ones(3, 2))
+    >>> total
+    tensor([[3., 3.]])
+    """
+    if _openblas_takes(left.T, right):
+        total.add_(openblas.product(left.T, right, workspace.take("product", total.shape, total)))
+    else:
+        total.addmm_(left.T, right)
+
+
+def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
+    """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
+    if _openblas_takes(right.T, left):
+        return openblas.product(right.T, left, out)
+    if len(left) == often and mkl_is_narrow() and _onednn_takes(right.T, dense := left.contiguous()):
+        return onednn.whole(right.T, dense)
+    return torch.mm(right.T, left, out=out)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x (N, i) times weight (o, i) and a bias (o,); torch does it where either of them needs a gradient.
+
+    >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
+    tensor([[3.]])
+    """
+    given = [x, weight] if bias is None else [x, weight, bias]
+    # A subclass of Tensor may have a linear map of its own, and torch says what is wrong with other types and sizes.
+    plain = all(type(each) in (Tensor, nn.Parameter) and each.dtype == x.dtype for each in given)
+    fits = plain and [each.dim() for each in given] == [2, 2, 1][: len(given)] and x.shape[1] == weight.shape[1]
+    trained = any(each.requires_grad for each in given[1:])
+    if not fits or trained or torch.is_autocast_enabled(x.device.type) or not _faster(x, weight.T):
+        return F.linear(x, weight, bias)
+    result: Tensor = _Affine.apply(x, weight, bias)
+    return result
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return _product(x, weight.T) if bias is None else _product(x, weight.T).add_(bias)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        by_torch = torch.is_grad_enabled() or not _faster(gradient, weight)  # somebody may differentiate the gradient
+        return gradient @ weight if by_torch else _product(gradient, weight), None, None
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return what `_faster` says that another library than torch's own multiplies."""
+    if _openblas_takes(left, right):
+        return openblas.product(left, right, left.new_empty(len(left), right.shape[1]))
+    return onednn.product(left, right)
+
+
+def _faster(left: Tensor, right: Tensor) -> bool:
+    return _openblas_takes(left, right) or _onednn_takes(left, right)
+
+
+def _openblas_takes(left: Tensor, right: Tensor) -> bool:
+    return openblas.fits(left, right) and torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+
+
+def _onednn_takes(left: Tensor, right: Tensor) -> bool:
+    return onednn.fits(left, right) and mkl_is_narrow() and onednn.exists() and bool(torch.backends.mkldnn.enabled)

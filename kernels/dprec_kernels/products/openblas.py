@@ -1,0 +1,99 @@
+"""The library that numpy multiplies by: any shape, at once, by one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dprec_kernels.paths import by_numpy
+
+LEAST = 1 << 19  # multiplications from which on a call pays: it takes 6 µs by itself
+WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})  # kinds of processor that have 512-bit instructions
+
+
+def fits(left: Tensor, right: Tensor) -> bool:
+    """Whether numpy hands these matrices, or as many of each, to its library as they lie."""
+    enough = left.numel() * right.shape[-1] >= LEAST and min(left.shape[-2:] + right.shape[-1:]) > 1
+    return enough and left.dtype == right.dtype in (torch.float32, torch.float64) and _lies(left) and _lies(right)
+
+
+def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write left (…, n, k) @ right (…, k, m) to `out`."""
+    with _one_thread():
+        np.matmul(_seen(left), _seen(right), out=out.numpy())
+    return out
+
+
+@cache
+def is_wide() -> bool:
+    """Whether it takes 512-bit instructions here, which OPENBLAS_CORETYPE can forbid."""
+    return _ask("corename", ctypes.c_char_p, lambda: b"")().decode() in WIDE
+
+
+def _lies(matrix: Tensor) -> bool:
+    """Whether rows or columns have no gaps inside, and none of them lies upon another."""
+    (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
+    seen = type(matrix) in (Tensor, nn.Parameter) and by_numpy(matrix) and not matrix.is_neg()
+    return seen and ((right == 1 and down >= columns) or (down == 1 and right >= rows))
+
+
+def _seen(matrix: Tensor) -> Any:
+    return (matrix.detach() if matrix.requires_grad else matrix).numpy()
+
+
+class _OneThread:
+    """While anybody is inside, OpenBLAS has one thread: its others wait busily, and so would those of torch."""
+
+    def __init__(self) -> None:
+        self._inside, self._before, self._lock = 0, 1, threading.Lock()
+        self._count = _ask("num_threads", ctypes.c_int, lambda: 1)
+        self._set = _library("set_num_threads", lambda number: None)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = self._count()
+                self._tell(1)
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._tell(self._before)
+
+    def _tell(self, number: int) -> None:
+        if self._before != 1:
+            self._set(number)
+
+
+@cache
+def _one_thread() -> _OneThread:
+    return _OneThread()
+
+
+def _ask(name: str, kind: Any, otherwise: Callable[[], Any]) -> Callable[[], Any]:
+    found = _library(f"get_{name}", otherwise)
+    found.restype = kind  # type: ignore[attr-defined]
+    return found
+
+
+def _library(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of OpenBLAS, whose names hang on how it was built; another library of numpy's has none."""
+    try:
+        umath = getattr(np, "_core", None) or np.core
+        loaded = ctypes.PyDLL(umath._multiarray_umath.__file__)
+    except (AttributeError, OSError):
+        return otherwise
+    for before in ("scipy_", ""):
+        for after in ("64_", ""):
+            if hasattr(loaded, f"{before}openblas_{name}{after}"):
+                return getattr(loaded, f"{before}openblas_{name}{after}")
+    return otherwise
