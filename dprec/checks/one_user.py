@@ -22,7 +22,7 @@ from dprec.gradients.alone import one_by_one
 from dprec.gradients.clipping import LARGEST, record_alone
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import as_look_ups
-from dprec.gradients.operations.cross_entropy import SureLosses
+from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.tape import Read, refuse_no_losses
 from dprec.gradients.uses.look_up import look_up_of
 
@@ -107,7 +107,7 @@ def each_alone(
     why: NoRule,
 ) -> Iterator[Taken]:
     """Yield what each user of a micro-batch adds who is taken alone; refuse losses that differ in company."""
-    with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]), SureLosses():
+    with SameDraws(part, streams) as draws, SparseLookUps([parameters[name] for name in tables]), OwnFunctions():
         together = losses(part)
     refuse_no_losses(together, len(part))
     if together.requires_grad:

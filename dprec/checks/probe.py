@@ -35,8 +35,8 @@ from dprec.distributed.sharded import own_rows
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.layouts.unseen import Descent, Unseen
 from dprec.gradients.low_precision import without_autocast
-from dprec.gradients.operations.cross_entropy import SureLosses
 from dprec.gradients.own_backward import no_own_backward
+from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, refuse_checkpoints, refuse_no_losses
 from dprec.gradients.uses.as_written import AsWritten
@@ -217,7 +217,7 @@ def _compare_one(
     with SameDraws(streams=streams):
         (alone,) = made([user])
     sparse = SparseLookUps([parameters[name] for name in tables])
-    with without_autocast(device), SameDraws(streams=streams), sparse, SureLosses(), no_own_backward(parameters):
+    with without_autocast(device), SameDraws(streams=streams), sparse, OwnFunctions(), no_own_backward(parameters):
         own = losses(alone).sum()
         refuse_frozen(parameters, [name for name, p in parameters.items() if p.requires_grad])
         refuse_checkpoints(own)

@@ -25,7 +25,7 @@ from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.layout import operation_name
 from dprec.gradients.layouts.reads import FORM
-from dprec.gradients.operations.cross_entropy import called
+from dprec.gradients.own_functions import called
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone

@@ -33,8 +33,8 @@ from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
 from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, tells
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch, has_its_own_ways, is_foreign
 from dprec.gradients.low_precision import OwnPrecision
-from dprec.gradients.operations.cross_entropy import called
 from dprec.gradients.own_backward import MESSAGE
+from dprec.gradients.own_functions import called
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of

@@ -18,7 +18,7 @@ from dprec.distributed.host_tables import network_device
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
 from dprec.gradients.low_precision import without_autocast
-from dprec.gradients.operations.cross_entropy import SureLosses
+from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.tape import Read
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
@@ -185,7 +185,7 @@ class Judge:
             exactly,
             SameDraws(part, self._streams) as draws,
             SparseLookUps([self._parameters[name] for name in self._tables]),
-            SureLosses(),
+            OwnFunctions(),
         ):
             loss = (self._losses(part).double() * weights).sum()
             found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)

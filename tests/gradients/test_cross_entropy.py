@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.gradients.alone import OneUser
-from dprec.gradients.operations.cross_entropy import SureLosses
+from dprec.gradients.own_functions import OwnFunctions
 from dprec.models import Transformer
 from dprec_kernels.catalogue_softmax import catalogue_softmax
 from tests.gradients.test_others_shares import distance, summed
@@ -123,7 +123,7 @@ def test_a_gradient_has_all_its_digits_however_sure_a_model_is(loss: str, sure: 
     scores, y = torch.tensor([[0.3, 0.3 + sure]]), torch.tensor([label])
     exact, found = scores.double().requires_grad_(), scores.clone().requires_grad_()
     F.cross_entropy(exact, y, reduction="none").sum().backward()
-    with SureLosses():
+    with OwnFunctions():
         LOSSES[loss](found, y).sum().backward()
     assert torch.allclose(found.grad.double(), exact.grad, rtol=3e-6, atol=0.0)
 
@@ -176,7 +176,7 @@ def test_it_is_the_loss_that_torch_gives(call: str, dtype: torch.dtype) -> None:
     scores = torch.randn(4, 3, generator=torch.Generator().manual_seed(5)).to(dtype)
     plain, found = scores.clone().requires_grad_(), scores.clone().requires_grad_()
     truth = CALLS[call](plain)
-    with SureLosses():
+    with OwnFunctions():
         loss = CALLS[call](found)
     assert loss.shape == truth.shape
     assert loss.dtype == truth.dtype
@@ -200,6 +200,6 @@ def test_a_user_who_is_taken_alone_has_the_same_digits() -> None:
 
 def test_what_runs_within_vmap_is_torchs_own() -> None:
     scores, y = torch.randn(3, 4), torch.tensor([0, 1, 3])
-    with SureLosses():
+    with OwnFunctions():
         each = torch.func.vmap(lambda row, label: F.cross_entropy(row, label))(scores, y)
     assert torch.equal(each, F.cross_entropy(scores, y, reduction="none"))

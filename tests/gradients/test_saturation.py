@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.gradients.operations.cross_entropy import SureLosses
+from dprec.gradients.own_functions import OwnFunctions
 from tests.gradients.test_others_shares import distance, summed
 
 SLOPES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {  # by formulas that do not cancel
@@ -32,7 +32,7 @@ def test_a_slope_has_all_its_digits(name: str) -> None:
     function, slope = SLOPES[name]
     points = torch.tensor([-30.0, -17.0, -16.6, -8.0, -1.0, 0.0, 0.3, 5.0, 9.0, 16.0, 16.6, 17.0, 30.0])
     x = points.clone().requires_grad_()
-    with SureLosses():
+    with OwnFunctions():
         value = function(x)
     value.sum().backward()
     assert torch.allclose(value, function(points), rtol=1e-6, atol=6e-8)
@@ -42,7 +42,7 @@ def test_a_slope_has_all_its_digits(name: str) -> None:
 @pytest.mark.parametrize("name", SLOPES)
 def test_and_a_slope_of_its_own(name: str) -> None:
     x = torch.tensor([-2.0, -0.3, 0.0, 1.7], dtype=torch.float64, requires_grad=True)
-    with SureLosses():
+    with OwnFunctions():
         assert torch.autograd.gradcheck(SLOPES[name][0], (x,))
         assert torch.autograd.gradgradcheck(SLOPES[name][0], (x,))
 
@@ -98,7 +98,7 @@ def test_a_call_gives_what_torch_gives(call: str, dtype: torch.dtype) -> None:
     x = torch.tensor([-1.5, 0.2, 0.0, 2.0]).to(dtype)
     plain, found = x.clone().requires_grad_(), x.clone().requires_grad_()
     truth = CALLS[call](plain)
-    with SureLosses():
+    with OwnFunctions():
         value = CALLS[call](found)
     assert (value.shape, value.dtype) == (truth.shape, truth.dtype)
     close = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 0.02}[dtype]

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 from torch.autograd.function import FunctionCtx
 
 from dprec.gradients.uses import saturation
-from dprec.gradients.uses.arguments import at_least_float32, named
-from dprec.gradients.uses.as_written import AsWritten
-
-Call: TypeAlias = Callable[[Mapping[str, Any]], "Tensor | None"]  # None: torch's own is as good
+from dprec.gradients.uses.arguments import Instead, at_least_float32
 
 
 class _LogSoftmax(torch.autograd.Function):
@@ -124,7 +120,7 @@ _OF_CLASSES = (
     "input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing",
 )  # fmt: skip
 _OF_CLICKS = ("input", "target", "weight", "size_average", "reduce", "reduction", "pos_weight")
-SURE: dict[Callable[..., Any], tuple[tuple[str, ...], Call]] = {
+SURE: dict[Callable[..., Any], Instead] = {
     F.cross_entropy: (_OF_CLASSES, _cross_entropy),
     F.binary_cross_entropy_with_logits: (_OF_CLICKS, _binary_cross_entropy),
     F.log_softmax: (_OF_LOGS, _log_softmax),
@@ -139,27 +135,3 @@ SURE: dict[Callable[..., Any], tuple[tuple[str, ...], Call]] = {
     **dict.fromkeys((torch.rsub, Tensor.__rsub__), (("input", "other"), saturation.less_than_one)),
     torch.sub: (("input", "other"), saturation.one_less),
 }
-
-
-def called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return what a function of torch gives, with an exact gradient where it is one of these losses.
-
-    Within torch.func's transforms, where users are taken one by one, it is torch's own.
-    """
-    names, sure = SURE.get(function, ((), None))
-    result = None if sure is None or peek_interpreter_stack() is not None else sure(named(names, args, kwargs))
-    return function(*args, **kwargs) if result is None else result
-
-
-class SureLosses(AsWritten):
-    """Gives these losses an exact gradient where no tape runs, such as where one checks what a tape says.
-
-    >>> scores = torch.tensor([[20.0, 0.0]], requires_grad=True)
-    >>> with SureLosses():
-    ...     F.cross_entropy(scores, torch.tensor([0])).backward()
-    >>> print(scores.grad)
-    tensor([[-2.0612e-09,  2.0612e-09]])
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return called(func, args, kwargs or {})

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.pieces import Group, as_chances
+from dprec_kernels.products import product
 
 
 def squared_norms(
@@ -38,17 +39,18 @@ def squared_norms(
     read, v = ids[users], values[users]
 
     def chances(items: Tensor) -> Tensor:  # (b, N) -> (b, t, N): p_t[item]
-        scores = h @ table[items].mT
+        scores = product(h, table[items].mT)
         # Padding has no chance, and its score is bounded by nothing: it must not reach the exponential.
         return as_chances(scores.masked_fill_((items == padding).unsqueeze(1), float("-inf")), shift).double()
 
-    both = w.unsqueeze(2) * w.unsqueeze(1) * (h.double() @ h.double().mT)  # (b, t, t)
+    wide_h, wide_v = h.double(), v.double()
+    both = w.unsqueeze(2) * w.unsqueeze(1) * product(wide_h, wide_h.mT)  # (b, t, t)
     wanted = chances(y)
     softmaxes = products.double() + wanted + wanted.mT
-    mixed = 2 * w.unsqueeze(2) * (h.double() @ v.double().mT)  # (b, t, N)
+    mixed = 2 * w.unsqueeze(2) * product(wide_h, wide_v.mT)  # (b, t, N)
     met = chances(read)
     same = _equal(y, y) + products.double() - wanted - wanted.mT
-    inputs = (_equal(read, read) * (v.double() @ v.double().mT)).sum((1, 2))
+    inputs = (_equal(read, read) * product(wide_v, wide_v.mT)).sum((1, 2))
     exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
     hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))
     # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size. But no

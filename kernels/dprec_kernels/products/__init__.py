@@ -20,6 +20,11 @@ from dprec_kernels.workspace import workspace
 NOT_FLAT = 12  # rows and columns of products of long vectors from which on OpenBLAS is faster than MKL
 
 
+def by_openblas(left: Tensor, right: Tensor) -> bool:
+    """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
+    return openblas.fits(left, right) and torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+
+
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left (N, k) @ right (k, m) to `out`, for any number N.
 
@@ -27,14 +32,14 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     tensor([[3.],
             [3.]])
     """
-    if _openblas_takes(left, right):
+    if by_openblas(left, right):
         return openblas.product(left, right, out)
     return onednn.product(left, right, out) if _onednn_takes(left, right) else torch.mm(left, right, out=out)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
-    if _openblas_takes(left, right):
+    if by_openblas(left, right):
         total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
     elif _onednn_takes(left, right):
         onednn.add_product(total, left, right)
@@ -43,19 +48,23 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """Write left (B, n, k) @ right (B, k, m) to `out`, each whole, for any number k.
+    """Write left (…, n, k) @ right (…, k, m) to `out`, each whole, for any number k.
 
     >>> multiply_each(torch.ones(1, 2, 3), torch.ones(1, 3, 1), torch.empty(1, 2, 1))
     tensor([[[3.],
              [3.]]])
     """
-    by_openblas = _openblas_takes(left, right)
-    return openblas.product(left, right, out) if by_openblas else torch.bmm(left, right, out=out)
+    return openblas.product(left, right, out) if by_openblas(left, right) else torch.matmul(left, right, out=out)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Return left (…, n, k) @ right (…, k, m), each whole."""
+    return multiply_each(left, right, left.new_empty(*left.shape[:-1], right.shape[-1]))
 
 
 def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (B, n, k) @ right (B, k, m) to a total (B, n, m) of the same type."""
-    if min(left.shape[1], right.shape[2]) >= NOT_FLAT and _openblas_takes(left, right):
+    if min(left.shape[1], right.shape[2]) >= NOT_FLAT and by_openblas(left, right):
         total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
     else:
         total.baddbmm_(left, right)
@@ -69,7 +78,7 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
     >>> total
     tensor([[3., 3.]])
     """
-    if _openblas_takes(left.T, right):
+    if by_openblas(left.T, right):
         total.add_(openblas.product(left.T, right, workspace.take("product", total.shape, total)))
     else:
         total.addmm_(left.T, right)
@@ -77,7 +86,7 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
     """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
-    if _openblas_takes(right.T, left):
+    if by_openblas(right.T, left):
         return openblas.product(right.T, left, out)
     if len(left) == often and mkl_is_narrow() and _onednn_takes(right.T, dense := left.contiguous()):
         return onednn.whole(right.T, dense)
@@ -116,17 +125,13 @@ class _Affine(torch.autograd.Function):
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Return what `_faster` says that another library than torch's own multiplies."""
-    if _openblas_takes(left, right):
+    if by_openblas(left, right):
         return openblas.product(left, right, left.new_empty(len(left), right.shape[1]))
     return onednn.product(left, right)
 
 
 def _faster(left: Tensor, right: Tensor) -> bool:
-    return _openblas_takes(left, right) or _onednn_takes(left, right)
-
-
-def _openblas_takes(left: Tensor, right: Tensor) -> bool:
-    return openblas.fits(left, right) and torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+    return by_openblas(left, right) or _onednn_takes(left, right)
 
 
 def _onednn_takes(left: Tensor, right: Tensor) -> bool:

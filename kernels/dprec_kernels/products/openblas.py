@@ -20,8 +20,12 @@ WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})  # kinds of proce
 
 def fits(left: Tensor, right: Tensor) -> bool:
     """Whether numpy hands these matrices, or as many of each, to its library as they lie."""
-    enough = left.numel() * right.shape[-1] >= LEAST and min(left.shape[-2:] + right.shape[-1:]) > 1
-    return enough and left.dtype == right.dtype in (torch.float32, torch.float64) and _lies(left) and _lies(right)
+    return (
+        left.numel() * right.shape[-1] >= LEAST
+        and left.dtype == right.dtype in (torch.float32, torch.float64)
+        and _lies(left)
+        and _lies(right)
+    )
 
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -39,9 +43,11 @@ def is_wide() -> bool:
 
 def _lies(matrix: Tensor) -> bool:
     """Whether rows or columns have no gaps inside, and none of them lies upon another."""
-    (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
-    seen = type(matrix) in (Tensor, nn.Parameter) and by_numpy(matrix) and not matrix.is_neg()
-    return seen and ((right == 1 and down >= columns) or (down == 1 and right >= rows))
+    if type(matrix) not in (Tensor, nn.Parameter) or not by_numpy(matrix) or matrix.is_neg():
+        return False
+    rows, columns = matrix.shape[-2:]
+    down, right = matrix.stride()[-2:]
+    return min(rows, columns) > 1 and ((right == 1 and down >= columns) or (down == 1 and right >= rows))
 
 
 def _seen(matrix: Tensor) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.ordering import ascending, ordered
+from dprec_kernels.products import multiply_each, product
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 17  # elements of the users' gradients built at once: 1 MB of float64 stays in the cache
@@ -39,7 +40,7 @@ def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     shape = left.shape[2], right.shape[2]
     for users in _slices(len(left), shape[0] * shape[1], PIECE):
         a, b = left[users].double(), right[users].double()
-        gradient = torch.bmm(a.mT, b, out=workspace.take("gradient", (len(a), *shape), a))
+        gradient = multiply_each(a.mT, b, workspace.take("gradient", (len(a), *shape), a))
         norms[users] = _square(gradient.flatten(1))
     return norms
 
@@ -48,7 +49,7 @@ def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     length = left.shape[1]
     for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
         a, b = left[users].double(), right[users].double()
-        squared = (a @ a.mT).mul_(b @ b.mT).sum((1, 2))
+        squared = product(a, a.mT).mul_(product(b, b.mT)).sum((1, 2))
         if length == 1:
             terms = squared
         else:

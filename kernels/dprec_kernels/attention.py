@@ -1,0 +1,105 @@
+"""Attention of float32 on a CPU by one thread, where OpenBLAS multiplies faster than torch's own attention does.
+
+Scores are computed for a few users at a time, who fit a cache, and once more for the gradient: none are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from dprec_kernels.exponentials import exp_less_
+from dprec_kernels.products import by_openblas, multiply_each
+from dprec_kernels.workspace import workspace
+
+LEAST = 1 << 21  # multiplications from which on it pays
+AT_ONCE = 1 << 19  # scores: 2 MB
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether `attend` takes these, (B, heads, T, d) or (B, T, d), and is faster than torch.
+
+    A mask is what is added to the scores (T, S) of all alike. Where it leaves nothing to a position, torch says what
+    comes out.
+    """
+    given = (query, key, value)
+    alike = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and key.shape[:-1] == value.shape[:-1]
+    fits = alike and query.dim() in (3, 4) and query.shape[-1] == key.shape[-1]
+    if not fits or not all(each.dtype == torch.float32 for each in given) or torch.is_autocast_enabled("cpu"):
+        return False
+    if query.numel() * key.shape[-2] < LEAST or not by_openblas(query, key.mT) or not by_openblas(value, value.mT):
+        return False
+    if mask is None:
+        return True
+    same = mask.dtype == torch.float32 and mask.shape == (query.shape[-2], key.shape[-2]) and not mask.requires_grad
+    return same and type(mask) is Tensor and bool((mask.amax(1) > -torch.inf).all())
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, causal: bool = False, scale: float = 1.0
+) -> Tensor:
+    """Return each position's mean of the values, weighted by the softmax of its scores.
+
+    >>> attend(torch.zeros(1, 2, 1), torch.zeros(1, 2, 1), torch.tensor([[[1.0], [3.0]]]), causal=True)
+    tensor([[[1.],
+             [2.]]])
+    """
+    if causal:
+        mask = query.new_full((query.shape[-2], key.shape[-2]), -torch.inf).triu_(1)
+    result: Tensor = _Attention.apply(query, key, value, mask, scale)
+    return result
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+    ) -> Tensor:
+        mixed = _heads_last(value, query.shape[-2])
+        log_total = query.new_empty(*query.shape[:-1], 1)
+        for own, scores in _scores(query, key, mask, scale):
+            highest = scores.amax(-1, keepdim=True)
+            exp_less_(scores, highest)
+            total = scores.sum(-1, keepdim=True)
+            multiply_each(scores, value[own], mixed[own]).div_(total)
+            torch.add(highest, total.log_(), out=log_total[own])
+        ctx.save_for_backward(query, key, value, mask, mixed, log_total)  # type: ignore[arg-type]
+        ctx.scale = scale  # type: ignore[attr-defined]
+        return mixed
+
+    @staticmethod
+    @once_differentiable  # as torch's own is
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        query, key, value, mask, mixed, log_total = ctx.saved_tensors  # type: ignore[attr-defined]
+        for_query, for_key, for_value = (torch.empty_like(each) for each in (query, key, value))
+        scale: float = ctx.scale  # type: ignore[attr-defined]
+        for own, scores in _scores(query, key, mask, scale):
+            chances, above = exp_less_(scores, log_total[own]), gradient[own]
+            multiply_each(chances.mT, above, for_value[own])
+            slope = multiply_each(above, value[own].mT, workspace.take("slopes of attention", scores.shape, scores))
+            slope.sub_((above * mixed[own]).sum(-1, keepdim=True)).mul_(chances)
+            multiply_each(slope, key[own], for_query[own]).mul_(scale)
+            multiply_each(slope.mT, query[own], for_key[own]).mul_(scale)
+        return for_query, for_key, for_value, None, None
+
+
+def _scores(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Iterator[tuple[slice, Tensor]]:
+    """Yield some users at a time, and their scores (b, …, T, S) in memory that the next ones' overwrite."""
+    step = max(1, AT_ONCE // max(1, query[:1, ..., 0].numel() * key.shape[-2]))
+    for start in range(0, len(query), step):
+        own = slice(start, start + step)
+        scaled = query[own] * scale
+        memory = workspace.take("scores of attention", (*scaled.shape[:-1], key.shape[-2]), query)
+        scores = multiply_each(scaled, key[own].mT, memory)
+        yield own, scores if mask is None else scores.add_(mask)
+
+
+def _heads_last(value: Tensor, length: int) -> Tensor:
+    """Return memory for what is mixed, in which the heads of a position lie beside each other, as torch puts them."""
+    if value.dim() == 3:
+        return value.new_empty(len(value), length, value.shape[-1])
+    users, heads = value.shape[:2]
+    return value.new_empty(users, length, heads, value.shape[-1]).transpose(1, 2)
