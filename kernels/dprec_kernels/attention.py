@@ -16,7 +16,7 @@ from dprec_kernels.products import by_openblas, multiply_each
 from dprec_kernels.workspace import workspace
 
 LEAST = 1 << 21  # multiplications from which on it pays
-AT_ONCE = 1 << 19  # scores: 2 MB
+AT_ONCE = 1 << 18  # scores: 1 MB
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:

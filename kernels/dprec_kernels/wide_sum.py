@@ -149,7 +149,8 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False
 def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
 
-    Sums are in float64, rounded once. Terms are as long as all vectors together, or else as the sum of magnitudes.
+    Sums are in float64, rounded once; a product is rounded before. Terms are as long as all vectors together, or else
+    as the sum of magnitudes.
 
     >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
     >>> round(float(found) * 1e9, 3), round(float(terms), 6)
@@ -159,16 +160,30 @@ def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor |
     sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(values.shape)], dtype=dtype)
     terms = values.new_empty(len(values), dtype=dtype)
     for own in _some_users(values, values[:1].numel()):
-        each = _in_float64("summed", values[own])
-        if factors is not None:
-            each = each.mul_(_in_float64("factors", factors[own])) if answers_at_once(each) else each * factors[own]
-        sums[own] = each.sum(dims, keepdim=True)
+        each = values[own] if factors is None else values[own] * factors[own]
+        wide = _in_float64("summed", each)
+        sums[own] = wide.sum(dims, keepdim=True)
         if dims == (1,) and each.dim() > 2:
-            terms[own] = torch.linalg.vector_norm(each.flatten(2), dim=2).sum(1)
+            terms[own] = lengths(each.flatten(2)).sum(1)
         else:
-            each = each.abs_() if answers_at_once(each) else each.abs()
-            terms[own] = torch.linalg.vector_norm(each.sum(dims, keepdim=True).flatten(1), dim=1)
+            wide = wide.abs_() if answers_at_once(wide) else wide.abs()
+            terms[own] = torch.linalg.vector_norm(wide.sum(dims, keepdim=True).flatten(1), dim=1)
     return sums, terms
+
+
+def lengths(values: Tensor) -> Tensor:
+    """Return the norms of vectors (…, n), also where their squares overflow, so that no user is left out for that.
+
+    >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
+    tensor([5.0000e+00, 5.0000e+20])
+    """
+    if not answers_at_once(values):
+        return torch.linalg.vector_norm(values, dim=-1, dtype=_FLOAT64.dtype).to(values.dtype)
+    norms = torch.linalg.vector_norm(values, dim=-1)
+    over = torch.isinf(norms)
+    if bool(over.any()):
+        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=_FLOAT64.dtype).to(norms.dtype)
+    return norms
 
 
 def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:

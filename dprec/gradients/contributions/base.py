@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.wide_sum import TOGETHER, WidePart, products_of_each
+from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths, products_of_each
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
@@ -182,18 +182,3 @@ def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
 def zeroed(values: Tensor, where: Tensor) -> Tensor:
     """Return values (B, N, …) with exact zeros where this mask over the first dimensions is set, whatever was there."""
     return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)
-
-
-def lengths(values: Tensor) -> Tensor:
-    """Return the norms of vectors (…, n), also where their squares overflow, so that no user is left out for that.
-
-    >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
-    tensor([5.0000e+00, 5.0000e+20])
-    """
-    if not answers_at_once(values):
-        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).to(values.dtype)
-    norms = torch.linalg.vector_norm(values, dim=-1)
-    over = torch.isinf(norms)
-    if bool(over.any()):
-        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=torch.float64).to(norms.dtype)
-    return norms

@@ -17,7 +17,6 @@ from dprec.gradients.contributions.base import (
     Places,
     SquaredNorms,
     all_of,
-    lengths,
     listed,
     zeroed,
 )
@@ -25,6 +24,7 @@ from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlaps, pieces, squared_norms
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.joint import Softmaxes
+from dprec_kernels.wide_sum import lengths
 
 
 @dataclass

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, lengths, listed, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, listed, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
-from dprec_kernels.wide_sum import add_rows
+from dprec_kernels.wide_sum import add_rows, lengths
 
 
 @dataclass

@@ -21,7 +21,6 @@ from dprec.gradients.contributions.base import (
     Places,
     SquaredNorms,
     all_of,
-    lengths,
     users_at_once,
     zeroed,
 )
@@ -29,7 +28,7 @@ from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
-from dprec_kernels.wide_sum import WidePart, add_product, products_of_each
+from dprec_kernels.wide_sum import WidePart, add_product, lengths, products_of_each
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
 from dprec_kernels.paths import on_card
-from dprec_kernels.wide_sum import sums_of_each
+from dprec_kernels.wide_sum import lengths, sums_of_each
 
 
 @dataclass

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, lengths, users_at_once
+from dprec.gradients.contributions.base import Contribution, Places, users_at_once
+from dprec_kernels.wide_sum import lengths
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
 BACK = 2  # times as much as of another term may rounding take of one that autograd adds up, which is in float32
