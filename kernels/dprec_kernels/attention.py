@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from dprec_kernels.exponentials import exp_less_
-from dprec_kernels.products import by_openblas, multiply_each
+from dprec_kernels.products import openblas, openblas_is_faster
 from dprec_kernels.workspace import workspace
 
-LEAST = 1 << 21  # multiplications from which on it pays
+LEAST = 1 << 17  # multiplications of one user from which on it pays: how many users there are must not decide
 AT_ONCE = 1 << 18  # scores: 1 MB
 
 
@@ -30,7 +30,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     fits = alike and query.dim() in (3, 4) and query.shape[-1] == key.shape[-1]
     if not fits or not all(each.dtype == torch.float32 for each in given) or torch.is_autocast_enabled("cpu"):
         return False
-    if query.numel() * key.shape[-2] < LEAST or not by_openblas(query, key.mT) or not by_openblas(value, value.mT):
+    if query[:1].numel() * key.shape[-2] < LEAST or not openblas.reads(*given) or not openblas_is_faster():
         return False
     if mask is None:
         return True
@@ -64,7 +64,7 @@ class _Attention(torch.autograd.Function):
             highest = scores.amax(-1, keepdim=True)
             exp_less_(scores, highest)
             total = scores.sum(-1, keepdim=True)
-            multiply_each(scores, value[own], mixed[own]).div_(total)
+            openblas.product(scores, value[own], mixed[own]).div_(total)
             torch.add(highest, total.log_(), out=log_total[own])
         ctx.save_for_backward(query, key, value, mask, mixed, log_total)  # type: ignore[arg-type]
         ctx.scale = scale  # type: ignore[attr-defined]
@@ -76,13 +76,14 @@ class _Attention(torch.autograd.Function):
         query, key, value, mask, mixed, log_total = ctx.saved_tensors  # type: ignore[attr-defined]
         for_query, for_key, for_value = (torch.empty_like(each) for each in (query, key, value))
         scale: float = ctx.scale  # type: ignore[attr-defined]
+        gradient = gradient if openblas.reads(gradient) else gradient.contiguous()
         for own, scores in _scores(query, key, mask, scale):
             chances, above = exp_less_(scores, log_total[own]), gradient[own]
-            multiply_each(chances.mT, above, for_value[own])
-            slope = multiply_each(above, value[own].mT, workspace.take("slopes of attention", scores.shape, scores))
+            openblas.product(chances.mT, above, for_value[own])
+            slope = openblas.product(above, value[own].mT, workspace.take("slopes of attention", scores.shape, scores))
             slope.sub_((above * mixed[own]).sum(-1, keepdim=True)).mul_(chances)
-            multiply_each(slope, key[own], for_query[own]).mul_(scale)
-            multiply_each(slope.mT, query[own], for_key[own]).mul_(scale)
+            openblas.product(slope, key[own], for_query[own]).mul_(scale)
+            openblas.product(slope.mT, query[own], for_key[own]).mul_(scale)
         return for_query, for_key, for_value, None, None
 
 
@@ -93,7 +94,7 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> It
         own = slice(start, start + step)
         scaled = query[own] * scale
         memory = workspace.take("scores of attention", (*scaled.shape[:-1], key.shape[-2]), query)
-        scores = multiply_each(scaled, key[own].mT, memory)
+        scores = openblas.product(scaled, key[own].mT, memory)
         yield own, scores if mask is None else scores.add_(mask)
 
 

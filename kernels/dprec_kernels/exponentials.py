@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dprec_kernels.processor import mkl_is_slow
 
-LEAST = 1 << 13  # numbers from which on two passes cost less than one
 FAST = frozenset({"AVX2", "AVX512"})  # what torch computes powers of two with, many at a time
 
 
@@ -43,5 +42,6 @@ def exp_less_(values: Tensor, less: Tensor) -> Tensor:
 
 
 def _by_powers_of_two(values: Tensor) -> bool:
-    many = values.numel() >= LEAST and values.dtype in (torch.float32, torch.float64) and values.device.type == "cpu"
-    return many and mkl_is_slow() and torch.backends.cpu.get_cpu_capability() in FAST
+    """Never a matter of how many values there are: that would let other users decide how one's are rounded."""
+    fits = values.dtype in (torch.float32, torch.float64) and values.device.type == "cpu"
+    return fits and mkl_is_slow() and torch.backends.cpu.get_cpu_capability() in FAST

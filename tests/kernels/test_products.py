@@ -176,6 +176,12 @@ def test_batches_of_any_size_have_few_shapes(by_onednn: Asked, monkeypatch: pyte
     assert len(set(by_onednn)) < 20
 
 
+def test_the_library_that_multiplies_is_named(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert products.library().lower() == asked.library
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: False)
+    assert products.library() == "torch's own library"
+
+
 def test_nothing_and_other_types_are_left_to_torch(asked: Asked) -> None:
     assert multiply(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
     assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]

@@ -12,13 +12,15 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dprec.errors import UserError
+from dprec_kernels.products import library
 
 Row = dict[str, Any]
 
 
 def machine() -> str:
-    """Say how busy the machine is that the figures are from."""
-    return f"The machine's load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs."
+    """Say how busy the machine is that the figures are from, and what multiplies there."""
+    load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    return f"The machine's load is {load}; products on a CPU are by {library()}."
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", section: str = "") -> Table:

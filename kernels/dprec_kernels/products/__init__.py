@@ -22,7 +22,19 @@ NOT_FLAT = 12  # rows and columns of products of long vectors from which on Open
 
 def by_openblas(left: Tensor, right: Tensor) -> bool:
     """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
-    return openblas.fits(left, right) and torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+    return openblas.fits(left, right) and openblas_is_faster()
+
+
+def openblas_is_faster() -> bool:
+    """Whether this processor and the number of torch's threads speak for it."""
+    return torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+
+
+def library() -> str:
+    """Name what multiplies float32 on the CPU now."""
+    if openblas_is_faster():
+        return "OpenBLAS"
+    return "oneDNN" if mkl_is_narrow() and onednn.exists() else "torch's own library"
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:

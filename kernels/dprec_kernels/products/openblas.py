@@ -19,13 +19,14 @@ WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})  # kinds of proce
 
 
 def fits(left: Tensor, right: Tensor) -> bool:
-    """Whether numpy hands these matrices, or as many of each, to its library as they lie."""
-    return (
-        left.numel() * right.shape[-1] >= LEAST
-        and left.dtype == right.dtype in (torch.float32, torch.float64)
-        and _lies(left)
-        and _lies(right)
-    )
+    """Whether it pays to have it multiply these matrices, or as many of each."""
+    return left.numel() * right.shape[-1] >= LEAST and reads(left, right)
+
+
+def reads(*matrices: Tensor) -> bool:
+    """Whether numpy hands matrices of one type to its library as they lie."""
+    alike = matrices[0].dtype in (torch.float32, torch.float64) and len({each.dtype for each in matrices}) == 1
+    return alike and all(map(_lies, matrices))
 
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
