@@ -14,7 +14,7 @@ from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
-PIECE = 1 << 19  # scores held at once: 2 MB of float32, which the second- and third-level caches hold
+PIECE = 1 << 20  # scores held at once: 4 MB of float32, which the second- and third-level caches hold
 ITEMS = 2048  # of which items at a time: fewer, larger products
 MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
 SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
