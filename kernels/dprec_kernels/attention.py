@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from dprec_kernels.exponentials import exp_less_
+from dprec_kernels.exponentials import exp_
 from dprec_kernels.products import openblas, openblas_is_faster
 from dprec_kernels.workspace import workspace
 
@@ -29,6 +29,8 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     alike = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and key.shape[:-1] == value.shape[:-1]
     fits = alike and query.dim() in (3, 4) and query.shape[-1] == key.shape[-1]
     if not fits or not all(each.dtype == torch.float32 for each in given) or torch.is_autocast_enabled("cpu"):
+        return False
+    if not torch.backends.cuda.flash_sdp_enabled():  # on a CPU, too: somebody differentiates twice
         return False
     if query[:1].numel() * key.shape[-2] < LEAST or not openblas.reads(*given) or not openblas_is_faster():
         return False
@@ -59,26 +61,25 @@ class _Attention(torch.autograd.Function):
         ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
     ) -> Tensor:
         mixed = _heads_last(value, query.shape[-2])
-        log_total = query.new_empty(*query.shape[:-1], 1)
+        highest, total = query.new_empty(2, *query.shape[:-1], 1)  # apart: together, a low score would hide the total
         for own, scores in _scores(query, key, mask, scale):
-            highest = scores.amax(-1, keepdim=True)
-            exp_less_(scores, highest)
-            total = scores.sum(-1, keepdim=True)
-            openblas.product(scores, value[own], mixed[own]).div_(total)
-            torch.add(highest, total.log_(), out=log_total[own])
-        ctx.save_for_backward(query, key, value, mask, mixed, log_total)  # type: ignore[arg-type]
+            torch.amax(scores, -1, keepdim=True, out=highest[own])
+            exp_(scores.sub_(highest[own]))
+            torch.sum(scores, -1, keepdim=True, out=total[own])
+            openblas.product(scores, value[own], mixed[own]).div_(total[own])
+        ctx.save_for_backward(query, key, value, mask, mixed, highest, total)  # type: ignore[arg-type]
         ctx.scale = scale  # type: ignore[attr-defined]
         return mixed
 
     @staticmethod
     @once_differentiable  # as torch's own is
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        query, key, value, mask, mixed, log_total = ctx.saved_tensors  # type: ignore[attr-defined]
+        query, key, value, mask, mixed, highest, total = ctx.saved_tensors  # type: ignore[attr-defined]
         for_query, for_key, for_value = (torch.empty_like(each) for each in (query, key, value))
         scale: float = ctx.scale  # type: ignore[attr-defined]
-        gradient = gradient if openblas.reads(gradient) else gradient.contiguous()
+        gradient = gradient if openblas.reads(gradient) else gradient.resolve_neg().contiguous()
         for own, scores in _scores(query, key, mask, scale):
-            chances, above = exp_less_(scores, log_total[own]), gradient[own]
+            chances, above = exp_(scores.sub_(highest[own])), gradient[own] / total[own]
             openblas.product(chances.mT, above, for_value[own])
             slope = openblas.product(above, value[own].mT, workspace.take("slopes of attention", scores.shape, scores))
             slope.sub_((above * mixed[own]).sum(-1, keepdim=True)).mul_(chances)

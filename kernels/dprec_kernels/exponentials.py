@@ -22,23 +22,13 @@ _LOG2E = 1 / math.log(2)
 def exp_(values: Tensor) -> Tensor:
     """Replace values by their exponentials: by powers of two they are off by |value| / 2^24 of themselves in float32.
 
+    What is to be taken off values is taken off before: a product with it would be rounded in proportion to itself, so
+    that equal numbers would not leave 1, and a chance might be above 1.
+
     >>> exp_(torch.zeros(2))
     tensor([1., 1.])
     """
     return values.mul_(_LOG2E).exp2_() if _by_powers_of_two(values) else values.exp_()
-
-
-def exp_less_(values: Tensor, less: Tensor) -> Tensor:
-    """Replace values by exp(values - less), off by (|less| + |values - less|) / 2^24 of themselves in float32.
-
-    >>> exp_less_(torch.ones(2), torch.ones(1))
-    tensor([1., 1.])
-    """
-    if not _by_powers_of_two(values):
-        return values.sub_(less).exp_()
-    largest = torch.finfo(less.dtype).max  # so that the lowest number, in place of -∞, stays one
-    powers = (less * -_LOG2E).clamp_(-largest, largest)
-    return torch.add(powers, values, alpha=_LOG2E, out=values).exp2_()
 
 
 def _by_powers_of_two(values: Tensor) -> bool:

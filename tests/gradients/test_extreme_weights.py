@@ -11,6 +11,7 @@ from torch import Tensor
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, record
 from dprec.models import GRU
+from dprec_kernels import exponentials
 from dprec_kernels.catalogue_softmax import catalogue_softmax, for_users, kept, overlaps, pieces, reference
 from tests import truth
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
@@ -211,6 +212,26 @@ def test_scores_that_are_computed_again_make_no_share_larger(
 
     sums = [torch.zeros(shape, dtype=torch.float64), *(summed(users) for users in range(1, 13))]
     assert all(float((more - less).norm()) <= 1 + 1e-4 for more, less in zip(sums[1:], sums, strict=False))
+
+
+@pytest.mark.parametrize("mode", ["flat", "auto-v"])
+@pytest.mark.parametrize("size", [1.0, 1e6, 3e7, 1e8, 1e9])
+def test_no_share_is_larger_for_scores_whose_exponentials_are_powers_of_two(
+    size: float, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off by as much as scores are large, an exponential of nothing would not be 1, and chances would be above 1."""
+    monkeypatch.setattr(exponentials, "mkl_is_slow", lambda: True)
+    monkeypatch.setattr(exponentials, "FAST", frozenset({torch.backends.cpu.get_cpu_capability()}))
+    luck = torch.Generator().manual_seed(0)
+    table = torch.nn.Parameter(torch.randn(5000, 8, generator=luck))
+    for length in (1, 3):
+        total = {"table": torch.zeros(5000, 8, dtype=torch.float64)}
+        hidden, target = size * torch.randn(1, length, 8, generator=luck), torch.randint(1, 5000, (1, length))
+        parts = record(
+            {"table": table}, lambda part: _softmax(part, table), Users({"hidden": hidden, "target": target})
+        )
+        assert (add_recorded(total, parts, Clipping(mode, 1.0)).scales > 0).all()
+        assert float(total["table"].norm()) <= 1 + 1e-4
 
 
 class Users(dict[str, Tensor]):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dprec.gradients.own_functions import OwnFunctions
 from dprec_kernels import attention, products
@@ -82,6 +83,29 @@ def test_a_gradient_that_lies_upon_itself_is_taken() -> None:
     assert all(torch.equal(a, b) for a, b in zip(spread, whole, strict=True))
 
 
+def test_a_gradient_with_its_sign_in_a_bit_is_taken() -> None:
+    given = inputs_of("heads")
+    found = attend(*given, causal=True)
+    plain = torch.autograd.grad(found, given, -torch.ones_like(found), retain_graph=True)
+    bit = torch.autograd.grad(found, given, torch._neg_view(torch.ones_like(found)))
+    assert all(torch.equal(a, b) for a, b in zip(plain, bit, strict=True))
+
+
+@pytest.mark.parametrize("low", [-1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_a_row_that_a_mask_leaves_nearly_nothing_is_as_in_float64(low: float, size: float) -> None:
+    query, key, value = inputs_of("heads")
+    query = (size * query).detach().requires_grad_()
+    mask = torch.zeros(20, 20)
+    mask[0] = low
+    assert takes(query, key, value, mask)
+    found, exact = attend(query, key, value, mask), F.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
+    upstream = torch.randn_like(found)
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3)
+    for own, true in zip(*(torch.autograd.grad(x, value, upstream) for x in (found, exact)), strict=True):
+        torch.testing.assert_close(own, true, rtol=1e-3, atol=1e-3)
+
+
 def test_heads_of_a_position_lie_beside_each_other() -> None:
     assert attend(*inputs_of("heads")).transpose(1, 2).is_contiguous()
 
@@ -133,6 +157,18 @@ def test_other_attention_is_torchs_own(monkeypatch: pytest.MonkeyPatch, options:
     torch.manual_seed(1)
     expected = F.scaled_dot_product_attention(*given, **options)  # type: ignore[arg-type]
     assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert not queries
+
+
+def test_who_differentiates_twice_or_trains_the_scale_gets_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, (query, key, value) = asked(monkeypatch), inputs_of("heads")
+    with OwnFunctions(), sdpa_kernel(SDPBackend.MATH):
+        (slope,) = torch.autograd.grad(
+            F.scaled_dot_product_attention(query, key, value).sum(), query, create_graph=True
+        )
+        torch.autograd.grad(slope.square().sum(), query)
+    with OwnFunctions(), pytest.raises(TypeError):
+        F.scaled_dot_product_attention(query, key, value, scale=torch.ones(3, 1, 1, 1))  # type: ignore[arg-type]
     assert not queries
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dprec_kernels import exponentials, processor
-from dprec_kernels.exponentials import exp_, exp_less_
+from dprec_kernels.exponentials import exp_
 
 
 @pytest.mark.parametrize(
@@ -43,24 +43,6 @@ def test_exponentials_are_those_of_float64(dtype: torch.dtype) -> None:
     exact = values.double().exp()
     off = (exp_(values.clone()).double() / exact - 1).abs()
     assert (off <= torch.finfo(dtype).eps * (1 + values.double().abs())).all()
-
-
-@pytest.mark.usefixtures("by_powers_of_two")
-@pytest.mark.parametrize("less", [-200.0, -3.0, 0.0, 7.0, 500.0])
-def test_exponentials_of_differences_are_those_of_float64(less: float) -> None:
-    values, taken = less + torch.linspace(-80, 8, 100_003), torch.tensor([less])
-    exact = (values.double() - less).exp()
-    off = (exp_less_(values.clone(), taken).double() / exact - 1).abs()
-    assert (off <= torch.finfo(torch.float32).eps * (1 + abs(less) + (values.double() - less).abs())).all()
-
-
-@pytest.mark.usefixtures("by_powers_of_two")
-def test_nothing_is_left_of_minus_infinity_whatever_is_taken_off() -> None:
-    lowest = torch.finfo(torch.float32).min
-    assert (
-        exp_less_(torch.full((3, 1), -torch.inf), torch.tensor([[lowest], [0.0], [9.0]])).flatten().tolist()
-        == [0.0] * 3
-    )
 
 
 @pytest.mark.usefixtures("by_powers_of_two")

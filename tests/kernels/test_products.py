@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -153,6 +156,50 @@ def test_openblas_has_one_thread_while_it_is_asked_and_its_own_afterwards(monkey
     with thread, thread:
         assert numbers == [2, 1]
     assert numbers == [2, 1, 2]
+
+
+def test_what_is_not_finite_is_no_error_of_numpys(by_openblas: Asked) -> None:
+    """One user's numbers would stop the step, or be told to the terminal."""
+    x = torch.full((8, 8), 1e30)
+    x[:, 1] = -1e30
+    with np.errstate(all="raise"):
+        affine(x, torch.randn(8, 8) * 1e10, None)
+    assert by_openblas
+
+
+def test_sparse_inputs_are_left_to_torch(asked: Asked) -> None:
+    x, weight = torch.randn(50, 8), torch.randn(6, 8)
+    torch.testing.assert_close(affine(x.to_sparse(), weight, None), x @ weight.T)
+    torch.testing.assert_close(affine(x.to_sparse_csr(), weight, None), x @ weight.T)
+    assert not asked
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_waits_for_no_thread_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [2]
+    thread = openblas._OneThread()
+    monkeypatch.setattr(thread, "_count", lambda: numbers[-1])
+    monkeypatch.setattr(thread, "_set", numbers.append)
+    entered, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with thread, thread._lock:
+            entered.set()
+            ended.wait()
+
+    running = threading.Thread(target=other)
+    running.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it where it waits
+        with thread:
+            pass
+        os._exit(0 if numbers == [2, 1, 2, 1, 2] else 1)
+    _, status = os.waitpid(child, 0)
+    ended.set()
+    running.join()
+    assert status == 0
 
 
 def test_openblas_says_for_what_processor_it_was_built() -> None:

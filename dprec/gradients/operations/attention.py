@@ -97,7 +97,7 @@ def attended(given: Mapping[str, Any]) -> Tensor | None:
     causal, scale = given.get("is_causal", False), given.get("scale")
     if given.get("dropout_p") or given.get("enable_gqa") or (causal and mask is not None):
         return None
-    if not attention.takes(query, key, value, mask):
+    if not isinstance(scale, (int, float, type(None))) or not attention.takes(query, key, value, mask):
         return None
     return attention.attend(query, key, value, mask, causal, query.shape[-1] ** -0.5 if scale is None else scale)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
-from dprec_kernels.exponentials import exp_, exp_less_
+from dprec_kernels.exponentials import exp_
 from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
@@ -167,7 +167,7 @@ def _one_pass(
                 each.mul_(rescale)
             for rows, products in pairs:
                 _rescale_pairs(products, rescale[rows])
-        exp_less_(scores, shift)
+        exp_(scores.sub_(shift))
         here = order[before:after], target[order[before:after]] - items.start
         met, before = scores[here], after
         scores[here] = 0.0

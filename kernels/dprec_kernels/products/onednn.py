@@ -31,6 +31,7 @@ def fits(left: Tensor, right: Tensor) -> bool:
     """Whether it multiplies these; a right matrix with gaps would take it a thousand times as long."""
     enough = left.numel() * right.shape[1] >= LEAST
     plain = left.dtype == right.dtype == torch.float32 and left.device.type == "cpu"
+    plain = plain and left.layout == right.layout == torch.strided
     return enough and plain and (right.is_contiguous() or right.T.is_contiguous())
 
 

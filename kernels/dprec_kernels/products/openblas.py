@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +32,7 @@ def reads(*matrices: Tensor) -> bool:
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left (…, n, k) @ right (…, k, m) to `out`."""
-    with _one_thread():
+    with _one_thread(), np.errstate(all="ignore"):  # what is not finite shows in the result, as torch's does
         np.matmul(_seen(left), _seen(right), out=out.numpy())
     return out
 
@@ -44,7 +45,9 @@ def is_wide() -> bool:
 
 def _lies(matrix: Tensor) -> bool:
     """Whether rows or columns have no gaps inside, and none of them lies upon another."""
-    if type(matrix) not in (Tensor, nn.Parameter) or not by_numpy(matrix) or matrix.is_neg():
+    if type(matrix) not in (Tensor, nn.Parameter) or not by_numpy(matrix) or matrix.layout is not torch.strided:
+        return False
+    if matrix.is_neg():
         return False
     rows, columns = matrix.shape[-2:]
     down, right = matrix.stride()[-2:]
@@ -62,6 +65,8 @@ class _OneThread:
         self._inside, self._before, self._lock = 0, 1, threading.Lock()
         self._count = _ask("num_threads", ctypes.c_int, lambda: 1)
         self._set = _library("set_num_threads", lambda number: None)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -75,6 +80,13 @@ class _OneThread:
             self._inside -= 1
             if not self._inside:
                 self._tell(self._before)
+
+    def _leave(self) -> None:
+        """End what other threads were at: a forked process has none of them."""
+        self._lock = threading.Lock()
+        if self._inside:
+            self._inside = 0
+            self._tell(self._before)
 
     def _tell(self, number: int) -> None:
         if self._before != 1:
