@@ -34,13 +34,13 @@ from dprec.distributed.host_tables import network_device
 from dprec.distributed.sharded import own_rows
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.layouts.unseen import Descent, Unseen
-from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.own_backward import no_own_backward
 from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.tape import Read, Tape, refuse_checkpoints, refuse_no_losses
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
+from dprec.gradients.uses.low_precision import without_autocast
 from dprec.sparsity.rows.tables import tables_of
 
 PERTURBATION = 0.1

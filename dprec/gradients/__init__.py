@@ -5,14 +5,16 @@
     operations      the rules: what an operation adds to a user's gradient
     uses            what tape and rules both ask: whose rows a tensor holds (layout), what follows from parameters alone
                     (expression), what a call looks up (look_up), which operations have a rule (registry), a batch's
-                    tensors, and the batch of some users (batches)
+                    tensors, and the batch of some users (batches), and which digits are too few (low_precision,
+                    arithmetic)
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
     joint           several parameters at once, where each alone would cost a card launches
     parameters      what is trained, and the padding rows that never change
     intercept       the identity that shows the gradient which flows through it
-    own_backward, low_precision, arithmetic    what is refused: backward passes of one's own, too few digits
+    own_functions   what runs in place of some functions of torch: exact losses, attention in less time
+    own_backward    what is refused: backward passes of one's own
 
 A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
 the model's.

@@ -32,12 +32,12 @@ from dprec.gradients.layouts.follow import follow, written_uncounted
 from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
 from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, tells
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch, has_its_own_ways, is_foreign
-from dprec.gradients.low_precision import OwnPrecision
 from dprec.gradients.own_backward import MESSAGE
 from dprec.gradients.own_functions import called
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
+from dprec.gradients.uses.low_precision import OwnPrecision
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES
 
 HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node

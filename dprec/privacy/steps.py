@@ -27,10 +27,10 @@ from dprec.contract import Losses
 from dprec.distributed.owners import Reading
 from dprec.distributed.ranks import ALONE, Ranks, pieces
 from dprec.distributed.sharded import ids_of, sharded
-from dprec.gradients.arithmetic import compute_in_full, refuse_less
-from dprec.gradients.low_precision import LOW
 from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.uses.batches import batch_tensors
+from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.finite_losses import FiniteLosses

@@ -17,10 +17,10 @@ from dprec.contract import Losses
 from dprec.distributed.host_tables import network_device
 from dprec.errors import UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST, Clipping
-from dprec.gradients.low_precision import without_autocast
 from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.tape import Read
 from dprec.gradients.uses.batches import Alone, select_alone
+from dprec.gradients.uses.low_precision import without_autocast
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
 from dprec.verify.recount import Counted, Recount, Vector, less, norm, plus, recount, squares

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec.distributed.host_tables import network_device
 from dprec.errors import UncoveredUse
-from dprec.gradients.arithmetic import computes_in_less, refuse_less
+from dprec.gradients.uses.arithmetic import computes_in_less, refuse_less
 
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
 LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
