@@ -52,7 +52,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
     if by_openblas(left, right):
-        total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
+        _add_by_openblas(total, left, right)
     elif _onednn_takes(left, right):
         onednn.add_product(total, left, right)
     else:
@@ -77,7 +77,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (B, n, k) @ right (B, k, m) to a total (B, n, m) of the same type."""
     if min(left.shape[1], right.shape[2]) >= NOT_FLAT and by_openblas(left, right):
-        total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
+        _add_by_openblas(total, left, right)
     else:
         total.baddbmm_(left, right)
 
@@ -91,7 +91,7 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
     tensor([[3., 3.]])
     """
     if by_openblas(left.T, right):
-        total.add_(openblas.product(left.T, right, workspace.take("product", total.shape, total)))
+        _add_by_openblas(total, left.T, right)
     else:
         total.addmm_(left.T, right)
 
@@ -133,6 +133,10 @@ class _Affine(torch.autograd.Function):
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
         by_torch = torch.is_grad_enabled() or not _faster(gradient, weight)  # somebody may differentiate the gradient
         return gradient @ weight if by_torch else _product(gradient, weight), None, None
+
+
+def _add_by_openblas(total: Tensor, left: Tensor, right: Tensor) -> None:
+    total.add_(openblas.product(left, right, workspace.take("product", total.shape, total)))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

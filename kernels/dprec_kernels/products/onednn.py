@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ STEP = 16  # at least, between two numbers of rows
 PRECISION_VARIABLES, STRICT = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"), "STRICT"
 
 
+@cache
 def exists() -> bool:
     """Whether this torch has its product, and nobody has told it to compute float32 in less."""
     strict = all(os.environ.get(name, STRICT).upper() == STRICT for name in PRECISION_VARIABLES)
