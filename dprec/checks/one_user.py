@@ -25,6 +25,7 @@ from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.own_functions import OwnFunctions
 from dprec.gradients.tape import Read, refuse_no_losses
 from dprec.gradients.uses.look_up import look_up_of
+from dprec_kernels.sparse import of_rows
 
 Taken: TypeAlias = "tuple[Mapping[str, Sequence[Contribution]], int]"  # contributions, and the user's place in them
 
@@ -69,8 +70,7 @@ class _OnHost(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
-        ids, values = ctx.rows.cpu().unsqueeze(0), gradient[0].cpu()
-        return torch.sparse_coo_tensor(ids, values, ctx.shape, check_invariants=False), None
+        return of_rows(ctx.rows.cpu(), gradient[0].cpu(), ctx.shape), None
 
 
 def difference(uses: Sequence[Contribution], place: int, parameter: Tensor, exact: Tensor | None) -> Tensor:

@@ -18,6 +18,7 @@ from dprec.gradients.uses.batches import select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
+from dprec_kernels.sparse import of_rows
 
 
 class Gate:
@@ -149,9 +150,7 @@ class PrivateGradient:
         if gradients:
             torch._foreach_div_([values for _, values in gradients.values()], expected)
         for name, (rows, values) in gradients.items():
-            gradient = torch.sparse_coo_tensor(
-                rows.unsqueeze(0), values, parameters[name].shape, is_coalesced=True, check_invariants=False
-            )
+            gradient = of_rows(rows, values, parameters[name].shape, merged=True)
             self.check.noised(name, gradient, expected, std)
             parameters[name].grad = gradient.to(parameters[name].dtype)
 

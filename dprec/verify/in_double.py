@@ -23,6 +23,7 @@ from dprec.gradients.layouts.reads import FORM
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
+from dprec_kernels.sparse import of_rows
 
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -57,7 +58,7 @@ class InDouble(AsWritten):
         for (name, ids, _), values in zip(rows, found[len(self._copies) :], strict=True):
             if values is not None:
                 shape, device = self._like[name].shape, self._like[name].device
-                read = torch.sparse_coo_tensor(ids.unsqueeze(0), values, shape, check_invariants=False).to(device)
+                read = of_rows(ids, values, shape).to(device)
                 gradients[name] = gradients[name] + read if name in gradients else read
         return {name: g.coalesce() if g.is_sparse else g for name, g in gradients.items()}
 

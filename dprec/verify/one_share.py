@@ -25,6 +25,7 @@ from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.in_double import LOW, exact_gradient
 from dprec.verify.recount import Counted, Recount, Vector, less, norm, plus, recount, squares
 from dprec_kernels.ordering import is_among
+from dprec_kernels.sparse import of_rows
 
 _log = logging.getLogger(__name__)
 
@@ -200,8 +201,7 @@ class Judge:
             if rows is not None and value.is_sparse:
                 value = value.coalesce()
                 there = is_among(value.indices()[0], rows.to(value.device))
-                own = value.indices()[:, there], value.values()[there]
-                value = torch.sparse_coo_tensor(*own, value.shape, is_coalesced=True, check_invariants=False)
+                value = of_rows(value.indices()[0, there], value.values()[there], value.shape, merged=True)
             kept[name] = value
         return kept
 

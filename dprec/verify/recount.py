@@ -20,6 +20,7 @@ from dprec.gradients.tape import Read
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
+from dprec_kernels.sparse import of_rows
 
 Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
 
@@ -90,7 +91,7 @@ def recount(
         for name, rows in looked_up.items():
             values = own[name]
             assert isinstance(values, Tensor)
-            _add(found.total, name, _sparse(rows, values, parameters[name].shape))
+            _add(found.total, name, of_rows(rows, values, parameters[name].shape, merged=True))
         return users
 
     def again(one: Any) -> ClippedUsers:
@@ -105,7 +106,7 @@ def recount(
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()
-            _add(found.total, name, _sparse(rows, values, total.shape))
+            _add(found.total, name, of_rows(rows, values, total.shape, merged=True))
         else:
             _add(found.total, name, total)
     return found
@@ -171,10 +172,6 @@ def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:
         before = found.counted[place]
         together = torch.cat([before.rows, rows]).sort()[0]
         found.counted[place] = Counted(together, distinct(torch.cat([before.alike, shared])))
-
-
-def _sparse(rows: Tensor, values: Tensor, shape: torch.Size) -> Tensor:
-    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, is_coalesced=True, check_invariants=False)
 
 
 def _add(vector: Vector, name: str, value: Tensor) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -38,6 +37,7 @@ from dprec.verify.one_share import SAME, Judge
 from dprec.verify.recount import Vector, less, norm, recount, squares
 from dprec.verify.spare_time import SpareTime
 from dprec.verify.step_check import StepCheck, Summed
+from dprec_kernels.sparse import of_rows
 
 FEW = 16  # users that are summed with and without one of them, where it is not the whole batch
 FIRST = 4  # users that are checked in the first step, or steps where those have fewer; later it is one a step
@@ -285,7 +285,7 @@ def _vector(sums: Mapping[str, Tensor | RowSum]) -> Vector:
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()
-            total = torch.sparse_coo_tensor(rows.unsqueeze(0), values, total.shape, check_invariants=False)
+            total = of_rows(rows, values, total.shape)
         found[name] = total
     return found
 

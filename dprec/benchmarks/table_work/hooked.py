@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
+from dprec_kernels.sparse import of_rows
 
 SLICE = 1 << 22  # numbers in memory of single records' gradients of a layer, if they are not kept
 Parameters = Mapping[str, nn.Parameter]
@@ -130,7 +131,4 @@ def distinct(layer: nn.EmbeddingBag, ids: Tensor, gradient: Tensor) -> tuple[Ten
 
 
 def _scattered(ids: Tensor, values: Tensor, table: Tensor) -> Tensor:
-    sum_of_rows = torch.sparse_coo_tensor(
-        ids.flatten().unsqueeze(0), values.flatten(0, 1), table.shape, check_invariants=False
-    )
-    return sum_of_rows.coalesce()
+    return of_rows(ids.flatten(), values.flatten(0, 1), table.shape).coalesce()
