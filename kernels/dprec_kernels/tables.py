@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dprec_kernels.paths import lies_plainly
+from dprec_kernels.sending import sent
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Tables:
     def of(cls, tables: Sequence[Tensor]) -> Tables:
         """List these tables, which must never move.
 
+        >>> import torch
         >>> Tables.of([torch.zeros(9, 2), torch.zeros(4, 3)]).places[:, 1].tolist()
         [2, 3]
         """
@@ -30,7 +31,7 @@ class Tables:
         if not each or any(t.dim() != 2 or not lies_plainly(t) or t.device != each[0].device for t in each):
             raise ValueError("tables must be float32 (rows, d) without gaps, at least one, all on one device")
         places = [[table.data_ptr(), table.shape[1]] for table in each]
-        return cls(each, torch.tensor(places, device=each[0].device))
+        return cls(each, sent(places, each[0].device))
 
     def __reduce__(self) -> Any:
         return Tables.of, (self.each,)  # a copy's tables lie elsewhere

@@ -28,6 +28,7 @@ from dprec.gradients.contributions.building import built, square
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
+from dprec_kernels.sending import spread
 from dprec_kernels.wide_sum import WidePart, add_product, lengths, products_of_each
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
@@ -202,12 +203,12 @@ def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
 
 
 def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
-    """Return each of the first numbers so many times, in one copy to the device.
+    """Return each of the first numbers so many times, made on the device.
 
     >>> repeated([0, 5, 9], [2, 1], torch.device("cpu"))
     tensor([0, 0, 5])
     """
-    return torch.tensor(numbers[: len(times)]).repeat_interleave(torch.tensor(times)).to(device)
+    return spread([numbers[: len(times)]], times, device)[0]
 
 
 def of_columns(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:

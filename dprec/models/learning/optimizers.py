@@ -19,6 +19,7 @@ from dprec.errors import UserError
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.paths import lies_plainly, on_card
+from dprec_kernels.sending import spread
 from dprec_kernels.tables import Tables
 
 _Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # of a table, their gradient, and its group
@@ -85,10 +86,9 @@ class SGD(_Rowwise, torch.optim.SGD):
 
     def _step_at_once(self, tables: Sequence[_Rows]) -> None:
         each, rows, gradients, (group, *_) = zip(*tables, strict=True)
-        counts, widths = torch.tensor([len(own) for own in rows]), torch.tensor([own.shape[1] for own in gradients])
-        numbered = torch.stack([torch.arange(len(rows)), widths]).repeat_interleave(counts, 1)
-        numbered[1] = numbered[1].cumsum(0) - numbered[1]
-        which, starts = numbered.to(rows[0].device)
+        widths = [own.shape[1] for own in gradients]
+        which, width = spread([range(len(rows)), widths], [len(own) for own in rows], rows[0].device)
+        starts = width.cumsum(0) - width
         values = torch.cat([own.reshape(-1) for own in gradients])
         sparse_update.step_tables(
             Tables.of(each), which, torch.cat(rows), values, starts, sparse_update.SGD(group["lr"])

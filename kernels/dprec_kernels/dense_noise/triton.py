@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dprec_kernels.row_noise import RowNoise, reference
 from dprec_kernels.row_noise.triton import TILE, normals, tile
+from dprec_kernels.sending import sent
 
 
 @triton.jit(do_not_specialize=["keep", "scale", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"])
@@ -76,4 +77,4 @@ def of_matrices(matrices: Sequence[Tensor], std: float, source: RowNoise) -> Non
 
 @lru_cache(maxsize=4)  # the sums of a run lie where they lay in the step before
 def _listed(places: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
-    return torch.tensor(places, device=device)
+    return sent(places, device)
