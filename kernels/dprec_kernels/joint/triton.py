@@ -7,7 +7,7 @@ All is multiplied and added up in float64. Each number has one writer, so result
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import triton
@@ -17,11 +17,13 @@ from torch import Tensor
 from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
 
-TILE = 64  # rows and columns of a gradient on chip at once
-STEPS = 32  # positions multiplied at once
-WARPS = 8  # that hold a tile in float64: with fewer the compiler moves numbers off the chip
-WIDTH = 64  # numbers of a vector that are squared at once
-WIDTH_OF_ONE = 512  # the same, where each user has one position
+# Rows and columns of a gradient on chip at once, in float64, and positions that are multiplied at once: of the tiles
+# that were tried, an H200 is fastest with these.
+OF_USERS = {"BO": 64, "BI": 64, "BT": 16, "num_warps": 4}  # a user's gradient
+OF_ALL = {"BO": 32, "BI": 32, "BT": 32, "num_warps": 4}  # the sum
+# Positions whose vectors are squared at once, and numbers of these: where a user has several positions, and where one.
+SEVERAL = {"BT": 8, "BW": 64, "num_warps": 1}
+ONE = {"BT": 1, "BW": 512}
 LINE = 16  # whole numbers that tell of a parameter, a term or a linear map
 USERS = 128  # of a program that scales
 APART = 32  # programs that add up a tile, each of some users
@@ -199,7 +201,7 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
     """Return (n, B) squared norms, and (n, B) `part` of the lengths of all terms."""
     users, held = len(like), _Held()
     linear = {n: term for n, m in enumerate(measures) if (term := _alone(m)) is not None}
-    maps, tile = _Tiles(held, list(linear.values())), 0
+    maps, tile = _Tiles(held, list(linear.values()), OF_USERS), 0
     parameters: list[list[int]] = []
     terms: list[list[int]] = []
     for n, measure in enumerate(measures):
@@ -212,7 +214,6 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
         tile = until
     lists = _listed([parameters, terms, maps.lines], like.device)
     longer = any(_length(term) > 1 for measure in measures for term in measure.terms)
-    shape = {"BT": STEPS, "BW": WIDTH} if longer else {"BT": 1, "BW": WIDTH_OF_ONE}
     partial = torch.empty(users, tile, dtype=torch.float64, device=like.device)
     squared, off = torch.empty(2, len(measures), users, dtype=torch.float64, device=like.device)
     with torch.cuda.device_of(like):
@@ -221,7 +222,7 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
                 lists[2], partial, len(maps.lines), tile, BM=triton.next_power_of_2(len(maps.lines)), **maps.shape
             )
         joint_norms_fwd_kernel[(len(measures) * users,)](
-            lists[0], lists[1], partial, squared, off, users, tile, part, **shape
+            lists[0], lists[1], partial, squared, off, users, tile, part, **(SEVERAL if longer else ONE)
         )
     return squared, off
 
@@ -242,7 +243,7 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
 def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
     """Return the scaled sum of each."""
     users, held = len(weight), _Held()
-    maps = _Tiles(held, terms)
+    maps = _Tiles(held, terms, OF_ALL)
     apart = max(1, min(APART, triton.cdiv(users, EACH), HELD // max(1, maps.width)))
     each = triton.cdiv(users, apart)
     partial = torch.empty(apart, maps.width, dtype=torch.float64, device=weight.device)
@@ -271,15 +272,16 @@ class _Held:
 
 
 class _Tiles:
-    """Linear maps, cut into tiles of one shape; all else is a map of one output."""
+    """Linear maps, cut into tiles of one shape, or a smaller one if all are small; all else is a map of one output."""
 
-    def __init__(self, held: _Held, terms: Sequence[Products | Vectors | Positions]) -> None:
+    def __init__(self, held: _Held, terms: Sequence[Products | Vectors | Positions], shape: Mapping[str, int]) -> None:
         self.lines: list[list[int]] = []
         self.sizes = [_size(term) for term in terms]
         rows, columns = (
-            min(TILE, triton.next_power_of_2(max(16, *(s[side] for s in [(0, 0), *self.sizes])))) for side in (0, 1)
+            min(shape[name], triton.next_power_of_2(max(16, *(size[side] for size in [(0, 0), *self.sizes]))))
+            for side, name in enumerate(("BO", "BI"))
         )
-        self.shape = {"BT": STEPS, "BO": rows, "BI": columns, "num_warps": WARPS}
+        self.shape = {**shape, "BO": rows, "BI": columns}
         self.count = self.width = 0
         for term, (outputs, inputs) in zip(terms, self.sizes, strict=True):
             alone = not isinstance(term, Products)

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same in one launch, which finds reads by a list of addresses.
+"""The same in a launch or two, which find reads by a list of addresses.
 
 A row's reads are added up by one program in a fixed order, so results repeat bit for bit.
 """
@@ -16,9 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from dprec_kernels.row_sums.reference import Part
+from dprec_kernels.sending import sent
 
-READS = 16  # that are added at once
-WIDTH = 64  # numbers of a row that a program adds up
+# Reads that are added at once, and numbers of a row that a program adds up. Of most tables a row is read once or
+# twice, and a program's beginning takes longer than its sum; of small ones it is read thousands of times.
+SELDOM = {"BT": 4, "BW": 128, "num_warps": 1}
+OFTEN = {"BT": 32, "BW": 64, "num_warps": 4}
+MANY = 16  # reads of each of a table's rows
 
 
 @triton.jit
@@ -32,21 +36,23 @@ def place_of(number, lines, count, DEPTH: tl.constexpr):
     return place
 
 
-@triton.jit(do_not_specialize=["tables", "parts"])
+@triton.jit(do_not_specialize=["count", "parts"])
 def row_sums_fwd_kernel(
-    lines, order, starts, stops, out, tables, parts,
+    tables, lines, order, starts, stops, out, count, parts,
     TABLES: tl.constexpr, PARTS: tl.constexpr, BT: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """One program: BW numbers of the sum of one row. Lines are of tables, then of parts, then of parts' columns."""
+    """One program: BW numbers of the sum of one row, of `count` tables. Lines are of parts, then of parts' columns."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    table = lines + 4 * place_of(row, lines, tables, TABLES)
+    table = tables + 4 * place_of(row, tables, count, TABLES)
+    own = row - tl.load(table)  # counted from the table's first
+    row = own + tl.load(table + 3)
     width, k = tl.load(table + 1), block * BW + tl.arange(0, BW)  # [BW]
     total = tl.zeros([BT, BW], tl.float64)
     stop = tl.load(stops + row)
     for start in range(tl.load(starts + row), tl.where(block * BW < width, stop, 0), BT):
         at = start + tl.arange(0, BT)  # [BT]
         read = tl.load(order + at, mask=at < stop, other=0)
-        part = lines + 4 * (tables + place_of(read, lines + 4 * tables, parts, PARTS))
+        part = lines + 4 * place_of(read, lines, parts, PARTS)
         read -= tl.load(part)
         columns = tl.load(part + 1)
         user = read // columns
@@ -56,40 +62,61 @@ def row_sums_fwd_kernel(
         first = tl.load(column).to(tl.pointer_type(tl.float32)) + user * tl.load(column + 1)
         here = (scale != 0)[:, None] & (k < width)[None, :]
         total += tl.load(first[:, None] + k[None, :], mask=here, other=0.0).to(tl.float64) * scale[:, None]
-    into = out + tl.load(table + 2) + (row - tl.load(table)) * width + k
+    into = out + tl.load(table + 2) + own * width + k
     tl.store(into, tl.sum(total, 0), mask=k < width)
 
 
 def row_sums(
     parts: Sequence[Part], order: Tensor, starts: Tensor, stops: Tensor, counts: Sequence[int], dtype: torch.dtype
 ) -> Tensor:
-    """Return the sums of the rows of all tables."""
-    held, widths = [], [values.shape[2] for values in parts[0].values]
+    """Return the sums of the rows of all tables, in a launch for tables of either kind."""
+    widths, firsts = [values.shape[2] for values in parts[0].values], [0, *accumulate(counts)]
     numbers = [0, *accumulate(count * width for count, width in zip(counts, widths, strict=True))]
-    tables = [[*line, 0] for line in zip([0, *accumulate(counts)], widths, numbers, strict=False)]
-    lines: list[list[int]] = []
-    columns: list[list[int]] = []
-    read, before = 0, len(tables) + len(parts)
+    reads = [sum(each.shape[:2].numel() for each in own) for own in zip(*(part.values for part in parts), strict=True)]
+    often = [own > MANY * count for own, count in zip(reads, counts, strict=True)]
+    kinds = [[n for n, each in enumerate(often) if each is many and counts[n]] for many in (False, True)]
+    tables = [
+        [[first, widths[n], numbers[n], firsts[n]] for n, first in zip(own, _begins(own, counts), strict=True)]
+        for own in kinds
+    ]
+    held, lines = _listed(parts)
+    out = torch.empty(numbers[-1], dtype=dtype, device=order.device)
+    *placed, reading = sent([*tables[0], *tables[1], *lines], order.device).split([*map(len, tables), len(lines)])
+    with torch.cuda.device_of(order):
+        for shape, own, place in zip((SELDOM, OFTEN), kinds, placed, strict=True):
+            if own:
+                widest = max(widths[n] for n in own)
+                block = min(shape["BW"], triton.next_power_of_2(widest))
+                row_sums_fwd_kernel[(sum(counts[n] for n in own), triton.cdiv(widest, block))](
+                    place, reading, order, starts.contiguous(), stops.contiguous(), out, len(own), len(parts),
+                    TABLES=_depth(len(own)), PARTS=_depth(len(parts)), **{**shape, "BW": block},
+                )  # fmt: skip
+    del held  # the launches have been told
+    return out
+
+
+def _begins(tables: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Return how many rows stand before each of some tables' in a launch for these."""
+    return [0, *accumulate(counts[n] for n in tables)][: len(tables)]
+
+
+def _listed(parts: Sequence[Part]) -> tuple[list[Tensor], list[list[int]]]:
+    """Return tensors to keep until a kernel has been told of them, and lines of parts and of their columns."""
+    held, lines, columns = list[Tensor](), list[list[int]](), list[list[int]]()
+    read = 0
     for part in parts:
-        scales, first = part.scales.float().contiguous(), before + len(columns)
+        scales, first = part.scales.float().contiguous(), len(parts) + len(columns)
         held.append(scales)
         for values in part.values:
             each = values.float()
             held.append(each if each.stride(2) == 1 or each.shape[2] == 1 else each.contiguous())
             place, user, column = held[-1].data_ptr(), *held[-1].stride()[:2]
             columns += [[place + 4 * column * n, user, 0, 0] for n in range(values.shape[1])]
-        reads = before + len(columns) - first
+        reads = len(parts) + len(columns) - first
         lines.append([read, reads, scales.data_ptr(), first])
         read += reads * len(scales)
-    out = torch.empty(numbers[-1], dtype=dtype, device=order.device)
-    with torch.cuda.device_of(order):
-        row_sums_fwd_kernel[(len(starts), triton.cdiv(max(widths), WIDTH))](
-            torch.tensor([*tables, *lines, *columns], device=order.device), order, starts.contiguous(),
-            stops.contiguous(), out, len(tables), len(parts),
-            TABLES=_depth(tables), PARTS=_depth(lines), BT=READS, BW=min(WIDTH, triton.next_power_of_2(max(widths))),
-        )  # fmt: skip
-    return out
+    return held, [*lines, *columns]
 
 
-def _depth(lines: Sequence[object]) -> int:
-    return (len(lines) - 1).bit_length()
+def _depth(lines: int) -> int:
+    return (lines - 1).bit_length()
