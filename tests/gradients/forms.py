@@ -45,7 +45,7 @@ class Model(nn.Module):
         ids: Tensor = batch[0] if isinstance(batch, (tuple, list)) else batch
         x = self.table(ids) + self.table.weight[1]
         out = self.form.use(self.parts, x, ids).reshape(len(ids), -1)
-        own = (out * torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype)).sin().sum(1)
+        own = (out * torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)).sin().sum(1)
         return own + F.linear(x.sum(1), self.table.weight).logsumexp(1)
 
 
@@ -59,8 +59,8 @@ def histories(users: int = USERS) -> Tensor:
     return ids * (torch.arange(LENGTH) < 1 + torch.arange(users).unsqueeze(1) % LENGTH)
 
 
-def causal() -> Tensor:
-    return nn.Transformer.generate_square_subsequent_mask(LENGTH)
+def causal(beside: Tensor) -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(LENGTH, device=beside.device)
 
 
 class Product(torch.autograd.Function):
@@ -98,7 +98,7 @@ def experts(m: Any, x: Tensor, ids: Tensor) -> Tensor:
 
 
 def packed(m: Any, x: Tensor, ids: Tensor) -> Tensor:
-    lengths = (ids != 0).sum(1)
+    lengths = (ids != 0).sum(1).cpu()
     out = m.cell(rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0]
     return rnn.pad_packed_sequence(out, batch_first=True, total_length=LENGTH)[0]
 
@@ -140,7 +140,7 @@ def layer(**options: Any) -> nn.Module:
 
 
 def attend(m: Any, x: Tensor, ids: Tensor, **options: Any) -> Tensor:
-    out: Tensor = m.mix(x, x, x, attn_mask=causal(), key_padding_mask=_none_empty(ids), **options)[0]
+    out: Tensor = m.mix(x, x, x, attn_mask=causal(x), key_padding_mask=_none_empty(ids), **options)[0]
     return out
 
 
@@ -180,15 +180,15 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.mix(x, x.tanh(), x * 2)[0], lambda: {"mix": nn.MultiheadAttention(DIM, 2, batch_first=True)}
     ),
     "`nn.TransformerEncoderLayer`": Form(
-        lambda m, x, ids: m.mix(x, src_mask=causal(), src_key_padding_mask=_none_empty(ids), is_causal=True),
+        lambda m, x, ids: m.mix(x, src_mask=causal(x), src_key_padding_mask=_none_empty(ids), is_causal=True),
         lambda: {"mix": layer()},
     ),
     "`nn.TransformerEncoder`, norm first": Form(
-        lambda m, x, ids: m.mix(x, mask=causal(), src_key_padding_mask=_none_empty(ids)),
+        lambda m, x, ids: m.mix(x, mask=causal(x), src_key_padding_mask=_none_empty(ids)),
         lambda: {"mix": quiet(lambda: nn.TransformerEncoder(layer(norm_first=True, activation="gelu"), 2))},
     ),
     "`nn.TransformerDecoderLayer`": Form(
-        lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal()),
+        lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal(x)),
         lambda: {"mix": nn.TransformerDecoderLayer(DIM, 2, 6, dropout=0.0, batch_first=True)},
     ),
     "a parameter as attention mask": Form(
@@ -314,7 +314,7 @@ ALONE: dict[str, Form] = {
         "filter.*complex",
     ),
     "bags by offsets": Form(
-        lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH)),
+        lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH, device=ids.device)),
         lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
         "more.*no offsets",
     ),

@@ -35,7 +35,7 @@ class Layer:
 
     def losses(self, layer: nn.Module, x: Tensor) -> Tensor:
         out = self.use(layer, x).flatten(1)
-        return (out * torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype)).sin().sum(1)
+        return (out * torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)).sin().sum(1)
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def attend_second(layer: nn.Module, x: Tensor) -> Tensor:
 
 def packed(layer: nn.Module, x: Tensor) -> Tensor:
     """Give a layer sequences without the padding behind them, whose length the first number of a user says."""
-    lengths = (x[:, 0, 0] > 0).long() + 1
+    lengths = (x[:, 0, 0] > 0).long().cpu() + 1
     out, _ = layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
     return pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0]
 
 
 def by_offsets(layer: nn.Module, ids: Tensor) -> Tensor:
-    return layer(ids.flatten(), torch.arange(0, ids.numel(), ids.shape[1]))
+    return layer(ids.flatten(), torch.arange(0, ids.numel(), ids.shape[1], device=ids.device))
 
 
 def grid(**options: Iterable[Any]) -> list[dict[str, Any]]:
