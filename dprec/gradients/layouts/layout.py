@@ -160,7 +160,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     [tensor([1.]), tensor([1., 1.])]
     """
     found: list[Tensor] = []
-    _collect((value,), found)
+    _collect(value if type(value) is tuple else (value,), found)
     return found
 
 
@@ -171,6 +171,9 @@ def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
             continue
         if kind is Tensor or isinstance(value, Tensor):
             found.append(value)
+        elif kind is dict:
+            if value:
+                _collect(value.values(), found)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif kind is slice:

@@ -68,7 +68,7 @@ class CausalNetwork(nn.Module):
         self.scale = network_scale
         self.positions = nn.Embedding(length, dim)
         nn.init.normal_(self.positions.weight, std=0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout_of(dropout)
         stack = [
             Block(dim, heads, feedforward or 4 * dim, dropout, norm, activation, network_scale, fade)
             for _ in range(blocks)
@@ -88,7 +88,17 @@ class CausalNetwork(nn.Module):
     def placed(self, x: Tensor) -> Tensor:
         """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
-        return self.dropout(x + self.scale * self.positions(places))
+        return self.dropout(x + scaled(self.positions(places), self.scale))
+
+
+def dropout_of(share: float) -> nn.Module:
+    """Return what drops a share; of none it is no operation, each of which a private step has to follow."""
+    return nn.Dropout(share) if share else nn.Identity()
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """Return x times a factor, as it is where that is 1."""
+    return x if factor == 1 else factor * x
 
 
 def refuse_scale(network_scale: float) -> None:
@@ -117,11 +127,11 @@ class Block(nn.Module):
         self.network = nn.Sequential(
             nn.Linear(dim, feedforward),
             nn.ReLU() if activation == "relu" else nn.GELU(),
-            nn.Dropout(dropout),
+            dropout_of(dropout),
             nn.Linear(feedforward, dim),
         )
         self.norms = nn.ModuleList((nn.LayerNorm(dim), nn.LayerNorm(dim)))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout_of(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         for sublayer, norm in zip((self.attention, self.network), self.norms, strict=True):
@@ -130,7 +140,7 @@ class Block(nn.Module):
 
     def added(self, x: Tensor, change: Tensor) -> Tensor:
         """Return x and the scaled change, together."""
-        return x + self.scale * self.dropout(change)
+        return x + scaled(self.dropout(change), self.scale)
 
     @torch.no_grad()
     def start_as_mean(self, weight: float) -> None:
