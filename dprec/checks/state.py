@@ -140,8 +140,8 @@ def refuse_changed(before: State, after: State) -> None:
     if names := changed(before, after):
         raise MixedUsers(
             f"'{names[0]}' changes with the users' data and would be used or released without noise: "
-            "use a layer without running statistics, keep nothing between batches (a mask for the longest history can "
-            "be made in __init__, and cut to size), and leave parameters to the optimizer"
+            "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
+            "optimizer"
         )
 
 

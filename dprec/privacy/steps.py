@@ -34,6 +34,7 @@ from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.finite_losses import FiniteLosses
+from dprec.privacy.forgetting import Forgetting
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
@@ -51,6 +52,9 @@ class Trained:
     module: nn.Module
     losses: Losses
     optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "losses", Forgetting(self.module, self.losses))
 
 
 class PrivateSteps(OfTheRun, Gate):
@@ -163,6 +167,9 @@ class PrivateSteps(OfTheRun, Gate):
                 self._reading.fetch(
                     lambda: [self.trained.losses(part) for part in batch if len(part)], self.run.rules.give_away
                 )
+
+    def own(self, losses: Losses) -> Losses:
+        return losses if losses is self.trained.losses else Forgetting(self.trained.module, losses)
 
     def admit(self, batch: Any) -> None:
         self._loading.refuse_other(batch)
