@@ -136,11 +136,10 @@ def record(
     """
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
-    tape = Tape(parameters, users, read=read, **complete)
-    tape.watch(batch)
-    with tape, no_own_backward(parameters), no_hooks_on_saved():
+    with Tape(parameters, users, read=read, **complete) as tape, no_own_backward(parameters), no_hooks_on_saved():
+        tape.watch(batch)
         losses = losses_of(batch)
-    refuse_no_losses(losses, users)
+        refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
         tape.backward(losses)
     return Recorded(losses.detach(), tape.contributions)

@@ -96,7 +96,8 @@ class Tape(AsWritten):
         """Declare the tensors that hold the users' data: row u of each belongs to user u."""
         for tensor in batch_tensors(batch):
             self._kinds.add(type(tensor))
-            layout.mark(tensor, Layout(1) if tensor.dim() and tensor.shape[0] == self.users else Layout(0, "batch"))
+            shape = layout.shape_of(tensor)
+            layout.mark(tensor, Layout(1) if shape[:1] == (self.users,) else Layout(0, "batch"))
 
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of one loss per user and close the tape."""
@@ -415,10 +416,12 @@ def refuse_no_losses(losses: Any, users: int) -> None:
     if not isinstance(losses, Tensor):
         what = "None" if losses is None else f"a {type(losses).__name__}"
         raise UncoveredUse(f"losses(batch) returns {what}: return one loss per user, a tensor ({users},)")
-    if losses.is_complex():
+    with torch._C.DisableTorchFunction():  # as torch says it, not code of a class of tensors
+        shape, is_complex = tuple(Tensor.size(losses)), Tensor.is_complex(losses)
+    if is_complex:
         raise UncoveredUse("losses(batch) returns complex numbers: return one real loss per user")
-    if losses.shape != (users,):
-        raise UncoveredUse(f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({users},)")
+    if shape != (users,):
+        raise UncoveredUse(f"losses(batch) has shape {shape}; return one loss per user, ({users},)")
 
 
 def _backward(losses: Tensor) -> None:

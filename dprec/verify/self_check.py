@@ -285,7 +285,7 @@ def _vector(sums: Mapping[str, Tensor | RowSum]) -> Vector:
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()
-            total = of_rows(rows, values, total.shape)
+            total = of_rows(rows, values, total.shape, merged=True)
         found[name] = total
     return found
 

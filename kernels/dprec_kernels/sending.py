@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device."""
-    pinned = device.type == "cuda"  # from other memory a copy waits
-    return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device, wherever it is. What comes back to the host is awaited."""
+    if tensor.device.type != "cpu":
+        return tensor.to(device)
+    if device.type == "cuda":  # from other memory, or where rows lie apart, a copy waits
+        tensor = tensor.contiguous().pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def sent(numbers: Sequence[object], device: torch.device) -> Tensor:
@@ -22,7 +25,7 @@ def sent(numbers: Sequence[object], device: torch.device) -> Tensor:
     tensor([[1, 2],
             [3, 4]])
     """
-    return moved(torch.tensor(numbers, dtype=torch.int64), device)
+    return to_device(torch.tensor(numbers, dtype=torch.int64), device)
 
 
 def spread(columns: Sequence[Sequence[int]], times: Sequence[int], device: torch.device) -> Tensor:
@@ -33,7 +36,8 @@ def spread(columns: Sequence[Sequence[int]], times: Sequence[int], device: torch
             [7, 7, 6]])
     """
     if device.type == "cpu":
-        return torch.tensor(columns).repeat_interleave(torch.tensor(times), 1)
+        each, often = (torch.tensor(numbers, dtype=torch.int64) for numbers in (columns, times))
+        return each.repeat_interleave(often, 1)
     each = sent([*columns, [*accumulate(times)]], device)  # and not what it gives, which may be a million numbers
     place = torch.searchsorted(each[-1], torch.arange(sum(times), device=device), right=True)
     return each[:-1].index_select(1, place)

@@ -11,6 +11,8 @@ from torch import Tensor
 def of_rows(rows: Tensor, values: Tensor, shape: Sequence[int], *, merged: bool = False) -> Tensor:
     """Return a sparse tensor with these rows (n,) and their values (n, ...); `merged` ones ascend, each there once.
 
+    Torch's checks of all sparse tensors are off meanwhile, in other threads, too.
+
     >>> of_rows(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [2.0], [4.0]]), (3, 1)).to_dense().flatten()
     tensor([2., 0., 5.])
     """

@@ -255,7 +255,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name not in CROSSING and any(here):
         _refuse_strangers(name, tensors, here)
     _refuse_generator(name, kwargs)
-    _count(func, name, tensors, here, to, args)
+    _count(func, name, tensors, here, to, args, kwargs)
     given = {key: value for key, value in kwargs.items() if key != "pin_memory"}
     if given.get("device") is not None:
         given["device"] = torch.device("cpu")
@@ -296,11 +296,14 @@ def _refuse_generator(name: str, kwargs: dict[str, Any]) -> None:
         raise RuntimeError(f"{name}: expected a generator of pretend:0, but found one of {generator.device}")
 
 
-def _count(func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any) -> None:
+def _count(
+    func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any, kwargs: dict[str, Any]
+) -> None:
+    at_once = bool(kwargs.get("non_blocking") or (name == "aten::copy_" and args[2:3] == (True,)))
     if name == "aten::copy_":
-        _count_copy(tensors[1], not here[0] and here[1], here[0] and not here[1])
+        _count_copy(tensors[1], not here[0] and here[1], here[0] and not here[1], at_once)
     elif name in ("aten::_to_copy", "aten::to"):  # the latter within the look-up of a table on the host
-        _count_copy(tensors[0], here[0] and to == "cpu", not here[0])
+        _count_copy(tensors[0], here[0] and to == "cpu", not here[0], at_once)
     elif name in ANSWERS or name in SIZED:
         COUNT.syncs += 1
     elif name in INDEXED and any(leaf.dtype == torch.bool for leaf in tree_leaves(args[1]) if leaf is not None):
@@ -309,10 +312,11 @@ def _count(func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], 
         COUNT.launches += 1
 
 
-def _count_copy(tensor: torch.Tensor, down: bool, up: bool) -> None:
+def _count_copy(tensor: torch.Tensor, down: bool, up: bool, at_once: bool) -> None:
     numbers = tensor._nnz() * (1 + tensor.shape[1:].numel()) if tensor.is_sparse else tensor.numel()
     COUNT.syncs, COUNT.fetched = COUNT.syncs + down, COUNT.fetched + down * numbers
     COUNT.uploads, COUNT.sent = COUNT.uploads + up, COUNT.sent + up * numbers
+    COUNT.syncs += up and not at_once and tensor.dim() > 0  # it ends when the device has done all it was told before
 
 
 def _follow_form(tensors: list[torch.Tensor]) -> None:

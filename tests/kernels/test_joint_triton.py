@@ -24,11 +24,12 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    tile = {"BM": 32, "BT": 32, "BO": 64, "BI": 64}
+    norms = "i64* i64* fp64* fp64* fp64* i32 i32 fp32"
     for kernel, types, constants in (
-        (kernels.joint_tiles_fwd_kernel, "i64* fp64* i32 i32", tile),
-        (kernels.joint_norms_fwd_kernel, "i64* i64* fp64* fp64* fp64* i32 i32 fp32", {"BT": 32, "BW": 64}),
-        (kernels.joint_sums_fwd_kernel, "i64* fp32* fp64* i32 i32 i32 i32", tile),
+        (kernels.joint_tiles_fwd_kernel, "i64* fp64* i32 i32", {"BM": 32, **kernels.OF_USERS}),
+        (kernels.joint_norms_fwd_kernel, norms, kernels.SEVERAL),
+        (kernels.joint_norms_fwd_kernel, norms, kernels.ONE),
+        (kernels.joint_sums_fwd_kernel, "i64* fp32* fp64* i32 i32 i32 i32", {"BM": 32, **kernels.OF_ALL}),
     ):
         assert shared_memory(kernel, types, **constants) <= 99 * 1024
 

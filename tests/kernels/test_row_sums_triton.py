@@ -29,8 +29,7 @@ def test_kernel_agrees_in_the_interpreter() -> None:
 def test_kernel_compiles_and_fits_on_chip(kernels: ModuleType) -> None:
     types = "i64* i64* i64* i64* i64* fp32* i32 i32"
     for shape in (kernels.SELDOM, kernels.OFTEN):
-        sizes = {"TABLES": 5, "PARTS": 3, "BT": shape["BT"], "BW": shape["BW"]}
-        assert shared_memory(kernels.row_sums_fwd_kernel, types, **sizes) <= 99 * 1024
+        assert shared_memory(kernels.row_sums_fwd_kernel, types, TABLES=5, PARTS=3, **shape) <= 99 * 1024
 
 
 def made(users: tuple[int, ...]) -> tuple[list[Part], list[tuple[int, int, int, int]]]:

@@ -118,6 +118,11 @@ def _clipping(dim: int) -> Iterator[Launch]:
         "joint_tiles_fwd_kernel, joint_norms_fwd_kernel", case, lambda: triton.measured(measure, floats, 1e-6),
         2 * read, products + squares, in_doubles=products + squares,
     )  # fmt: skip
+    single = [Measure([Products(_new(USERS, 1, 4 * dim), _new(USERS, 1, dim))]) for _ in range(maps)]
+    yield Launch(
+        "joint_norms_fwd_kernel", f"{case}, one position", lambda: triton.measured(single, floats, 1e-6),
+        maps * USERS * 5 * dim * 4, 2 * maps * USERS * 5 * dim, in_doubles=2 * maps * USERS * 5 * dim,
+    )  # fmt: skip
     law = Law(1, 1.0, 1e-6, 1e-2, 6e4, 1e30)
     yield Launch(
         "user_scales_fwd_kernel", f"{USERS:,} users, {maps} maps",
@@ -175,6 +180,12 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         "row_sums_fwd_kernel", of_several,
         lambda: row_sums.row_sums([part], rows, rows, rows, [RECORDS] * TABLES, torch.float32),
         8 * drawn + 28 * READS,
+    )  # fmt: skip
+    few = RECORDS // 100
+    yield Launch(
+        "row_sums_fwd_kernel", f"d {dim}, {READS:,} reads of {few * TABLES:,} rows",
+        lambda: row_sums.row_sums([part], rows, rows[: few * TABLES], rows, [few] * TABLES, torch.float32),
+        4 * drawn + 4 * few * TABLES * dim + 28 * READS,
     )  # fmt: skip
     reads = Reads(rows, rows, rows, rows, floats)
     yield Launch(

@@ -132,6 +132,12 @@ def place(tensor: Tensor) -> int:
             return 0
 
 
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """Return a tensor's shape as torch says it, whatever its class does when it is asked."""
+    with torch._C.DisableTorchFunction():
+        return tuple(Tensor.size(tensor))
+
+
 def _leads(part: Tensor, whole: Tensor) -> bool:
     """Whether row u of a part lies in row u of the whole."""
     with torch._C.DisableTorchFunction():
@@ -171,15 +177,12 @@ def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
             continue
         if kind is Tensor or isinstance(value, Tensor):
             found.append(value)
-        elif kind is dict:
-            if value:
-                _collect(value.values(), found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif kind is slice:
             _collect((value.start, value.stop, value.step), found)
-        elif isinstance(value, dict):
-            _collect(value.values(), found)
         elif not isinstance(value, _SCALARS):
             found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 

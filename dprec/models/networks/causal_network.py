@@ -88,15 +88,15 @@ class CausalNetwork(nn.Module):
     def placed(self, x: Tensor) -> Tensor:
         """Return the input of the first block (B, T, d)."""
         places = torch.arange(x.shape[1], device=x.device)
-        return self.dropout(x + scaled(self.positions(places), self.scale))
+        return self.dropout(x + times(self.scale, self.positions(places)))
 
 
 def dropout_of(share: float) -> nn.Module:
-    """Return what drops a share; of none it is no operation, each of which a private step has to follow."""
+    """Return a dropout, or of 0 the identity, whose `p` nobody can raise later: a private step follows every call."""
     return nn.Dropout(share) if share else nn.Identity()
 
 
-def scaled(x: Tensor, factor: float) -> Tensor:
+def times(factor: float, x: Tensor) -> Tensor:
     """Return x times a factor, as it is where that is 1."""
     return x if factor == 1 else factor * x
 
@@ -140,7 +140,7 @@ class Block(nn.Module):
 
     def added(self, x: Tensor, change: Tensor) -> Tensor:
         """Return x and the scaled change, together."""
-        return x + scaled(self.dropout(change), self.scale)
+        return x + times(self.scale, self.dropout(change))
 
     @torch.no_grad()
     def start_as_mean(self, weight: float) -> None:

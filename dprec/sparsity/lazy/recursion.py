@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dprec.sparsity.rows.noise_schedule import Rates
-from dprec_kernels.sending import moved
+from dprec_kernels.sending import to_device
 
 SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
 DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds is known to 1e-5 of itself from here on
@@ -85,9 +85,10 @@ class Decayed:
             return self._known
         known = self.steps + 1
         if self._there.device != device or self._there.shape != self._known.shape:
-            self._there, self._sent = moved(self._known, device), known
+            with torch.inference_mode(False):  # what an evaluation needs first must serve training, too
+                self._there, self._sent = to_device(self._known, device), known
         if self._sent < known:
-            self._there[:, self._sent : known].copy_(moved(self._known[:, self._sent : known], device))
+            self._there[:, self._sent : known].copy_(to_device(self._known[:, self._sent : known], device))
         self._sent = known
         return self._there
 

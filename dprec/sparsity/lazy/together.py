@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from operator import mul
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ class Together:
         """Give the rows that are read of each table the noise that they owe."""
         if not self._steps.steps:
             return  # nobody owes
-        begin, which, size, *_ = self._numbered([each.numel() for each in ids])
+        begin, which, size, _ = self._numbered([each.numel() for each in ids])
         alike = len({each.shape[1:] for each in ids}) == 1  # then none is copied before it is joined
         flat = torch.cat(list(ids)).flatten() if alike else torch.cat([each.flatten() for each in ids])
         # An id of no row would be one of the next table's here, before its look-up refuses it.
@@ -71,9 +70,9 @@ class Together:
 
     def step(self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates) -> None:
         """Take one step of all tables, as `LazyTable.step` does of one."""
-        begin, which, _, width, before = self._numbered([len(each) for each in rows])
+        begin, which, _, width = self._numbered([len(each) for each in rows])
         own = torch.cat(list(rows))
-        starts = torch.arange(len(own), device=own.device).mul_(width).add_(before)  # where a row's gradient begins
+        starts = width.cumsum(0) - width  # where a row's gradient begins
         refuse_unread(self.settled.index_select(0, own + begin) == self._steps.steps)
         if self._steps.drowns(rates):
             self._begin_anew()
@@ -103,11 +102,8 @@ class Together:
     def _numbered(self, counts: Sequence[int]) -> tuple[Tensor, ...]:
         """Return, for each of so many rows of each table, what is the same for all of a table's.
 
-        The table's first row, its place among the tables, how many rows and columns it has, and where the gradient of
-        row n begins beside n times these columns, if all lie one after the other.
+        The table's first row, its place among the tables, and how many rows and columns it has.
         """
         sizes, widths = zip(*(table.shape for table in self.tables.each), strict=True)
-        rows, numbers = ([0, *accumulate(each)] for each in (counts, map(mul, counts, widths)))
-        before = [number - row * width for number, row, width in zip(numbers, rows, widths, strict=False)]
-        columns = self._begins[:-1], range(len(sizes)), sizes, widths, before
+        columns = self._begins[:-1], range(len(sizes)), sizes, widths
         return spread(columns, counts, self.settled.device).unbind()

@@ -21,6 +21,7 @@ from dprec.sparsity.rows.row_choice import BatchRows
 from dprec.sparsity.rows.tables import RowSpace
 from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import answers_at_once
+from dprec_kernels.sending import to_device
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
@@ -83,7 +84,7 @@ def batch_rows(
     found = BatchRows(users, user, row, alike, summed, rounding)
     if not told:
         return found
-    user, row, alike = (each.to(tables.device) for each in (user, row, alike))
+    user, row, alike = (to_device(each, tables.device) for each in (user, row, alike))
     return BatchRows(users, user, row, alike, summed, rounding, host=found)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dprec.distributed.sharded import ShardedTable, own_rows
 from dprec.gradients.contributions.look_ups import repeated
 from dprec.gradients.parameters import padding_rows
-from dprec_kernels.sending import sent
+from dprec_kernels.sending import to_device
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class RowSpace:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the rows of each table among these, which ascend."""
-        cuts = torch.searchsorted(flat, sent(self._starts, flat.device)).tolist()
+        cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
         counts = [last - first for first, last in pairwise(cuts)]
-        own = (flat - repeated(self._starts, counts, flat.device)).to(self.device)
+        own = to_device(flat - repeated(self._starts, counts, flat.device), self.device)
         return dict(zip(self.tables, own.split(counts), strict=True))
 
 

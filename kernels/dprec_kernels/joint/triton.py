@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
+from dprec_kernels.sending import sent
 
 # Rows and columns of a gradient on chip at once, in float64, and positions that are multiplied at once: of the tiles
 # that were tried, an H200 is fastest with these.
@@ -334,4 +335,4 @@ def _line(held: _Held, term: Products | Vectors | Positions | Softmaxes) -> list
 def _listed(groups: Sequence[Sequence[Sequence[int]]], device: torch.device) -> tuple[Tensor, ...]:
     """Return lists of lines on the device, in one copy."""
     lines = [[*line, *[0] * (LINE - len(line))] for group in groups for line in group]
-    return torch.tensor(lines, device=device).view(-1, LINE).split([len(group) for group in groups])
+    return sent(lines, device).view(-1, LINE).split([len(group) for group in groups])

@@ -73,31 +73,27 @@ def row_sums(
     widths, firsts = [values.shape[2] for values in parts[0].values], [0, *accumulate(counts)]
     numbers = [0, *accumulate(count * width for count, width in zip(counts, widths, strict=True))]
     reads = [sum(each.shape[:2].numel() for each in own) for own in zip(*(part.values for part in parts), strict=True)]
-    often = [own > MANY * count for own, count in zip(reads, counts, strict=True)]
-    kinds = [[n for n, each in enumerate(often) if each is many and counts[n]] for many in (False, True)]
-    tables = [
-        [[first, widths[n], numbers[n], firsts[n]] for n, first in zip(own, _begins(own, counts), strict=True)]
-        for own in kinds
-    ]
+    # Of tables of either kind: first row in the launch, columns, first number of the sums, and first row of all.
+    rows, tables = [0, 0], (list[list[int]](), list[list[int]]())
+    for n, count in enumerate(counts):
+        often = reads[n] > MANY * count
+        if count:
+            tables[often].append([rows[often], widths[n], numbers[n], firsts[n]])
+        rows[often] += count
     held, lines = _listed(parts)
+    starts, stops = starts.contiguous(), stops.contiguous()
     out = torch.empty(numbers[-1], dtype=dtype, device=order.device)
     *placed, reading = sent([*tables[0], *tables[1], *lines], order.device).split([*map(len, tables), len(lines)])
     with torch.cuda.device_of(order):
-        for shape, own, place in zip((SELDOM, OFTEN), kinds, placed, strict=True):
-            if own:
-                widest = max(widths[n] for n in own)
-                block = min(shape["BW"], triton.next_power_of_2(widest))
-                row_sums_fwd_kernel[(sum(counts[n] for n in own), triton.cdiv(widest, block))](
-                    place, reading, order, starts.contiguous(), stops.contiguous(), out, len(own), len(parts),
-                    TABLES=_depth(len(own)), PARTS=_depth(len(parts)), **{**shape, "BW": block},
+        for shape, place, count in zip((SELDOM, OFTEN), placed, rows, strict=True):
+            if count:  # compiled by what all tables are, and not by which are read often in this batch
+                block = min(shape["BW"], triton.next_power_of_2(max(widths)))
+                row_sums_fwd_kernel[(count, triton.cdiv(max(widths), block))](
+                    place, reading, order, starts, stops, out, len(place), len(parts),
+                    TABLES=_depth(len(counts)), PARTS=_depth(len(parts)), **{**shape, "BW": block},
                 )  # fmt: skip
     del held  # the launches have been told
     return out
-
-
-def _begins(tables: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return how many rows stand before each of some tables' in a launch for these."""
-    return [0, *accumulate(counts[n] for n in tables)][: len(tables)]
 
 
 def _listed(parts: Sequence[Part]) -> tuple[list[Tensor], list[list[int]]]:
