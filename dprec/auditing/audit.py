@@ -47,6 +47,9 @@ class Audited(Experiment):
         ruled = self.privacy is not None and self.privacy.rules.broken is not None
         self.model.watch(self.planted.directions, self.steps, ruled)
 
+    def how_to_continue(self, run: RunFolder) -> str:
+        return "continue with the same command"  # which alone knows the canaries
+
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
         assert issubclass(cls, Recommender)  # `canaried` refuses all others
         return marked(cls)

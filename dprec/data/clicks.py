@@ -57,7 +57,7 @@ class Clicks(SampledData):
             logs, each of which a setting may replace.
         path: the log, or its folder; `data/<dataset>` by default. "clicks" takes any format that histories come in.
         label_column: the column of 0 and 1, or of true and false; "clicked" by default.
-        clicked: what is 1 in a label of other values: these values, or all numbers from this one on.
+        clicked: what is 1 in a label of other values: this value or these, or all numbers from this one on.
         header: the names of the columns of text without a header.
         user_column: the column of people; each is then the unit of privacy.
         time_column: the column of times; by default the rows are in time order.
@@ -102,7 +102,7 @@ class Clicks(SampledData):
         categories: dict[str, int | str] | None = None,
         bags: dict[str, int] | None = None,
         numbers: dict[str, str | list[float]] | None = None,
-        clicked: float | list[str] | None = None,
+        clicked: float | str | list[str] | None = None,
         header: list[str] | None = None,
         records_per_step: int | None = 32,
         format: str = AUTO,
@@ -134,7 +134,7 @@ class Clicks(SampledData):
             bags=bags,
             numbers=numbers,
             where=where,
-            clicked=clicked,
+            clicked=[clicked] if isinstance(clicked, str) else clicked,
             header=header,
             days=days,
         )

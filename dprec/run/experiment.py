@@ -137,7 +137,7 @@ class Experiment:
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
         watched = {}
-        with _told_once(lambda: self._how_to_continue(run)):
+        with _told_once(lambda: self.how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 watched = {"validation": judged}
@@ -168,20 +168,21 @@ class Experiment:
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
         try:
-            with _told_once(lambda: self._how_to_continue(run)):
+            with _told_once(lambda: self.how_to_continue(run)):
                 trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
         except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
             if not first_process():
                 raise Told(str(error)) from None
             how = Terminated if isinstance(error, SIGTERMException) else Stopped
-            raise how(self._how_to_continue(run)) from None
+            raise how(self.how_to_continue(run)) from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
                 "so no guarantee holds: start a new run"
             )
 
-    def _how_to_continue(self, run: RunFolder) -> str:
+    def how_to_continue(self, run: RunFolder) -> str:
+        """Return what is told of a run that was stopped."""
         command = resume_command(run.path, self.settings.tree)
         if run.checkpoint.exists():
             return f"continue with: {command}"

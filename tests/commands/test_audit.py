@@ -79,7 +79,7 @@ def test_an_audit_that_was_stopped_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Marked, "on_before_optimizer_step", interrupted)
         assert audit(asked) == 130
-    capsys.readouterr()
+    assert "stopped; continue with the same command" in capsys.readouterr().err
     assert audit(asked) == 0
     assert "from step 4" in capsys.readouterr().out
     row = strict(tmp_path / "audit" / "audit.json")["systems"][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -72,3 +73,10 @@ def test_a_condition_that_fits_no_row_is_refused() -> None:
         condition("a >= 4").holds(rows)
     with pytest.raises(UserError, match="which is not a condition"):
         condition("a").holds(rows)
+
+
+def test_a_time_is_compared_with_a_date() -> None:
+    rows = pl.DataFrame({"user": "u", "a": [datetime(2024, 1, 1), datetime(2024, 5, 1)], "b": "", "kind": ""})
+    with pytest.raises(UserError, match=r"it compares a time with text: write the text as DATE '2024-03-01'$"):
+        condition("a > '2024-03-01'").holds(rows)
+    assert condition("a > DATE '2024-03-01'").holds(rows).to_list() == [False, True]

@@ -115,6 +115,8 @@ class Condition:
 
     def _failure(self, error: Exception) -> UserError:
         reason = " ".join(str(error).split())[:160]
+        if "date/datetime/time" in reason:  # which polars says in Python's words
+            reason = "it compares a time with text: write the text as DATE '2024-03-01'"
         return UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}")
 
 
