@@ -228,5 +228,5 @@ def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
         row = int(rows[wrong.arg_max() or 0]) + 1
         instead = "mend or remove them, or leave them out with data.where"
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
-            instead = "write it as 2024-06-15 01:35, or in seconds since 1970, or name another data.time_column"
+            instead = "write it as 2024-06-15 01:35, or if it is no time, name that in data.time_column"
         raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")
