@@ -64,9 +64,8 @@ def test_taobao(tmp_path: Path) -> None:
     assert clicked(data) == [float(kind != "pv") for kind in kinds for _ in range(5)]  # in time order
     assert data.sizes["vocabularies"] == (1_000_000, 10_000)
     bought = data_of("taobao", tmp_path / "UserBehavior.csv", text, clicked=["buy"], where="item_id < 100")
-    assert clicked(data_of("taobao", tmp_path / "again.csv", text, clicked="buy", where="item_id < 100")) == clicked(
-        bought
-    )
+    again = data_of("taobao", tmp_path / "again.csv", text, clicked="buy", where="item_id < 100")
+    assert clicked(again) == clicked(bought)
     assert sum(clicked(bought)) == 6  # with the rows of the other times, as the preset's condition is replaced
 
 
