@@ -32,6 +32,7 @@ _HELD_OUT_IF_ANY = {
     "events_held_out": "events held out",
     "held_out_of_other_users": "of these, of users that training lacks: not tested",
     "held_out_of_other_items": "of these, with items that training lacks: not tested",
+    "events_of_validation": "of these, for validation",
     "events_tested": "events tested",
 }
 

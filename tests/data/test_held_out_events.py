@@ -106,6 +106,7 @@ def test_parts_are_those_of_plain_lists(setting, validation):
     assert facts["events_tested"] == sum(len(test) for _, _, test in users.values())
     held_out = [len(held) + len(test) for _, held, test in parts(frame, settings).values()]
     assert facts["events_held_out"] == sum(held_out)
+    assert facts["events_of_validation"] == sum(len(held) for _, held, _ in users.values())
     left = sum(len(held) + len(test) for _, held, test in users.values())
     assert facts["events_held_out"] - facts["held_out_of_other_users"] - facts["held_out_of_other_items"] == left
     assert facts["events_kept"] == sum(len(part) for each in users.values() for part in each)

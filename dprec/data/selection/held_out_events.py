@@ -108,6 +108,7 @@ class Cut(NamedTuple):
         test = whole.ends - later[1].lengths
         counts = {
             "events_held_out": len(self.events) - len(self.training),
+            "events_of_validation": len(later[0].items),
             "events_tested": len(later[1].items),
             "held_out_of_other_users": len(self.events) - len(self.training) - int((ends - places[0]).sum()),
             "held_out_of_other_items": int((ends - places[0]).sum()) - sum(len(part.items) for part in later),
