@@ -134,7 +134,7 @@ class Clicks(SampledData):
             bags=bags,
             numbers=numbers,
             where=where,
-            clicked=[clicked] if isinstance(clicked, str) else clicked,
+            clicked=[clicked.strip("\"'")] if isinstance(clicked, str) else clicked,
             header=header,
             days=days,
         )

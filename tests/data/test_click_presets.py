@@ -64,8 +64,9 @@ def test_taobao(tmp_path: Path) -> None:
     assert clicked(data) == [float(kind != "pv") for kind in kinds for _ in range(5)]  # in time order
     assert data.sizes["vocabularies"] == (1_000_000, 10_000)
     bought = data_of("taobao", tmp_path / "UserBehavior.csv", text, clicked=["buy"], where="item_id < 100")
-    again = data_of("taobao", tmp_path / "again.csv", text, clicked="buy", where="item_id < 100")
-    assert clicked(again) == clicked(bought)
+    for one in ("buy", '"buy"'):
+        again = data_of("taobao", tmp_path / "again.csv", text, clicked=one, where="item_id < 100")
+        assert clicked(again) == clicked(bought)
     assert sum(clicked(bought)) == 6  # with the rows of the other times, as the preset's condition is replaced
 
 
