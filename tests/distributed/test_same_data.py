@@ -24,6 +24,8 @@ try:
         training.step(batch)
 except dprec.errors.UserError as error:
     sys.exit(str(error))
+finally:
+    dist.destroy_process_group()  # else a thread of it may end the process while Python leaves
 """
 
 
