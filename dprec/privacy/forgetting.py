@@ -41,11 +41,7 @@ class Forgetting:
 
     def __init__(self, module: nn.Module, losses: Losses) -> None:
         self.__wrapped__ = losses
-        self._parts = [
-            (path, part)
-            for path, part in module.named_modules()
-            if type(part).__module__.partition(".")[0] not in KNOWN
-        ]
+        self._parts = [(path, part) for path, part in module.named_modules() if not _is_known(type(part))]
 
     def __call__(self, batch: Any) -> Tensor:
         before = [(path, part, _held(part.__dict__), _held(part._buffers)) for path, part in self._parts]

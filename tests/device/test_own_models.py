@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,32 +14,23 @@ from dprec.gradients.clipping import Clipping
 from tests.device.pretend import DEVICE
 from tests.gradients.forms import FORMS, Form, Model, histories
 from tests.gradients.layers import Row, layers
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import add_clipped, one_by_one
 
 CLIPPING = Clipping("flat", 0.5)
 Losses = Callable[[Any, Tensor], Tensor]
 
 
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def clipped_sums(model: nn.Module, losses: Losses, users: Tensor) -> dict[str, Tensor]:
     """Return the clipped sums of the device, on the CPU."""
     model, users = model.to(DEVICE), users.to(DEVICE)
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trained(model)
     sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
     add_clipped(sums, parameters, lambda batch: losses(model, batch), users, CLIPPING)
     return {name: total.cpu() for name, total in sums.items()}
-
-
-def one_by_one(model: nn.Module, losses: Losses, users: Tensor) -> dict[str, Tensor]:
-    """Do the same by plain autograd on the CPU."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
-    for user in users.split(1):
-        loss = losses(model, user).sum()
-        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        norm = torch.cat([gradient.double().flatten() for gradient in own]).norm()
-        for total, gradient in zip(sums.values(), own, strict=True):
-            total += gradient.double() * CLIPPING.scale(norm)
-    return sums
 
 
 def differ(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> list[str]:
@@ -65,7 +56,7 @@ FORMS_HERE = {f"{verdict}, {name}": form for verdict in ("exact", "alone") for n
 @pytest.mark.parametrize("form", [case(*each) for each in FORMS_HERE.items()])
 def test_forms_are_exact(form: Form) -> None:
     model, users = Model(form), histories()
-    wanted = one_by_one(copy.deepcopy(model), Model.losses, users)
+    wanted = one_by_one(trained(model), model.losses, users, CLIPPING)
     assert not differ(clipped_sums(model, Model.losses, users), wanted)
 
 
@@ -75,5 +66,5 @@ def test_layers_are_exact_with_all_their_options(row: Row) -> None:
     for place, of in enumerate(row):
         torch.manual_seed(place)
         layer, users = of.make(), of.users()
-        wanted = one_by_one(copy.deepcopy(layer), of.losses, users)
+        wanted = one_by_one(trained(layer), partial(of.losses, layer), users, CLIPPING)
         assert not differ(clipped_sums(layer, of.losses, users), wanted), layer

@@ -17,7 +17,7 @@ from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from tests.gradients.forms import FORMS, Form, Model, Verdict, histories
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import add_clipped, one_by_one
 
 GUIDE = Path(__file__).parents[2] / "docs/forms.md"
 WORDS: dict[str, Verdict] = {"by rule": "exact", "each user alone": "alone", "refused": "refused"}
@@ -30,19 +30,6 @@ def trained(model: Model) -> dict[str, Any]:
 def clipped(model: Model, batch: Tensor, clipping: Clipping) -> dict[str, Tensor]:
     sums = {name: torch.zeros_like(value, dtype=torch.float64).detach() for name, value in trained(model).items()}
     add_clipped(sums, trained(model), model.losses, batch, clipping)
-    return sums
-
-
-def one_by_one(model: Model, batch: Tensor, clipping: Clipping) -> dict[str, Tensor]:
-    """Do the same by plain autograd, one user at a time."""
-    parameters = trained(model)
-    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in parameters.items()}
-    for user in range(len(batch)):
-        loss = model.losses(batch[user : user + 1]).sum()
-        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        norm = torch.cat([gradient.double().flatten() for gradient in own]).norm()
-        for total, gradient in zip(sums.values(), own, strict=True):
-            total += gradient.double() * clipping.scale(norm)
     return sums
 
 
@@ -59,7 +46,7 @@ def test_what_trains_is_exact(verdict: Verdict, form: Form, mode: Any) -> None:
     said = [call.args[0] for call in say.call_args_list]
     assert bool(said) == (verdict == "alone"), said
     assert all(re.search(form.says, line) and "\n" not in line for line in said), said
-    wanted = one_by_one(model, batch, clipping)
+    wanted = one_by_one(trained(model), model.losses, batch, clipping)
     size = torch.cat([total.flatten() for total in wanted.values()]).norm()
     for name, total in wanted.items():
         assert (found[name] - total).norm() <= 1e-5 * size, name
