@@ -22,6 +22,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.intercept import nodes
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.layout import operation_name
 from dprec.gradients.layouts.reads import FORM
@@ -67,7 +68,7 @@ class OneUser(Tape):
         self._refuse_shape(losses)
         if not losses.requires_grad:
             return  # nothing that is trained has a part in this user's loss
-        self._refuse_other_leaves(losses)
+        self._refuse_other_leaves(losses, nodes(losses))
         for name, gradient in self._run_back(losses).items():
             self.contributions.setdefault(name, []).append(_contribution(gradient))
 

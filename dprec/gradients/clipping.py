@@ -69,14 +69,11 @@ class Clipping:
         count, since it depends on the shapes of the batch and so on others.
         """
         bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
-        if self.mode == "flat":
-            factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
-        elif self.mode == "auto-v":
-            factor = bound / norm.clamp(min=SMALLEST)
-        else:
-            factor = bound / (norm + STABILITY)
-        factor = torch.minimum(factor, bound / (ROUNDINGS * rounding).clamp(min=torch.finfo(norm.dtype).tiny))
-        return torch.where((norm < LARGEST) & (rounding < LARGEST), factor, 0.0)  # also where one is not a number
+        counted, least = norm, SMALLEST if self.mode == "auto-v" else bound
+        if self.mode == "auto-s":
+            counted, least = norm + STABILITY, STABILITY
+        factor = bound / torch.maximum(counted, ROUNDINGS * rounding).clamp_(min=least)
+        return factor.masked_fill_(~(torch.maximum(norm, rounding) < LARGEST), 0.0)  # also where one is not a number
 
     @property
     def law(self) -> Law:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
-
-from dprec.errors import UncoveredUse
 
 KNOWN = ("torch", "dprec", "dprec_kernels")  # packages whose own functions treat each row by itself
 
@@ -28,38 +26,44 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     return tapped
 
 
-def leaves(value: Tensor) -> Iterator[Tensor]:
-    """Yield the tensors to which a backward pass from `value` would add a gradient.
+def nodes(value: Tensor) -> dict[Any, bool]:
+    """Return the nodes of autograd's graph that a backward pass from `value` runs, and whether a tap is next to each.
+
+    The tap's own anchor is none of them.
+    """
+    met: dict[Any, bool] = {}
+    waiting = [] if value.grad_fn is None else [(value.grad_fn, False)]
+    while waiting:
+        node, tapped = waiting.pop()
+        if node in met:
+            continue
+        met[node] = tapped
+        tap_itself = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
+        following = node.next_functions[:1] if tap_itself else node.next_functions  # the second is the anchor
+        for next_node, _ in following:
+            if next_node is not None:
+                waiting.append((next_node, tap_itself))
+    return met
+
+
+def leaves(value: Tensor, graph: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors to which a backward pass from `value`, whose `nodes` are these, would add a gradient.
 
     >>> weight = torch.ones(2, requires_grad=True)
-    >>> [leaf is weight for leaf in leaves(tap(3 * weight, print).sum())]
+    >>> total = tap(3 * weight, print).sum()
+    >>> [leaf is weight for leaf in leaves(total, nodes(total))]
     [True]
     """
     if value.grad_fn is None and value.requires_grad:
         yield value
-    for node in nodes(value):
+    for node in graph:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             yield leaf
 
 
-def nodes(value: Tensor, but_tapped: bool = False) -> Iterator[Any]:
-    """Yield the nodes of autograd's graph that a backward pass from `value` runs, `but` those that a tap is next to."""
-    waiting, met = [(value.grad_fn, False)], set()
-    while waiting:
-        node, tapped = waiting.pop()
-        if node is None or node in met:
-            continue
-        met.add(node)
-        if not (tapped and but_tapped):
-            yield node
-        tap_itself = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
-        following = node.next_functions[:1] if tap_itself else node.next_functions  # the second is the anchor
-        waiting += [(next_node, tap_itself) for next_node, _ in following]
-
-
-def foreign_function(value: Tensor) -> str | None:
-    """Return the name of an `autograd.Function` that a backward pass from `value` runs and that nobody answers for.
+def foreign_function(graph: Mapping[Any, bool]) -> str | None:
+    """Return the name of an `autograd.Function` among `nodes` that nobody answers for.
 
     What it does to a gradient is not seen, and it is handed all users' rows. torch and dprec answer for their own, and
     a rule for the one that it hands to the tape.
@@ -69,12 +73,12 @@ def foreign_function(value: Tensor) -> str | None:
     ...     forward = staticmethod(lambda ctx, x: 2 * x)
     ...     backward = staticmethod(lambda ctx, gradient: 2 * gradient)
     >>> twice = Twice.apply(torch.ones(2, requires_grad=True))
-    >>> foreign_function(twice.sum()), foreign_function(tap(twice, print).sum())
+    >>> foreign_function(nodes(twice.sum())), foreign_function(nodes(tap(twice, print).sum()))
     ('Twice', None)
     """
-    for node in nodes(value, but_tapped=True):
+    for node, tapped in graph.items():
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not _is_known(function):
+        if function is not None and not tapped and not _is_known(function):
             return str(function.__name__)
     return None
 
@@ -99,10 +103,5 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        receive, ctx.receive = ctx.receive, _refuse_twice  # type: ignore[attr-defined]  # frees what the rules kept
-        receive(gradient)
+        ctx.receive(gradient)  # type: ignore[attr-defined]
         return gradient, None, None
-
-
-def _refuse_twice(gradient: Tensor) -> None:
-    raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")

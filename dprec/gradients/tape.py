@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +35,12 @@ from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, t
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch, has_its_own_ways, is_foreign
 from dprec.gradients.own_backward import MESSAGE
 from dprec.gradients.own_functions import called
+from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
 from dprec.gradients.uses.low_precision import OwnPrecision
-from dprec.gradients.uses.registry import HINTS, MIXING, RULES
+from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses
 
 HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node
 CHECKPOINT = (
@@ -89,6 +91,8 @@ class Tape(AsWritten):
         self._precision = OwnPrecision(parameters)
         layout.MEMORY.clear()
         self._made: dict[Hashable, Tensor] = {}
+        # Of a tensor, while somebody holds it: its version, and its rows by user, while somebody holds those.
+        self._by_user: dict[int, tuple[ref[Tensor], int, ref[Tensor]]] = {}
         self._failed = ""  # the first operation that failed: losses must not catch its error and go on
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
@@ -118,8 +122,9 @@ class Tape(AsWritten):
                 "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
                 "let it depend on one, and on no detached copy"
             )
-        self._refuse_other_leaves(losses)
-        function = foreign_function(losses)
+        graph = nodes(losses)
+        self._refuse_other_leaves(losses, graph)
+        function = foreign_function(graph)
         if function is not None:
             raise NoRule(
                 f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
@@ -157,9 +162,9 @@ class Tape(AsWritten):
         for uses in self.contributions.values() if done else ():
             uses[:] = [done.get(id(use), use) for use in uses]
 
-    def _refuse_other_leaves(self, losses: Tensor) -> None:
+    def _refuse_other_leaves(self, losses: Tensor, graph: Iterable[Any]) -> None:
         """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
-        for leaf in leaves(losses):
+        for leaf in leaves(losses, graph):
             if id(leaf) not in self._names:
                 raise UncoveredUse(
                     f"losses(batch) follows from a tensor {tuple(leaf.shape)} that requires a gradient and is no "
@@ -214,42 +219,58 @@ class Tape(AsWritten):
             self._made[what] = make()
         return self._made[what]
 
-    def record(
-        self,
-        output: Tensor,
-        rows: int,
-        uses: Iterable[tuple[Tensor, Callable[[Tensor], Contribution]]],
-        kept: Iterable[Tensor] = (),
-    ) -> Tensor:
+    def by_user(self, tensor: Tensor) -> Tensor:
+        known = self._by_user.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == tensor._version:
+            same = known[2]()
+            if same is not None:
+                return same
+        values = by_user(tensor, self.users)
+        self._by_user[id(tensor)] = (ref(tensor), tensor._version, ref(values))
+        return values
+
+    def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
         """Return `output` such that its gradient becomes a contribution to every (parameter, rule) in `uses`.
 
         `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
         """
-        uses = [(used, make) for used, make in uses if self.trainable(used)]
-        kept = [*kept, *(used for used, _ in uses if expression_of(used) is not None)]
+        tapped = tap(output, self.listener(uses, kept))
+        layout.mark(tapped, Layout(rows))
+        return tapped
+
+    def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
+        """Return what is to be given the gradient of an output, once."""
+        left = [(used, make) for used, make in uses if self.trainable(used)]
+        kept = [*kept, *(used for used, _ in left if expression_of(used) is not None)]
         versions = [(tensor, tensor._version) for tensor in kept]
-        names = [self._names[id(p)] for used, _ in uses for p in sources_of(used)]
+        names = [self._names[id(p)] for used, _ in left for p in sources_of(used)]
         self._expected.update(names)
+        heard = False
 
         def receive(gradient: Tensor) -> None:
+            nonlocal heard
+            if heard:
+                raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
             if not self._running:
-                raise self.asked_for_gradients(uses[0][0])
+                raise self.asked_for_gradients(left[0][0])
             if any(tensor._version != version for tensor, version in versions):
                 raise UncoveredUse(
-                    f"an input of parameter '{self.name_of(uses[0][0])}' is changed in place after its use: "
+                    f"an input of parameter '{self.name_of(left[0][0])}' is changed in place after its use: "
                     "write the change out of place"
                 )
-            for used, make in uses:
+            for used, make in left:
                 for parameter, contribution in attributed(used, make(gradient), self.users):
                     self.contributions.setdefault(self._names[id(parameter)], []).append(contribution)
-            self._expected.subtract(names)
+            heard = True
+            left.clear()  # frees what the rules kept
+            versions.clear()
+            for name in names:
+                self._expected[name] -= 1
             for name in dict.fromkeys(names):
                 if not self._expected[name]:
                     self.contributions[name] = self._complete(name, self.contributions[name])
 
-        tapped = tap(output, receive)
-        layout.mark(tapped, Layout(rows))
-        return tapped
+        return receive
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -286,12 +307,12 @@ class Tape(AsWritten):
             result = called(func, args, kwargs)
             if name in _UNFILLED:
                 result.zero_()  # else values that were there before
-            if tells(result):
+            if type(result) is not Tensor and tells(result):
                 refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
             if len(counted) != len(tensors) or (not changed and layout.writes_first_argument(name)):  # or sparse
                 changed += written_uncounted(func, args, kwargs)
-            follow(func, args, kwargs, result, self.users, changed)
+            follow(func, args, kwargs, result, self.users, changed, tensors)
             return result
         self._refuse_writes(name, args, tensors)
         entry = RULES.get(func)
@@ -343,9 +364,10 @@ class Tape(AsWritten):
 
     def _refuse_hidden(self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         """Refuse calls inside which code runs that is neither torch's nor dprec's."""
-        given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
+        given = [value for value in (*args, *kwargs.values()) if callable(value) and not isinstance(value, type)]
         followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
-        if followed or any(has_its_own_ways(kind) for kind in {*map(type, tensors)} - self._kinds):
+        strange = {*map(type, tensors)} - self._kinds
+        if followed or (strange and any(map(has_its_own_ways, strange))):
             raise NoRule(
                 f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
                 "it with torch's functions and tensors"

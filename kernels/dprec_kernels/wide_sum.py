@@ -6,6 +6,7 @@ errors point one way, and who is in the batch decides which rows come together: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -146,29 +147,34 @@ def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False
     return out
 
 
-def sums_of_each(values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def sums_of_each(
+    values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None, terms: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
 
     Sums are in float64, rounded once; a product is rounded before. Terms are as long as all vectors together, or else
-    as the sum of magnitudes.
+    as the sum of magnitudes; they may be known.
 
     >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
     >>> round(float(found) * 1e9, 3), round(float(terms), 6)
     (1.0, 2.0)
     """
-    dtype = values.dtype if factors is None else torch.promote_types(values.dtype, factors.dtype)
-    sums = values.new_empty([1 if dim in dims else size for dim, size in enumerate(values.shape)], dtype=dtype)
-    terms = values.new_empty(len(values), dtype=dtype)
+    found = []
     for own in _some_users(values, values[:1].numel()):
         each = values[own] if factors is None else values[own] * factors[own]
         wide = _in_float64("summed", each)
-        sums[own] = wide.sum(dims, keepdim=True)
-        if dims == (1,) and each.dim() > 2:
-            terms[own] = lengths(each.flatten(2)).sum(1)
-        else:
-            wide = wide.abs_() if answers_at_once(wide) else wide.abs()
-            terms[own] = torch.linalg.vector_norm(wide.sum(dims, keepdim=True).flatten(1), dim=1)
-    return sums, terms
+        sums = wide.sum(dims, keepdim=True).to(each.dtype)
+        found.append((sums, _lengths_of_terms(each, wide, dims) if terms is None else terms[own]))
+    if len(found) == 1:
+        return found[0]
+    return torch.cat([sums for sums, _ in found]), torch.cat([own for _, own in found])
+
+
+def _lengths_of_terms(values: Tensor, wide: Tensor, dims: tuple[int, ...]) -> Tensor:
+    if dims == (1,) and values.dim() > 2:
+        return lengths(values.flatten(2)).sum(1)
+    magnitudes = wide.abs_() if answers_at_once(wide) else wide.abs()
+    return torch.linalg.vector_norm(magnitudes.sum(dims, keepdim=True).flatten(1), dim=1).to(values.dtype)
 
 
 def lengths(values: Tensor) -> Tensor:
@@ -180,8 +186,8 @@ def lengths(values: Tensor) -> Tensor:
     if not answers_at_once(values):
         return torch.linalg.vector_norm(values, dim=-1, dtype=_FLOAT64.dtype).to(values.dtype)
     norms = torch.linalg.vector_norm(values, dim=-1)
-    over = torch.isinf(norms)
-    if bool(over.any()):
+    if not math.isfinite(float(norms.sum())):
+        over = torch.isinf(norms)
         norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=_FLOAT64.dtype).to(norms.dtype)
     return norms
 
@@ -189,7 +195,7 @@ def lengths(values: Tensor) -> Tensor:
 def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:
     """Yield slices of users who have so many numbers each, such that little is held in float64 at once."""
     step = max(1, (IN_FLOAT64 if answers_at_once(of) else HELD_ON_CARD) // max(1, *numbers))
-    return (slice(start, start + step) for start in range(0, len(of), step))
+    return (slice(start, start + step) for start in range(0, max(1, len(of)), step))
 
 
 def _in_float64(name: str, values: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or 
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
+_LENGTHS = "_dprec_lengths"
 ROUNDED = 4  # roundings that a term is taken to have
 SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
 SLICE_ON_CARD = 1 << 26  # the same on a card, where each slice costs its launches
@@ -161,7 +162,17 @@ class OfProducts(Contribution):
 
 
 def terms_of(left: Tensor, right: Tensor) -> Tensor:
-    return (lengths(left) * lengths(right)).sum(1)
+    return (lengths_of(left) * lengths_of(right)).sum(1)
+
+
+def lengths_of(values: Tensor) -> Tensor:
+    """Return the norms of vectors (…, n), which are taken once: several uses may hold the same tensor."""
+    known = getattr(values, _LENGTHS, None)
+    if known is None or known[0] != values._version:
+        known = (values._version, lengths(values))
+        setattr(values, _LENGTHS, known)
+    found: Tensor = known[1]
+    return found
 
 
 def products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, lengths_of, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
@@ -24,7 +24,8 @@ class OverPositions(Contribution):
     factors: Tensor | None = None  # (B, T, *shape)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out += self._summed(places)[0]
+        own = OverPositions(self.values[places], None if self.factors is None else self.factors[places])
+        out += own.summed().values
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         self.summed().add_weighted(out, weight)
@@ -38,31 +39,29 @@ class OverPositions(Contribution):
             self.factors = zeroed(self.factors, lost)
 
     def terms(self) -> Tensor:
-        return lengths(self._each(slice(None)).flatten(2)).sum(1)
+        each = self._all()
+        return lengths_of(each if each.dim() == 3 else each.flatten(2)).sum(1)
 
     def lines(self) -> Line | None:
         given = self.numbers()
         return Positions(*(each.flatten(2) for each in given)) if all(e.dtype == torch.float32 for e in given) else None
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        return None if others else lambda: square(self._each(slice(None)).sum(1, dtype=torch.float64))
+        return None if others else lambda: square(self._all().sum(1, dtype=torch.float64))
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution | None:
         return self.summed().at_rows(ids, users)
 
     def summed(self) -> Dense:
-        return Dense(*self._summed(slice(None)))
-
-    def _summed(self, places: Places) -> tuple[Tensor, Tensor]:
         if self.values.shape[1] == 1:  # nothing to add up
-            alone = self._each(places)[:, 0]
-            return alone, lengths(alone.flatten(1))
-        factors = None if self.factors is None else self.factors[places]
-        sums, terms = sums_of_each(self.values[places], factors=factors)
-        return sums.squeeze(1), terms
+            alone = self._all()[:, 0]
+            return Dense(alone, lengths(alone.flatten(1)))
+        known = self.terms() if self.factors is None else None
+        sums, terms = sums_of_each(self.values, factors=self.factors, terms=known)
+        return Dense(sums.squeeze(1), terms)
 
-    def _each(self, places: Places) -> Tensor:
-        return self.values[places] if self.factors is None else self.values[places] * self.factors[places]
+    def _all(self) -> Tensor:
+        return self.values if self.factors is None else self.values * self.factors
 
 
 def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:

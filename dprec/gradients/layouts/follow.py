@@ -44,14 +44,18 @@ def follow(
     result: Any,
     users: int,
     changed: Sequence[Tensor] | None = None,
+    tensors: list[Tensor] | None = None,
 ) -> None:
     """Give the tensors in `result`, and those `changed` in place, the layout that `function` leaves them with.
 
-    Without `changed`, the function's name tells what it writes to.
+    Without `changed`, the function's name tells what it writes to. `tensors` are those among its arguments.
     """
     name = operation_name(function)
-    operands = args[:1] if name in METADATA else (args, kwargs)
-    followed = _followed(operands)
+    if name in METADATA:
+        tensors = tensors_in(args[:1])
+    elif tensors is None:
+        tensors = tensors_in((args, kwargs))
+    followed, layouts = _with_layouts(tensors)
     if name == "data":
         MEMORY.bared(args[0])
     if not followed:
@@ -77,21 +81,35 @@ def follow(
     written = [(tensor, layout_of(tensor)) for tensor in changed]
     results = [result] if isinstance(result, Tensor) else tensors_in(result)
     for tensor in results:
-        own = _after(function, args, kwargs, followed, tensor, users)
+        own = _after(function, args, kwargs, followed, layouts, tensor, users)
         mark(tensor, own)
         if own.sized:
             MEMORY.note_size(tensor)
+        if written:  # which may be this
+            followed, layouts = _with_layouts(followed)
     targets = tensors_in((args[:1], kwargs.get("out"))) if written else []
     for tensor, _ in written:
-        own = _after(function, args, kwargs, followed, tensor, users)
+        own = _after(function, args, kwargs, followed, layouts, tensor, users)
         aside = not any(tensor is each for each in (*targets, *results))  # such as running statistics
         mark(tensor, Layout(0, name) if own.known and (aside or overlaps(tensor)) else own)
+        followed, layouts = _with_layouts(followed)
     for tensor, before in written:
         MEMORY.note(tensor, before)
 
 
+def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]]:
+    """Return the tensors that have a layout, and these."""
+    followed, layouts = [], []
+    for tensor in tensors:
+        known = layout_of(tensor)
+        if known is not None:
+            followed.append(tensor)
+            layouts.append(known)
+    return followed, layouts
+
+
 def _followed(operands: Any) -> list[Tensor]:
-    return [tensor for tensor in tensors_in(operands) if layout_of(tensor) is not None]
+    return _with_layouts(tensors_in(operands))[0]
 
 
 def _is_nobodys(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor]) -> bool:
@@ -134,11 +152,11 @@ def _after(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     followed: list[Tensor],
+    layouts: list[Layout],
     out: Tensor,
     users: int,
 ) -> Layout:
     name = operation_name(function)
-    layouts = [layout for tensor in followed if (layout := layout_of(tensor)) is not None]
     if name in METADATA and any((other := layout_of(tensor)) and other.sized for tensor in tensors_in(args[1:])):
         return Layout(0, name, sized=True)
     for tensor, layout in zip(followed, layouts, strict=True):

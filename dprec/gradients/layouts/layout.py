@@ -175,10 +175,13 @@ def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
         kind = type(value)
         if kind in _PLAIN:
             continue
-        if kind is Tensor or isinstance(value, Tensor):
+        if kind is tuple or kind is list:
+            _collect(value, found)
+        elif kind is Tensor or isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, dict):
-            _collect(value.values(), found)
+            if value:
+                _collect(value.values(), found)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif kind is slice:

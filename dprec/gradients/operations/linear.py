@@ -16,7 +16,7 @@ from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.elementwise import summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.products import affine
+from dprec_kernels.products import affine, is_plain_affine, overheard_affine
 
 
 @rule(F.linear)
@@ -29,21 +29,20 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return NotImplemented  # a vector as the weight, or one number as the bias of all
     rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
-    # In two dimensions, where the result owns its memory and may be changed in place.
-    output = affine(
-        x.reshape(-1, x.shape[-1]),
-        weight.detach() if tape.trainable(weight) else weight,
-        None if bias is None else bias.detach() if tape.trainable(bias) else bias,
-    )
-    inputs = by_user(x, tape.users)
+    fixed, shift = (each.detach() if tape.trainable(each) else each for each in (weight, bias))
+    inputs = tape.by_user(x)
 
     def for_weight(gradient: Tensor) -> Contribution:
-        return Outer(by_user(gradient, tape.users), inputs)
+        return Outer(tape.by_user(gradient), inputs)
 
     def for_bias(gradient: Tensor) -> Contribution:
-        return over_positions(by_user(gradient, tape.users))
+        return over_positions(tape.by_user(gradient))
 
-    output = tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])
+    uses = [(weight, for_weight), (bias, for_bias)]
+    if x.requires_grad and torch.is_grad_enabled() and is_plain_affine(x, fixed, shift):
+        return marked(overheard_affine(x, fixed, shift, tape.listener(uses, [inputs])), rows)
+    # In two dimensions, where the result owns its memory and may be changed in place.
+    output = tape.record(affine(x.reshape(-1, x.shape[-1]), fixed, shift), rows, uses, [inputs])
     return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)
 
 

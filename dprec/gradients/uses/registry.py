@@ -12,6 +12,9 @@ from dprec.errors import UserError
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.layouts.layout import operation_name
 
+# Parameters, None among them, and what the gradient of an operation's output makes each of them a contribution by.
+Uses: TypeAlias = "Iterable[tuple[Any, Callable[[Tensor], Contribution]]]"
+
 
 class Recorder(Protocol):
     """What a rule asks of the tape."""
@@ -44,17 +47,17 @@ class Recorder(Protocol):
     def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """Return what several operations of a step need and the first of them makes."""
 
-    def record(
-        self,
-        output: Tensor,
-        rows: int,
-        uses: Iterable[tuple[Any, Callable[[Tensor], Contribution]]],
-        kept: Iterable[Tensor] = (),
-    ) -> Tensor:
+    def by_user(self, tensor: Tensor) -> Tensor:
+        """Return (users, positions, features) of a tensor in the users' order: of the same one the same."""
+
+    def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
         """Return `output`, which has `rows` rows of each user, such that its gradient becomes contributions.
 
         `uses` says of each parameter how. `kept` are inputs that this reads: nobody may change them until then.
         """
+
+    def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
+        """Return what an output's gradient is given to for that, by an operation that needs no help to do so."""
 
 
 Operation: TypeAlias = Callable[..., Any]

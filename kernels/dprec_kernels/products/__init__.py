@@ -8,6 +8,8 @@ where it has several. A sum over one user's positions, whose number is a shape o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -111,28 +113,60 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
     tensor([[3.]])
     """
-    given = [x, weight] if bias is None else [x, weight, bias]
-    # A subclass of Tensor may have a linear map of its own, and torch says what is wrong with other types and sizes.
-    plain = all(type(each) in (Tensor, nn.Parameter) and each.dtype == x.dtype for each in given)
-    fits = plain and [each.dim() for each in given] == [2, 2, 1][: len(given)] and x.shape[1] == weight.shape[1]
-    trained = any(each.requires_grad for each in given[1:])
-    if not fits or trained or torch.is_autocast_enabled(x.device.type) or not _faster(x, weight.T):
+    if x.dim() != 2 or not is_plain_affine(x, weight, bias) or not _faster(x, weight.T):
         return F.linear(x, weight, bias)
-    result: Tensor = _Affine.apply(x, weight, bias)
+    result: Tensor = _Affine.apply(x, weight, bias, None)
+    return result
+
+
+def is_plain_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether nothing but x may need a gradient, and torch would multiply plain matrices of one type.
+
+    A subclass of Tensor may have a linear map of its own, and torch says what is wrong with other types and sizes.
+    """
+    given = (x, weight) if bias is None else (x, weight, bias)
+    for each in given:
+        if type(each) not in (Tensor, nn.Parameter) or each.dtype != x.dtype or (each is not x and each.requires_grad):
+            return False
+    fits = x.dim() > 1 and weight.dim() == 2 and x.shape[-1] == weight.shape[1] and (bias is None or bias.dim() == 1)
+    return fits and x.layout is torch.strided and not torch.is_autocast_enabled(x.device.type)
+
+
+def overheard_affine(x: Tensor, weight: Tensor, bias: Tensor | None, hear: Callable[[Tensor], None]) -> Tensor:
+    """Return the same of a plain one for x (…, i) that needs a gradient; `hear` is given that of what is returned.
+
+    >>> x, heard = torch.ones(1, 2, requires_grad=True), []
+    >>> overheard_affine(x, torch.ones(1, 2), None, heard.append).sum().backward()
+    >>> x.grad, heard
+    (tensor([[1., 1.]]), [tensor([[1.]])])
+    """
+    result: Tensor = _Affine.apply(x, weight, bias, hear)
     return result
 
 
 class _Affine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, hear: Callable[[Tensor], None] | None
+    ) -> Tensor:
         ctx.save_for_backward(weight)
-        return _product(x, weight.T) if bias is None else _product(x, weight.T).add_(bias)
+        ctx.hear = hear  # type: ignore[attr-defined]
+        rows, columns = x.reshape(-1, x.shape[-1]), weight.T
+        if not _faster(rows, columns):
+            found = rows @ columns if bias is None else torch.addmm(bias, rows, columns)
+        else:
+            found = _product(rows, columns) if bias is None else _product(rows, columns).add_(bias)
+        return found.resize_(*x.shape[:-1], len(weight))  # no view, so that it may be changed in place
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        by_torch = torch.is_grad_enabled() or not _faster(gradient, weight)  # somebody may differentiate the gradient
-        return gradient @ weight if by_torch else _product(gradient, weight), None, None
+        if ctx.hear is not None:  # type: ignore[attr-defined]
+            ctx.hear(gradient)  # type: ignore[attr-defined]
+        rows = gradient.reshape(-1, len(weight))
+        by_torch = torch.is_grad_enabled() or not _faster(rows, weight)  # somebody may differentiate the gradient
+        slope = rows @ weight if by_torch else _product(rows, weight)
+        return slope.view(*gradient.shape[:-1], weight.shape[1]), None, None, None
 
 
 def _add_by_openblas(total: Tensor, left: Tensor, right: Tensor) -> None:
