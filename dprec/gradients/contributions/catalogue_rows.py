@@ -25,6 +25,7 @@ from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlap
 from dprec_kernels.catalogue_softmax.pieces import Group
 from dprec_kernels.joint import Softmaxes
 from dprec_kernels.wide_sum import lengths
+from dprec_kernels.workspace import workspace
 
 
 @dataclass
@@ -42,6 +43,20 @@ class CatalogueRows(Contribution):
     groups: list[Group]  # all users
 
     def materialise(self, out: Tensor, places: Places) -> None:
+        out += self._built(out, places)
+
+    def write(self, out: Tensor, places: Places) -> None:
+        if out.dtype == self.hidden.dtype:
+            self._write(out, places)
+        else:
+            out.copy_(self._built(out, places))
+
+    def _built(self, like: Tensor, places: Places) -> Tensor:
+        built = workspace.take("gradients of a catalogue", like.shape, self.hidden)
+        self._write(built, places)
+        return built
+
+    def _write(self, out: Tensor, places: Places) -> None:
         chosen = listed(places, len(self.hidden))
         again = []
         for place, user in enumerate(chosen):
@@ -50,12 +65,12 @@ class CatalogueRows(Contribution):
                 again.append(place)
             else:
                 own = (self.hidden[user], self.target[user], self.log_total[user], self.weight[user])
-                pieces.add_user_gradient(out[place], group, row, *own, self.padding)
+                pieces.write_user_gradient(out[place], group, row, *own, self.padding)
         if again:
             rows = [chosen[place] for place in again]
             part = out if len(again) == len(out) else out[again]
             pieces.add_users_gradients(
-                part, self.hidden[rows], self.table, self.target[rows], self.log_total[rows], self.weight[rows],
+                part.zero_(), self.hidden[rows], self.table, self.target[rows], self.log_total[rows], self.weight[rows],
                 self.padding,
             )  # fmt: skip
             if part is not out:

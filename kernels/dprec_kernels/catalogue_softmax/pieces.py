@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, Room
 from dprec_kernels.exponentials import exp_
-from dprec_kernels.products import add_multiplied, add_products, multiply
+from dprec_kernels.products import add_multiplied, add_products, multiply, multiply_each
 from dprec_kernels.wide_sum import WideProduct, add_product
 from dprec_kernels.workspace import workspace
 
@@ -203,7 +203,9 @@ def add_table_gradient(
     for own in kept:
         first, real = real[: own.positions], real[own.positions :]
         weighted = hidden[first] * weight[first].unsqueeze(1)
-        _add_kept(out, own, weighted, target[first], log_total[first])
+        out.index_add_(0, target[first], weighted.to(out.dtype), alpha=-1.0)
+        for items, exponentials, factor in own.tiles(log_total[first]):
+            add_product(out[items], exponentials, weighted * factor)
     real = real[weight[real] != 0]
     h = hidden[real]
     weighted = h * weight[real].unsqueeze(1)
@@ -254,24 +256,18 @@ def _together(groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
         start = place
 
 
-def add_user_gradient(
+def write_user_gradient(
     out: Tensor, group: Group, row: int, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
 ) -> None:
-    """Add the gradient of user `row` of a group with what it kept, for hidden (T, d), to out (items, d)."""
+    """Write the gradient of user `row` of a group with what it kept, for hidden (T, d), to out (items, d)."""
     assert group.kept is not None
     first = group.first + row * group.length
     own = slice(first, first + group.length)
     wanted = target[: group.length]
     weighted = hidden[: group.length] * (weight[: group.length] * (wanted != padding)).unsqueeze(1)
-    _add_kept(out, group.kept, weighted, wanted, log_total[: group.length], own)
-
-
-def _add_kept(
-    out: Tensor, kept: Kept, weighted: Tensor, target: Tensor, log_total: Tensor, rows: slice = slice(None)
-) -> None:
-    out.index_add_(0, target, weighted.to(out.dtype), alpha=-1.0)
-    for items, exponentials, factor in kept.tiles(log_total, rows):
-        add_product(out[items], exponentials, weighted * factor)
+    for items, exponentials, factor in group.kept.tiles(log_total[: group.length], own):
+        multiply_each(exponentials.T, weighted * factor, out[items])
+    out.index_add_(0, wanted, weighted, alpha=-1.0)
 
 
 def add_users_gradients(
