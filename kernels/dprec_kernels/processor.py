@@ -28,6 +28,12 @@ def mkl_is_narrow() -> bool:
     return mkl_is_slow() and bool(wide())
 
 
+@cache
+def torch_is_plain() -> bool:
+    """Whether torch itself computes number by number here, where numpy takes several at once."""
+    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX")
+
+
 def _described() -> str:
     try:
         return Path("/proc/cpuinfo").read_text()

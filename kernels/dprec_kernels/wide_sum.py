@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
+from dprec_kernels.processor import torch_is_plain
 from dprec_kernels.products import add_summed, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
@@ -200,7 +202,13 @@ def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:
 
 def _in_float64(name: str, values: Tensor) -> Tensor:
     """Return values in float64: on a CPU in memory that the next call of this name overwrites."""
-    return _float64(name, values.shape).copy_(values) if answers_at_once(values) else values.to(_FLOAT64.dtype)
+    if not answers_at_once(values):
+        return values.to(_FLOAT64.dtype)
+    memory = _float64(name, values.shape)
+    if torch_is_plain() and type(values) is Tensor and values.dtype == torch.float32 and not values.is_neg():
+        np.copyto(memory.numpy(), values.detach().numpy())
+        return memory
+    return memory.copy_(values)
 
 
 def _float64(name: str, shape: torch.Size) -> Tensor:
