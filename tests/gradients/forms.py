@@ -148,6 +148,13 @@ def _none_empty(ids: Tensor) -> Tensor:
     return ids == 0  # the first position is never padding, so that no row of the scores is empty
 
 
+def of_one_map(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    each = m.mix(x).view(len(x), LENGTH, 3, 2, DIM // 2).permute(2, 0, 3, 1, 4)
+    q, k, v = each.unbind(0)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True) + each[2]
+    return mixed.permute(0, 2, 1, 3).flatten(2)
+
+
 def with_cls(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     return m.mix(torch.cat([m.first.expand(len(x), -1, -1), x], 1).tanh())
 
@@ -190,6 +197,9 @@ EXACT: dict[str, Form] = {
     "`nn.TransformerDecoderLayer`": Form(
         lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal(x)),
         lambda: {"mix": nn.TransformerDecoderLayer(DIM, 2, 6, dropout=0.0, batch_first=True)},
+    ),
+    "queries, keys and values of one map, `permute(2, 0, 3, 1, 4)`": Form(
+        of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
     "a parameter as attention mask": Form(
         lambda m, x, ids: F.scaled_dot_product_attention(*[x.unsqueeze(1).expand(-1, 2, -1, -1)] * 3, attn_mask=m.bias),

@@ -112,6 +112,8 @@ def puts_second(name: str, args: Arguments, kwargs: Options, followed: list[Tens
     """Whether an operation does nothing but bring the users' dimension from the first place to the second."""
     if name == "stack":  # of several layers' values
         return 0 in (_dims(name, args, kwargs) or [0]) and all(tensor.dim() == out.dim() - 1 for tensor in followed)
+    if name == "permute":  # such as to queries, keys and values
+        return _order(args, kwargs)[1:2] == [0]
     return _exchanges(name, args, kwargs, followed[0])
 
 
@@ -123,6 +125,8 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
         return _exchanges(name, args, kwargs, lead)
     if name == "__getitem__":
         return type(args[1]) is int
+    if name == "permute":
+        return _order(args, kwargs)[:1] == [1]
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
     if not all(isinstance(d, int) for d in dims):
         return False  # another tensor, as of torch.max(x, y)
@@ -324,8 +328,13 @@ def _diagonal(name: str, args: Arguments, kwargs: Options, followed: list[Tensor
 
 
 def _permuted(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    return _order(args, kwargs)[:1] == [0]
+
+
+def _order(args: Arguments, kwargs: Options) -> list[int]:
+    """Return which dimension comes to each place by `permute`."""
     order = _flat([kwargs["dims"]] if "dims" in kwargs else args[1:])
-    return bool(order) and order[0] % len(order) == 0
+    return [dim % len(order) for dim in order]
 
 
 def _got(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
