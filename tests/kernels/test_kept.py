@@ -45,10 +45,12 @@ def test_the_groups_and_the_users_gradients(limit: int, longest: int) -> None:
     clean = hidden.nan_to_num()
     pieces.add_groups_gradient(out, groups, clean, table, target, log_total, weight, 0)
     for group in groups:
-        for row, user in enumerate(group.users.tolist() if group.kept else []):
+        if group.kept is None:
+            continue
+        prepared = pieces.prepared(group, clean, target, log_total, weight, 0)
+        for row, user in enumerate(group.users.tolist()):
             own = torch.full_like(table, 7.0)  # it is overwritten
-            given = (clean[user], target[user], log_total[user], weight[user])
-            pieces.write_user_gradient(own, group, row, *given, 0)
+            pieces.write_user_gradient(own, prepared, row)
             assert torch.allclose(own, exact[user], atol=1e-12)
     assert torch.allclose(out, exact.sum(0), atol=1e-12)
 

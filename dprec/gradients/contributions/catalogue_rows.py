@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from dprec.gradients.contributions.base import (
 )
 from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec_kernels.catalogue_softmax import add_table_gradient, on_chip, overlaps, pieces, squared_norms
-from dprec_kernels.catalogue_softmax.pieces import Group
+from dprec_kernels.catalogue_softmax.pieces import Group, Prepared
 from dprec_kernels.joint import Softmaxes
 from dprec_kernels.wide_sum import lengths
 from dprec_kernels.workspace import workspace
@@ -41,6 +41,7 @@ class CatalogueRows(Contribution):
     weight: Tensor  # (B, T)
     padding: int
     groups: list[Group]  # all users
+    _last: tuple[int, Prepared] | None = field(default=None, init=False, repr=False)
 
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self._built(out, places)
@@ -61,11 +62,10 @@ class CatalogueRows(Contribution):
         again = []
         for place, user in enumerate(chosen):
             group, row = self._homes[user]
-            if group.kept is None:
+            if self.groups[group].kept is None:
                 again.append(place)
             else:
-                own = (self.hidden[user], self.target[user], self.log_total[user], self.weight[user])
-                pieces.write_user_gradient(out[place], group, row, *own, self.padding)
+                pieces.write_user_gradient(out[place], self._prepared(group), row)
         if again:
             rows = [chosen[place] for place in again]
             part = out if len(again) == len(out) else out[again]
@@ -77,9 +77,16 @@ class CatalogueRows(Contribution):
                 out[again] = part
 
     @cached_property
-    def _homes(self) -> dict[int, tuple[Group, int]]:
+    def _homes(self) -> dict[int, tuple[int, int]]:
         """Every user's group and place in it."""
-        return {user: (group, row) for group in self.groups for row, user in enumerate(group.users.tolist())}
+        return {user: (n, row) for n, group in enumerate(self.groups) for row, user in enumerate(group.users.tolist())}
+
+    def _prepared(self, group: int) -> Prepared:
+        """Return a group as the last user's was asked for, which most often is the same one."""
+        if self._last is None or self._last[0] != group:
+            own = (self.hidden, self.target, self.log_total, self.weight)
+            self._last = (group, pieces.prepared(self.groups[group], *own, self.padding))
+        return self._last[1]
 
     @property
     def on_chip(self) -> bool:
@@ -150,6 +157,7 @@ class CatalogueRows(Contribution):
         for group in self.groups:
             if group.kept is not None and bool(lost[group.users].any()):
                 group.kept = None
+        self._last = None
         self.hidden = zeroed(self.hidden, lost)
         self.log_total = zeroed(self.log_total, lost)
         self.weight = zeroed(self.weight, lost)

@@ -256,18 +256,32 @@ def _together(groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
         start = place
 
 
-def write_user_gradient(
-    out: Tensor, group: Group, row: int, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
-) -> None:
-    """Write the gradient of user `row` of a group with what it kept, for hidden (T, d), to out (items, d)."""
+@dataclass
+class Prepared:
+    """What the gradients of a group's users are products of, for all of them at once."""
+
+    target: Tensor  # (b, t)
+    weighted: Tensor  # (b, t, d)
+    tiles: list[tuple[slice, Tensor, Tensor]]  # items, exponentials (b * t, tile), and weighted for these (b, t, d)
+
+
+def prepared(group: Group, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int) -> Prepared:
+    """Prepare the users of a group that has kept something, for hidden (B, T, d)."""
     assert group.kept is not None
-    first = group.first + row * group.length
-    own = slice(first, first + group.length)
-    wanted = target[: group.length]
-    weighted = hidden[: group.length] * (weight[: group.length] * (wanted != padding)).unsqueeze(1)
-    for items, exponentials, factor in group.kept.tiles(log_total[: group.length], own):
-        multiply_each(exponentials.T, weighted * factor, out[items])
-    out.index_add_(0, wanted, weighted, alpha=-1.0)
+    own = (group.users, slice(group.length))
+    wanted = target[own]
+    weighted = hidden[own] * (weight[own] * (wanted != padding)).unsqueeze(2)
+    tiles = group.kept.tiles(log_total[own].flatten(), group.rows)
+    return Prepared(wanted, weighted, [(n, each, weighted * by.view(*wanted.shape, 1)) for n, each, by in tiles])
+
+
+def write_user_gradient(out: Tensor, group: Prepared, row: int) -> None:
+    """Write the gradient of a group's user to out (items, d)."""
+    wanted = group.target[row]
+    own = slice(row * len(wanted), (row + 1) * len(wanted))
+    for items, exponentials, weighted in group.tiles:
+        multiply_each(exponentials[own].T, weighted[row], out[items])
+    out.index_add_(0, wanted, group.weighted[row], alpha=-1.0)
 
 
 def add_users_gradients(
