@@ -172,7 +172,7 @@ TABLE = [
     ("fit RECIPE --trainer.overfit_batches 1", "trainer.overfit_batches"),
     ("fit RECIPE --trainer.limit_train_batches 0.5", "trainer.limit_train_batches"),
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
-    ("fit RECIPE --trainer.accelerator abacus", "abacus"),
+    ("fit RECIPE --trainer.accelerator abacus", "trainer.accelerator is 'abacus': give cpu, gpu or auto"),
     ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),
     *(
         []
@@ -207,7 +207,7 @@ TABLE = [
     ("recommend RUN --history film1 --top 3", "unknown option --top"),
     ("recommend RUN --history film1 --users log.txt", "give one of --history"),
     ("recommend RUN --history film1 --out a.csv", "belong to --users"),
-    ("recommend RUN --users log.txt", "add --out recommendations.parquet"),
+    ("recommend RUN --users log.txt", "add --out answers.parquet"),
     ("recommend RUN --users log.txt --out a.xls", "give one that ends in .parquet"),
     ("recommend RUN --file missing.txt", "missing.txt"),
     ("recommend RUN --file empty.txt", "is empty"),

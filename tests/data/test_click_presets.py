@@ -103,7 +103,7 @@ def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path
         ),
         ("taobao", f"1,2,3,,{START}\n", {}, "data row 1: 'behavior' is missing: want a value"),
         ("movielens-clicks", "1,2,x,978300000\n", {}, "'rating' is 'x': want a number, as data.clicked is one"),
-        ("avazu", "id,click\n1,0\n", {}, "has no column 'C1'"),
+        ("avazu", "id,click\n1,0\n", {}, "has no columns 'C1', 'banner_pos', "),
         ("taobao", "", {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs: leave it out"),
         ("taobao", "", {"clicked": []}, "data.clicked names no value"),
         ("taobao", "", {"header": ["a", "a"]}, "data.header names a column twice: a, a"),

@@ -141,7 +141,7 @@ BROKEN = [
     ("log.csv", "user,item,time\nx,p,01/02/2020\nx,q,13/02/2020\n", "row 1 has a time that is neither"),
     ("log.csv", "user,item,time\nx,p,nan\n", "row 1 has a time that is neither"),
     ("log.csv", "user,item,time\nx,p,soon\n", "row 1 has a time that is neither"),
-    ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "lines with more fields than the first"),
+    ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "lines with more fields than the first, such as line 2: mend"),
     ("log.jsonl", "", "is empty"),
     ("log.jsonl", "[1, 2]\n", "line 1 is not a JSON object"),
     ("log.jsonl", '{"user": 1}\n', "looks like the item"),

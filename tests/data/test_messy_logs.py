@@ -54,7 +54,7 @@ ONE_LINE = {
     "no time": (HEADER + "a,x,1\na,y,\n", "log.csv: data row 2 has no time"),
     "a time that is none": (HEADER + "a,x,1\na,y,soon\n", "data row 2 has a time that is neither"),
     "some zones": (HEADER + "a,x,2020-01-01T01:00:00Z\na,y,2020-01-02T01:00:00\n", "a zone and times without"),
-    "too many fields": (HEADER + "a,x,1\na,y,2,3,4\n", "lines with more fields than the first"),
+    "too many fields": (HEADER + "a,x,1\na,y,2,3,4\n", "lines with more fields than the first, such as line 3: mend"),
     "a quote that does not close": (HEADER + 'a,x,1\nb,"y,2\nc,z,3\n', "begins with a quote and does not end"),
     "another column": (HEADER + "a,x,soon\na,y,late\n", "name that in data.time_column"),
     "no header": ("1,2,3\n1,3,4\n", "is there a header line?"),

@@ -158,9 +158,18 @@ class ClickColumns:
 
     def wanted(self) -> WantedColumns:
         roles: dict[str, str | None] = {"label": self.label, "user": self.user, "time": self.time}
-        roles |= {role(number): number.column for number in self.numbers}
-        roles |= {role(category): category.column for category in self.categories}
-        return WantedColumns(roles, self.where, lists_are_events=False)
+        return WantedColumns(roles | self._features, self.where, lists_are_events=False)
+
+    def wanted_to_predict(self, beside: Sequence[str]) -> WantedColumns:
+        """The features of all rows, and columns that are kept beside what is predicted."""
+        return WantedColumns(
+            {"time": None, **self._features, **{kept(name): name for name in beside}}, lists_are_events=False
+        )
+
+    @property
+    def _features(self) -> dict[str, str | None]:
+        roles: dict[str, str | None] = {role(number): number.column for number in self.numbers}
+        return roles | {role(category): category.column for category in self.categories}
 
 
 class WantedColumns(Wanted):
@@ -168,9 +177,11 @@ class WantedColumns(Wanted):
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         self.columns = {role: name for role, name in self.given.items() if name is not None}
-        for name in self.columns.values():
-            if name not in names and name not in self.partition:
-                raise UserError(f"{part} has no column '{name}': its columns are {', '.join(names)}")
+        missing = [name for name in self.columns.values() if name not in names and name not in self.partition]
+        if missing:
+            what = "column" if len(missing) == 1 else "columns"
+            absent = ", ".join(f"'{name}'" for name in missing)
+            raise UserError(f"{part} has no {what} {absent}: its columns are {', '.join(names)}")
         return self.columns
 
     @property
@@ -179,6 +190,11 @@ class WantedColumns(Wanted):
 
     def refuse_columns(self, part: Path, kind: str) -> None:
         raise UserError(f"{part} ({kind}) has no named columns: write the click log with a header, such as CSV")
+
+
+def kept(column: str) -> str:
+    """The name of a column in a batch that is kept as it is."""
+    return f"kept {column}"
 
 
 def role(feature: Category | Number) -> str:

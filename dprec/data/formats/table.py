@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
+from dprec.data.formats.compression import unpacked_name
 from dprec.data.formats.condition import Condition
 from dprec.errors import UserError, first_line
 
@@ -52,13 +54,33 @@ def one_line(path: Path) -> Iterator[None]:
         if "utf-8" in str(error).lower():
             raise not_utf8(path) from error
         if "more fields" in str(error):
-            raise UserError(f"{path} has lines with more fields than the first: mend or quote them") from error
+            where = _longer_than_the_first(path)
+            raise UserError(f"{path} has lines with more fields than the first{where}: mend or quote them") from error
         if str(error).startswith('could not parse `"'):
             begins = first_line(error).removeprefix("could not parse `")[:60]
             raise UserError(
                 f"{path} has a field that begins with a quote and does not end, {begins}: close it"
             ) from error
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
+
+
+def _longer_than_the_first(path: Path) -> str:
+    """Say in which line of a text the first such record ends, if it is not compressed.
+
+    Its first line tells what stands between fields, as it does for the formats.
+    """
+    if unpacked_name(path) != path.name.lower():
+        return ""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        first = file.readline()
+        mark = max(",;\t|", key=lambda each: len(next(csv.reader([first], delimiter=each), [])))
+        most = len(next(csv.reader([first], delimiter=mark), []))
+        rows = csv.reader(file, delimiter=mark)
+        try:
+            line = next((rows.line_num + 1 for row in rows if len(row) > most), None)
+        except csv.Error:  # such as a field without an end
+            return ""
+    return "" if line is None else f", such as line {line:,}"
 
 
 def not_utf8(path: Path, instead: str = "latin1") -> UserError:
