@@ -1,8 +1,9 @@
-"""Predict classes of texts: ``python -m dprec.predict RUN --text "..." [--pair "..."]``."""
+"""Predict classes of texts, and clicks: ``python -m dprec.predict RUN --text "..."``, or ``--log LOG --out FILE``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,27 @@ if TYPE_CHECKING:
 
 
 def predict(line: CommandLine, console: Console) -> None:
-    # Imported here, so that help does not wait for torch.
-    from dprec.serving.texts import Classified
-
     text, pair, file, trusted = line.take("text"), line.take("pair"), line.take("file"), line.take_list("trust")
+    log, out, keep = line.take("log"), line.take("out"), line.take("keep")
     line.refuse_overrides()
-    if (text is None) is (file is None) or (pair is not None and text is None):
-        raise UserError('give --text "...", with --pair "..." for pairs, or --file texts.txt')
-    run = Classified(line.only("RUN"), trusted)
+    if [text, file, log].count(None) != 2 or (pair is not None and text is None):
+        raise UserError('give --text "...", with --pair "..." for pairs, --file texts.txt, or --log clicks.csv')
+    if log is None and (out is not None or keep is not None):
+        raise UserError("--out and --keep belong to --log clicks.csv: add it, or leave them out")
+    if log is not None:
+        # Imported here and below, so that help does not wait for torch.
+        from dprec.serving.predicted.clicks import predict_clicks
+
+        beside = [name.strip() for name in (keep or "").split(",") if name.strip()]
+        predict_clicks(line.only("RUN"), log, out, beside, trusted, console)
+    else:
+        _predict_texts(line.only("RUN"), text, pair, file, trusted)
+
+
+def _predict_texts(name: str, text: str | None, pair: str | None, file: str | None, trusted: Sequence[str]) -> None:
+    from dprec.serving.predicted.texts import Classified
+
+    run = Classified(name, trusted)
     given = [text if pair is None else f"{text}\t{pair}"] if text is not None else _lines(str(file))
     cut = [one.split("\t", 1) if run.of_pairs else [one] for one in given]
     if run.of_pairs and any(len(parts) < 2 for parts in cut):

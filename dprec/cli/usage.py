@@ -9,7 +9,7 @@ usage: dprec COMMAND ...
   tune RECIPE         choose among settings, within one budget of privacy
   evaluate RUN        evaluate a trained run again, also on other data
   recommend RUN       recommend items for a history
-  predict RUN         predict classes of texts
+  predict RUN         predict classes of texts, or clicks
   export RUN          write a trained model for other programs: ONNX, torch.export, safetensors
   serve RUN           answer requests over HTTP
   report RUN          write a page about a run, or about several beside each other
@@ -131,16 +131,22 @@ example:
 PREDICT = """\
 usage: dprec predict RUN --text "..." [--pair "..."]
        dprec predict RUN --file texts.txt
+       dprec predict RUN --log LOG --out FILE [--keep COLUMN,COLUMN]
 
-Predicts the class of each text, and how probable each is: one JSON object a line. Needs only the
-checkpoint, and what data.tokenizer and model.encoder of the run name.
+Predicts the class of each text, and how probable each is: one JSON object a line. Or how probable a click
+is, for each row of a log, whose columns have the names that the run's settings give. Needs only the
+checkpoint, and what data.tokenizer, model.encoder and data.categories of the run name.
 
   --text TEXT          one text; --pair TEXT is the second one, where the run was trained on pairs
   --file FILE          one text a line, or two with a tab between; - is standard input
+  --log LOG            records in any format of dprec fit; nobody need have clicked, and data.where is not asked
+  --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in the log's order
+  --keep COLUMNS       with --log: columns to copy beside the probability, such as user_id,ad_id
   --trust MODULE       import this module of yours for the run's model
 
-example:
+examples:
   dprec predict runs/mine --text "The end makes up for all of it."
+  dprec predict runs/clicks --log candidates.csv --keep user_id,ad_id --out probabilities.csv
 """
 
 EXPORT = """\

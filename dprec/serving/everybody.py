@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,8 @@ from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.prepared import is_prepared, open_prepared
 from dprec.errors import UserError
 from dprec.notices import heard_by
-from dprec.run.saved.folder import replace_file
+from dprec.serving.predicted.table import checked, write
 from dprec.serving.served import POPULARITY, Served
-
-WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
-    ".parquet": lambda frame, path: frame.write_parquet(path),
-    ".csv": lambda frame, path: frame.write_csv(path),
-    ".tsv": lambda frame, path: frame.write_csv(path, separator="\t"),
-    ".jsonl": lambda frame, path: frame.write_ndjson(path),
-}
 
 
 def recommend_to_all(
@@ -39,7 +32,7 @@ def recommend_to_all(
     console: Console,
 ) -> None:
     """Read a log, recommend to each of its users, and write a row for each user and place."""
-    path = _checked(out)
+    path = checked(out, "--users")
     log = _read(served, users, columns)
     people = len(log.offsets) - 1
     with Progress(
@@ -52,7 +45,7 @@ def recommend_to_all(
     ) as bar:
         task = bar.add_task("recommending", total=people)
         frame = served.recommend_all(log, count, exclude_seen, lambda done: bar.advance(task, done))
-    replace_file(path, lambda temporary: WRITERS[path.suffix](frame, temporary))
+    write(frame, path)
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
     none = people - frame["user"].n_unique()
     popular = frame.filter(pl.col("source") == POPULARITY)["user"].n_unique()
@@ -89,15 +82,3 @@ def _in_options(said: str) -> str:
     'log.csv has no column that looks like the time: set --time_column'
     """
     return re.sub(r"data\.((?:user|item|time)_column)", r"--\1", said)
-
-
-def _checked(out: str | None) -> Path:
-    kinds = ", ".join(WRITERS)
-    if out is None:
-        raise UserError("--users needs a file to write: add --out recommendations.parquet")
-    path = Path(out)
-    if path.suffix not in WRITERS:
-        raise UserError(f"--out {out}: the name says the format; give one that ends in {kinds}")
-    if path.exists():
-        raise UserError(f"--out {out} exists: give another name, or remove it")
-    return path

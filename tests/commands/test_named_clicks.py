@@ -11,8 +11,10 @@ import torch
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 
+from dprec.data import Clicks
 from dprec.fit import main as fit
-from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.predict import main as predict
+from dprec.run.saved.checkpoints import load_run, read_checkpoint
 from tests.commands.support import strict
 
 STEPS, BATCH, PEOPLE = 3, 12, 40
@@ -98,3 +100,45 @@ def test_values_that_are_clicked_are_asked_for_in_quotes(
     told = capsys.readouterr().err
     assert ': expected float or str or list of str or null, with quotes, as in ["yes", "1"]: YAML reads yes' in told
     assert told.count("\n") == 1
+
+
+def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_evaluation_uses(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, out = recipe.parent, recipe.parent / "run"
+    assert fit([str(recipe), "--out", str(out)]) == 0
+    _, model = load_run(str(out))
+    data = Clicks(**yaml.safe_load(recipe.read_text())["data"]["init_args"])
+    with torch.inference_mode():
+        expected = model(data.load().log.read(np.arange(len(data.load().log)))).numpy()
+    (here / "new").mkdir()
+    shown = pl.read_csv(here / "shop.csv", infer_schema=False).drop("clicked")
+    for number, part in enumerate((shown[:100], shown[100:])):
+        part.write_csv(here / "new" / f"part-{number}.csv")
+    capsys.readouterr()
+    assert (
+        predict([str(out), "--log", str(here / "new"), "--keep", "user_id, ad_id", "--out", str(here / "p.csv")]) == 0
+    )
+    assert f"300 records, on average {expected.mean():.4f}" in capsys.readouterr().out
+    found = pl.read_csv(here / "p.csv", schema_overrides={"user_id": pl.String, "ad_id": pl.String})
+    assert found.columns == ["user_id", "ad_id", "probability"]
+    assert found.select("user_id", "ad_id").equals(shown.select("user_id", "ad_id"))
+    np.testing.assert_allclose(found["probability"].to_numpy(), expected, rtol=1e-6)
+    assert len(set(found["probability"])) > 100
+    pl.read_csv(here / "new/part-0.csv").drop("ad_id", "device").write_csv(here / "short.csv")
+    for words, says in (
+        (
+            ["--log", str(here / "short.csv"), "--out", "x.csv"],
+            "short.csv has no columns 'ad_id', 'device': its columns",
+        ),
+        (["--log", str(here / "new"), "--keep", "who", "--out", "x.csv"], "part-0.csv has no column 'who'"),
+        (["--log", str(here / "new"), "--keep", "probability", "--out", "x.csv"], "none that is named probability"),
+        (["--log", str(here / "new"), "--out", str(here / "p.csv")], "exists: give another name"),
+        (["--log", str(here / "new")], "--log needs a file to write"),
+        (["--log", str(here / "nothing.csv"), "--out", "x.csv"], "there is no log"),
+        (["--text", "a", "--out", "x.csv"], "--out and --keep belong to --log"),
+        (["--text", "a"], "is no classifier of texts"),
+    ):
+        assert predict([str(out), *words]) == 2
+        assert says in capsys.readouterr().err
+    assert not Path("x.csv").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from dprec.data.click_logs.columns import ClickColumns, role
+from dprec.data.click_logs.columns import ClickColumns, WantedColumns, kept, role
 from dprec.data.click_logs.features import counts, hashes, labels
 from dprec.data.click_logs.log import bucket_ids
 from dprec.data.draws.batch import ClickBatch, PersonBatch
@@ -95,23 +96,51 @@ def read_clicks(path: Path, columns: ClickColumns, days: int) -> NamedLog:
     times = Times()
     while True:
         times.start_again()
-        with suppress(ReadAgain), tempfile.TemporaryDirectory(prefix="dprec-") as scratch:
+        with suppress(ReadAgain):
             reading = _Reading(path, columns, times)
-            wanted = columns.wanted()
-            for part in parts_of(path):
-                wanted.partition = partition_of(path, part)
-                file = readable(part, Path(scratch))
-                how = (
-                    format_of(file, part, columns.format)
-                    if columns.header is None
-                    else Unheaded(columns.header, part.name)
-                )
-                table = how.table(file, part, wanted)
-                for batch in table.batches():
-                    reading.add(batch, part)
-                if file != part:
-                    file.unlink()
+            for batch, part in _batches(path, columns, columns.wanted()):
+                reading.add(batch, part)
             return reading.finish(days)
+
+
+def read_to_predict(
+    path: Path, columns: ClickColumns, beside: Sequence[str]
+) -> Iterator[tuple[pl.DataFrame, NamedLog]]:
+    """Yield all records of a log, many at a time, in order: what is kept beside them, and their features."""
+    refuse_unknown(columns.format)
+    for batch, part in _batches(path, columns, columns.wanted_to_predict(beside)):
+        numbers, hashed = _features(batch, part, columns)
+        unknown = np.zeros(len(batch), dtype=np.uint8)  # who clicks
+        yield (
+            batch.select(pl.col(kept(name)).alias(name) for name in beside),
+            NamedLog(columns, numbers, hashed, unknown, days=1),
+        )
+
+
+def _batches(path: Path, columns: ClickColumns, wanted: WantedColumns) -> Iterator[tuple[pl.DataFrame, Path]]:
+    """Yield rows of a log's parts, and which part they are of."""
+    with tempfile.TemporaryDirectory(prefix="dprec-") as scratch:
+        for part in parts_of(path):
+            wanted.partition = partition_of(path, part)
+            file = readable(part, Path(scratch))
+            how = (
+                format_of(file, part, columns.format) if columns.header is None else Unheaded(columns.header, part.name)
+            )
+            for batch in how.table(file, part, wanted).batches():
+                yield batch, part
+            if file != part:
+                file.unlink()
+
+
+def _features(batch: pl.DataFrame, part: Path, columns: ClickColumns) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers (n, D) and the hashed categories (n, slots) of rows."""
+    rows = batch["row"].to_numpy()
+    numbers = [counts(batch[role(one)], rows, part, one) for one in columns.numbers]
+    hashed = [hashes(batch[role(one)], part, one) for one in columns.categories]
+    return (
+        np.stack(numbers, 1) if numbers else np.zeros((len(batch), 0), np.float32),
+        np.concatenate(hashed, 1) if hashed else np.zeros((len(batch), 0), np.uint32),
+    )
 
 
 class _Reading:
@@ -135,10 +164,9 @@ class _Reading:
             return
         rows = batch["row"].to_numpy()
         self.kept["clicked"].append(labels(batch["label"], rows, part, self.columns.label, self.columns.clicked))
-        numbers = [counts(batch[role(one)], rows, part, one) for one in self.columns.numbers]
-        hashed = [hashes(batch[role(one)], part, one) for one in self.columns.categories]
-        self.kept["numbers"].append(np.stack(numbers, 1) if numbers else np.zeros((len(batch), 0), np.float32))
-        self.kept["hashed"].append(np.concatenate(hashed, 1) if hashed else np.zeros((len(batch), 0), np.uint32))
+        numbers, hashed = _features(batch, part, self.columns)
+        self.kept["numbers"].append(numbers)
+        self.kept["hashed"].append(hashed)
         if self.columns.time is not None:
             _refuse_nested(batch["time"], part, "time_column")
             self.kept["time"].append(self.times.read(batch["time"], part, rows))

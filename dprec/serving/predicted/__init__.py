@@ -1,0 +1,1 @@
+"""Predicting from a trained run that ranks nothing: classes of texts, clicks."""

@@ -1,0 +1,78 @@
+"""How probable a click is, for each record of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytorch_lightning
+import torch
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from dprec.cli.classes import build, refuse_foreign
+from dprec.data import Clicks
+from dprec.data.click_logs.named import read_to_predict
+from dprec.data.logs.parts import holds_parts
+from dprec.errors import UserError
+from dprec.models.clicks import ClickModel
+from dprec.run.saved.checkpoints import load_run
+from dprec.serving.predicted.table import checked, write
+
+PROBABILITY = "probability"
+_TOGETHER = 1 << 14  # records that go through the model at once
+
+
+class Clicked:
+    """A run that says how probable clicks are. Its data is not needed, but for the files of public values it names."""
+
+    def __init__(self, run: str, trusted: Sequence[str] = ()) -> None:
+        checkpoint, model = load_run(run, trusted)
+        refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
+        data: Any = build(pytorch_lightning.LightningDataModule, checkpoint["dprec"]["data"], "data")
+        if not isinstance(model, ClickModel) or not isinstance(data, Clicks):
+            raise UserError(f"{run} predicts no clicks: give a run of a model of clicks")
+        if data.columns is None:
+            raise UserError(
+                f"{run} was trained on Criteo's own files, whose columns have no names: give a run on a log with named "
+                "columns (data.dataset clicks)"
+            )
+        self.model, self.columns = model, data.columns
+
+    def predict(self, log: str, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
+        """Yield rows of a log, many at a time: the columns to `keep`, and the probability of a click."""
+        if not holds_parts(Path(log)):
+            raise UserError(f"there is no log {log}: give a file, a folder of parts, or a pattern")
+        for beside, records in read_to_predict(Path(log), self.columns, keep):
+            starts = range(0, len(records), _TOGETHER)
+            with torch.inference_mode():
+                chances = [
+                    self.model(records.read(np.arange(start, min(start + _TOGETHER, len(records))))) for start in starts
+                ]
+            yield beside.with_columns(pl.Series(PROBABILITY, torch.cat(chances).float().numpy()))
+
+
+def predict_clicks(
+    run: str, log: str, out: str | None, keep: Sequence[str], trusted: Sequence[str], console: Console
+) -> None:
+    """Write a row for each record of a log."""
+    path = checked(out, "--log")
+    if PROBABILITY in keep or len(set(keep)) < len(keep):
+        raise UserError(f"--keep {','.join(keep)}: give each column once, and none that is named {PROBABILITY}")
+    predicted = Clicked(run, trusted).predict(log, keep)
+    found: list[pl.DataFrame] = []
+    shown = (TextColumn("predicting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*shown, console=console, transient=True) as bar:
+        task = bar.add_task("predicting", total=None)
+        for part in predicted:
+            found.append(part)
+            bar.advance(task, len(part))
+    if not found:
+        raise UserError(f"{log} has no records: give at least one")
+    frame = pl.concat(found)
+    write(frame, path)
+    mean = float(frame[PROBABILITY].mean() or 0.0)  # type: ignore[arg-type]
+    console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True, highlight=False)
