@@ -59,8 +59,8 @@ class Clipping:
     def __post_init__(self) -> None:
         if self.mode not in ("auto-v", "auto-s", "flat"):
             raise UserError(f"privacy.clipping is '{self.mode}'; use auto-v, auto-s or flat")
-        if not 0 < self.max_norm < float("inf"):
-            raise UserError(f"privacy.max_norm is {self.max_norm}; use a positive number")
+        if not 1 / LARGEST <= self.max_norm <= LARGEST:
+            raise UserError(f"privacy.max_norm is {self.max_norm}; use a number from {1 / LARGEST:g} to {LARGEST:g}")
 
     def scale(self, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
         """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.

@@ -220,6 +220,8 @@ class Tape(AsWritten):
         return self._made[what]
 
     def by_user(self, tensor: Tensor) -> Tensor:
+        if tensor.is_inference():  # nothing tells whether it is changed later
+            return by_user(tensor.clone(), self.users)
         known = self._by_user.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == tensor._version:
             same = known[2]()

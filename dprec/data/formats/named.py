@@ -16,6 +16,7 @@ from dprec.data.formats.table import THE_ROWS, Table, not_utf8, one_line
 from dprec.errors import UserError
 
 Types = Mapping[str, pl.DataType]
+_NUMBER = "\0row"  # a log may have a column `row`
 
 
 class NamedFormat(Format):
@@ -78,11 +79,13 @@ def table_of(
     lists = _lists(frame.collect_schema(), columns, part) if lists_are_events else []
 
     def events(batch: pl.DataFrame) -> pl.DataFrame:
-        chosen = batch.select("row", *(pl.col(name).alias(role) for role, name in columns.items()))
+        chosen = batch.select(
+            pl.col(_NUMBER).alias("row"), *(pl.col(name).alias(role) for role, name in columns.items())
+        )
         return chosen.explode(lists) if lists else chosen
 
     time = f"column '{columns['time']}'" if "time" in columns else THE_ROWS
-    return Table(part, frame, events, time, where)
+    return Table(part, frame, events, time, where, _NUMBER)
 
 
 def _lists(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:

@@ -27,6 +27,7 @@ class Table:
     events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
     time: str = THE_ROWS  # what gives the order in time, in words
     where: Condition | None = None
+    number: str = "row"  # what `events` gets a row's number in the part as: no column has this name
     left_out: int = 0  # rows so far for which `where` does not hold
 
     def batches(self) -> Iterator[pl.DataFrame]:
@@ -34,7 +35,7 @@ class Table:
         with one_line(self.part):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
-                rows = batch.with_row_index("row", offset=first)
+                rows = batch.with_row_index(self.number, offset=first)
                 first += len(batch)
                 if self.where is not None:
                     rows = rows.filter(self.where.holds(batch))

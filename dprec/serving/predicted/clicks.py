@@ -52,7 +52,7 @@ class Clicked:
                 chances = [
                     self.model(records.read(np.arange(start, min(start + _TOGETHER, len(records))))) for start in starts
                 ]
-            yield beside.with_columns(pl.Series(PROBABILITY, torch.cat(chances).float().numpy()))
+            yield pl.DataFrame([*beside.get_columns(), pl.Series(PROBABILITY, torch.cat(chances).float().numpy())])
 
 
 def predict_clicks(
