@@ -113,3 +113,16 @@ def test_one_user_with_50_000_events_is_one_user_like_others(tmp_path):
     assert sum(ranked) == 31
     several = Sequences("file", str(tmp_path / "log.csv"), min_events=0, batch_size=5, test_events=0.2)
     assert sum(len(batch) for batch in several.test_dataloader()) == 31
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_with_too_many_fields_is_found_where_not_all_columns_are_asked_for(tmp_path, packed):
+    """Polars looks at all fields of a line only where all are read; the others would have moved by one."""
+    lines = ["user_id,title,item_id,timestamp", *(f"u{n % 9},a film,i{n % 7},{n}" for n in range(50))]
+    lines[30] = "u1,Alien, Resurrection,i3,29"
+    path = tmp_path / ("log.csv.gz" if packed else "log.csv")
+    text = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    where = "" if packed else ", such as line 31"
+    with pytest.raises(UserError, match=f"has lines with more fields than the first{where}: mend"):
+        read_interactions(str(path))

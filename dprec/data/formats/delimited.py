@@ -17,6 +17,11 @@ from dprec.errors import UserError
 _MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text without a header
 
 
+def _whole(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Return rows whose fields are all read, since polars looks for lines with too many only then."""
+    return rows.map_batches(lambda batch: batch, projection_pushdown=False, streamable=True)
+
+
 class CSV(NamedFormat):
     name = "csv"
     endings: tuple[str, ...] = (".csv",)
@@ -26,7 +31,7 @@ class CSV(NamedFormat):
         return self._header(first_text(path, part, "a header line and at least one event"))[1]
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False)
+        return _whole(pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False))
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
@@ -69,14 +74,15 @@ class Unheaded(CSV):
         columns = self.header
         if self.mark == "::":  # between two of them there is an empty column
             columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
-        return pl.scan_csv(
+        rows = pl.scan_csv(
             path,
             separator=self.mark[0],
             has_header=False,
             new_columns=columns,
             skip_rows=int(named),
             infer_schema=False,
-        ).select(self.header)
+        )
+        return _whole(rows).select(self.header)
 
     def _cells(self, line: str) -> list[str]:
         return line.split("::") if self.mark == "::" else next(csv.reader([line], delimiter=self.mark))
@@ -89,7 +95,7 @@ class GLUE(TSV):
     endings = ()
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False)
+        return _whole(pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False))
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         return "\t", line.split("\t")

@@ -58,7 +58,7 @@ def one_line(path: Path) -> Iterator[None]:
             where = _longer_than_the_first(path)
             raise UserError(f"{path} has lines with more fields than the first{where}: mend or quote them") from error
         if str(error).startswith('could not parse `"'):
-            begins = first_line(error).removeprefix("could not parse `")[:60]
+            begins = first_line(error).removeprefix("could not parse `").partition("`")[0][:60]
             raise UserError(
                 f"{path} has a field that begins with a quote and does not end, {begins}: close it"
             ) from error
