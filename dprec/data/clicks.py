@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,8 @@ class Clicks(SampledData):
         user_column: the column of people; each is then the unit of privacy.
         time_column: the column of times; by default the rows are in time order.
         categories: for each categorical column the rows that its values are hashed to, one of them for missing
-            values, or a file of public values, one a line, from which all other values are told apart as "others".
+            values, or public values, a list of them or a file with one a line, from which all other values are told
+            apart as "others".
         bags: the categorical columns that hold lists of values, and the most values of a record that count.
         numbers: for each column of numbers `log`, which takes log(1 + n) of what is above 0, or public bounds, such as
             quantiles in public data, between which a number is placed. A missing number is 0, the lowest place.
@@ -99,7 +100,7 @@ class Clicks(SampledData):
         label_column: str | None = None,
         user_column: str | None = None,
         time_column: str | None = None,
-        categories: dict[str, int | str] | None = None,
+        categories: dict[str, int | str | list[str]] | None = None,
         bags: dict[str, int] | None = None,
         numbers: dict[str, str | list[float]] | None = None,
         clicked: float | str | list[str] | None = None,
@@ -172,6 +173,13 @@ class Clicks(SampledData):
         self.synthetic_drift = synthetic_drift
         self._loaded: Loaded | None = None
         self._training: TrainingRecords | TrainingPeople[PersonBatch] | None = None
+
+    def as_read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings of this data with public values in place of files, which may change or move."""
+        if self.columns is None or not settings.get("categories"):
+            return dict(settings)
+        listed = {one.column: list(one.vocabulary.values) for one in self.columns.categories if one.vocabulary}
+        return {**settings, "categories": {**settings["categories"], **listed}}
 
     def load(self) -> Loaded:
         """Open the log, convert it if necessary, and cut it; a second call returns the same result."""

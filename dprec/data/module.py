@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import pytorch_lightning as pl
@@ -49,6 +49,10 @@ class SampledData(pl.LightningDataModule):
         for name, value in settings.items():
             if value is not None and value < 1:
                 raise UserError(f"data.{name} is {value}: give at least 1")
+
+    def as_read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings of this data such that no other file is needed to read a log in the same way."""
+        return dict(settings)
 
     @abstractmethod
     def load(self) -> Loaded:

@@ -16,6 +16,7 @@ from dprec.cli.classes import path_of, resolve
 from dprec.cli.command import Stopped, Terminated
 from dprec.cli.keys import from_data, parameters, takes_null
 from dprec.cli.parser import Settings
+from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.first import first_process
 from dprec.distributed.ranks import group_of
@@ -210,7 +211,7 @@ class Experiment:
         return {
             "run": self.name,
             "model": {**tree["model"], "init_args": {**tree["model"]["init_args"], **self.sizes}},
-            "data": tree["data"],
+            "data": self._data_settings(),
             **self.task.belongings(self.data),
             "dataset": self.data.name,
             "stand_in": self.data.stand_in,
@@ -219,6 +220,12 @@ class Experiment:
             "recipe": self.settings.recipe,
             "metrics": tree["metrics"],
         }
+
+    def _data_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = self.settings.tree["data"]
+        if not isinstance(self.data, SampledData):
+            return settings
+        return {**settings, "init_args": self.data.as_read(settings["init_args"])}
 
     def _guarantee_so_far(self) -> dict[str, Any]:
         """The content of privacy.json and of a checkpoint about the guarantee so far."""

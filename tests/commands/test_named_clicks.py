@@ -12,6 +12,7 @@ import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 
 from dprec.data import Clicks
+from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.predict import main as predict
 from dprec.run.saved.checkpoints import load_run, read_checkpoint
@@ -148,3 +149,47 @@ def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_eva
         assert predict([str(out), *words]) == 2
         assert says in capsys.readouterr().err
     assert not Path("x.csv").exists()
+
+
+def test_a_run_knows_the_public_values_that_it_was_trained_with(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, out, values = recipe.parent, recipe.parent / "run", recipe.parent / "devices.txt"
+    values.write_text("ios\nandroid\nother\n")
+    settings = yaml.safe_load(recipe.read_text())
+    settings["data"]["init_args"]["categories"]["device"] = str(values)
+    recipe.write_text(yaml.safe_dump(settings))
+    assert fit([str(recipe), "--out", str(out)]) == 0
+    words = ["--log", str(here / "shop.csv"), "--out"]
+    assert predict([str(out), *words, str(here / "before.csv")]) == 0
+    values.unlink()
+    assert predict([str(out), *words, str(here / "after.csv")]) == 0
+    assert evaluate([str(out)]) == 0
+    assert (here / "before.csv").read_text() == (here / "after.csv").read_text()
+    capsys.readouterr()
+    assert fit([str(recipe), "--out", str(here / "another")]) == 2
+    assert "devices.txt, which cannot be read" in capsys.readouterr().err
+    settings["data"]["init_args"]["categories"]["device"] = ["ios", "android", "other"]
+    assert Clicks(**settings["data"]["init_args"]).sizes["vocabularies"] == (50, 5)
+
+
+def test_parts_of_other_types_and_lists_are_kept_or_refused_before_anything_is_written(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, out = recipe.parent, recipe.parent / "run"
+    assert fit([str(recipe), "--out", str(out)]) == 0
+    shown = pl.read_csv(here / "shop.csv", schema_overrides={"price": pl.String}).drop("user_id")
+    (here / "parts").mkdir()
+    for number, kind in enumerate((pl.Int32, pl.Int64)):
+        part = shown[number * 150 : number * 150 + 150].with_columns(
+            who=pl.int_range(150, dtype=kind), tags=pl.concat_list("ad_id")
+        )
+        part.write_parquet(here / f"parts/{number}.parquet")
+    words = [str(out), "--log", str(here / "parts"), "--keep"]
+    assert predict([*words, "who", "--out", str(here / "who.csv")]) == 0
+    assert pl.read_csv(here / "who.csv")["who"].to_list() == 2 * list(range(150))
+    capsys.readouterr()
+    assert predict([*words, "tags", "--out", str(here / "tags.csv")]) == 2
+    assert "--keep tags holds lists, which .csv cannot: give --out .parquet or .jsonl" in capsys.readouterr().err
+    assert not (here / "tags.csv").exists()
+    assert predict([*words, "tags", "--out", str(here / "tags.jsonl")]) == 0

@@ -155,6 +155,14 @@ def of_one_map(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     return mixed.permute(0, 2, 1, 3).flatten(2)
 
 
+def of_one_map_apart(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    each = m.mix(x).view(len(x), LENGTH, 3, 2, DIM // 2).movedim(2, 0)
+    each = F.dropout(each.contiguous() * 1.5, 0.0)
+    (q,), kv = each[:1].transpose(2, 3), each.transpose(2, 3)[1:]
+    k, v = kv[0, :], kv.chunk(2, 0)[1].squeeze(0)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
 def with_cls(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     return m.mix(torch.cat([m.first.expand(len(x), -1, -1), x], 1).tanh())
 
@@ -201,6 +209,7 @@ EXACT: dict[str, Form] = {
     "queries, keys and values of one map, `permute(2, 0, 3, 1, 4)`": Form(
         of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
+    "the same, handled before they are taken apart": Form(of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}),
     "a parameter as attention mask": Form(
         lambda m, x, ids: F.scaled_dot_product_attention(*[x.unsqueeze(1).expand(-1, 2, -1, -1)] * 3, attn_mask=m.bias),
         lambda: {"bias": p(2, LENGTH, LENGTH)},

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dprec.data.formats import AUTO
+from dprec.data.formats.columns import plain
 from dprec.data.formats.format import Wanted
 from dprec.data.ids.spelling import normal_texts
 from dprec.errors import UserError
 
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
 LOG = "log"
+Rows: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
 OF_COUNTS = 10.0  # what models divide the logarithms of counts by
 
 
@@ -30,15 +32,22 @@ class Vocabulary:
     values: tuple[str, ...]
 
     @classmethod
-    def read(cls, file: str, column: str) -> Vocabulary:
-        try:
-            lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.categories.{column} names the file {file}, which cannot be read: {error}") from None
+    def read(cls, given: str | Sequence[str], column: str) -> Vocabulary:
+        """Read values from a file, one a line, or from a list of them."""
+        lines = [str(value) for value in given]
+        if isinstance(given, str):
+            try:
+                lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(
+                    f"data.categories.{column} names the file {given}, which cannot be read ({error}): give one with "
+                    "a value a line, or the values as a list"
+                ) from None
         values = [value for value in normal_texts(lines) if value is not None]
         if not values or len(set(values)) < len(values):
             problem = "names a value twice" if values else "names no value"
-            raise UserError(f"{file} {problem}: give the values of '{column}' one a line, each once")
+            where = f"{given} {problem}" if isinstance(given, str) else f"data.categories.{column} {problem}"
+            raise UserError(f"{where}: give the values of '{column}' one a line, or in a list, each once")
         return cls(tuple(values))
 
     @property
@@ -99,7 +108,7 @@ class ClickColumns:
         label: str,
         user: str | None,
         time: str | None,
-        categories: Mapping[str, int | str],
+        categories: Mapping[str, Rows],
         bags: Mapping[str, int],
         numbers: Mapping[str, Any],
         scale: float = 1.0,
@@ -181,7 +190,9 @@ class WantedColumns(Wanted):
         if missing:
             what = "column" if len(missing) == 1 else "columns"
             absent = ", ".join(f"'{name}'" for name in missing)
-            raise UserError(f"{part} has no {what} {absent}: its columns are {', '.join(names)}")
+            alike = [name for name in names if plain(name) in map(plain, missing)]
+            hint = f"; {', '.join(alike)} is spelt otherwise" if alike else ""
+            raise UserError(f"{part} has no {what} {absent}: its columns are {', '.join(names)}{hint}")
         return self.columns
 
     @property
@@ -202,16 +213,16 @@ def role(feature: Category | Number) -> str:
     return f"{type(feature).__name__} {feature.column}"
 
 
-def _category(column: str, value: int | str, bag: int | None, scale: float) -> Category:
+def _category(column: str, value: Rows, bag: int | None, scale: float) -> Category:
     if bag is not None and not 1 <= bag <= 1000:
         raise UserError(f"data.bags.{column} is {bag}: give the most ids of a record that count, from 1 to 1,000")
-    if isinstance(value, str):
+    if not isinstance(value, int):
         vocabulary = Vocabulary.read(value, column)
         return Category(column, vocabulary.size, vocabulary, bag)
     if isinstance(value, bool) or not 2 <= value < 2**31:
         raise UserError(
             f"data.categories.{column} is {value}: give the rows that its values are hashed to, from 2 on, one of "
-            "them for missing values, or a file of public values"
+            "them for missing values, or public values: a file or a list of them"
         )
     return Category(column, max(min(value, FEWEST), round(value * scale)), None, bag)
 

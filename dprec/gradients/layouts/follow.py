@@ -24,6 +24,7 @@ from dprec.gradients.layouts.row_wise import (
     has_fixed_size,
     is_mask,
     keeps_rows,
+    keeps_second,
     may_write_aside,
     puts_second,
 )
@@ -163,6 +164,9 @@ def _after(
         if not layout.known:
             if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
                 return Layout(layout.second)
+            alike = layout.second and all((each.second, each.sized) == (layout.second, False) for each in layouts)
+            if alike and keeps_second(function, args, kwargs, followed, out):
+                return Layout(0, layout.lost_at, layout.second)
             return Layout(0, layout.lost_at, sized=_sized(name, args, followed))
     known = _of_known(function, name, args, kwargs, followed, layouts, out, users)
     return known or Layout(0, name, sized=_sized(name, args, followed))

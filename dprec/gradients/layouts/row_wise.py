@@ -114,6 +114,9 @@ def puts_second(name: str, args: Arguments, kwargs: Options, followed: list[Tens
         return 0 in (_dims(name, args, kwargs) or [0]) and all(tensor.dim() == out.dim() - 1 for tensor in followed)
     if name == "permute":  # such as to queries, keys and values
         return _order(args, kwargs)[1:2] == [0]
+    if name in ("movedim", "moveaxis"):  # one dimension to the front
+        dims = [] if kwargs else [d % out.dim() for d in args[1:] if isinstance(d, int)]
+        return len(dims) == 2 and dims[0] > 0 == dims[1]
     return _exchanges(name, args, kwargs, followed[0])
 
 
@@ -124,7 +127,8 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
     if name in ("transpose", "swapaxes", "swapdims"):
         return _exchanges(name, args, kwargs, lead)
     if name == "__getitem__":
-        return type(args[1]) is int
+        first, *rest = args[1] if isinstance(args[1], tuple) and args[1] else (args[1],)
+        return type(first) is int and _leaves_second(rest, lead)
     if name == "permute":
         return _order(args, kwargs)[:1] == [1]
     dims = [d for d in _dims(name, args, kwargs) if d is not None]
@@ -134,6 +138,39 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
         first = dims == [0] or dims == [-lead.dim()] or (not dims and name == "unbind")
         return first and out.dim() == lead.dim() - 1
     return False
+
+
+def keeps_second(
+    function: Callable[..., Any], args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor
+) -> bool:
+    """Whether users who are second in all of these are so in what an operation returns.
+
+    >>> x = torch.ones(3, 4)
+    >>> [keeps_second(f, (x, *more), {}, [x], x) for f, more in ((torch.mul, (2,)), (torch.softmax, (1,)))]
+    [True, False]
+    """
+    name, keeps = _known(function)
+    if out.dim() < 2 or any(tensor.dim() != out.dim() or tensor.shape[1] != out.shape[1] for tensor in followed):
+        return False
+    if keeps is _aligned:
+        return True
+    if name == "__getitem__":
+        first, *rest = args[1] if isinstance(args[1], tuple) and args[1] else (args[1],)
+        return isinstance(first, slice) and not tensors_in((first,)) and _leaves_second(rest, followed[0])
+    if name == "permute":
+        return _order(args, kwargs)[1:2] == [1]
+    if name in ("transpose", "swapaxes", "swapdims"):
+        return all(isinstance(d, int) and d % out.dim() != 1 for d in _dims(name, args, kwargs))
+    return name in ("chunk", "split", "tensor_split") and _dims(name, args, kwargs) in ([], [0], [-out.dim()])
+
+
+def _leaves_second(parts: list[Any], lead: Tensor) -> bool:
+    """Whether an index, of the second dimension on, takes all of that one and adds none before it."""
+    if not parts:
+        return True
+    second = parts[0]
+    plain = all(type(part) in (int, slice) for part in parts) and not tensors_in(parts)
+    return plain and isinstance(second, slice) and _takes_all(second, lead.shape[1])
 
 
 def _exchanges(name: str, args: Arguments, kwargs: Options, lead: Tensor) -> bool:

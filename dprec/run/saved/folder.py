@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,11 @@ class RunFolder:
     """config.yaml (re-runnable), metrics.json, privacy.json, checkpoints/ and logs/ of one run."""
 
     path: Path
+
+    @property
+    def in_words(self) -> str:
+        """As a command line takes it, blanks in it too."""
+        return shlex.quote(str(self.path))
 
     @property
     def config(self) -> Path:
@@ -97,7 +103,7 @@ class RunFolder:
             raise UserError(f"--out {self.path} is a file: give a folder that does not exist yet")
         if self.holds_a_run:
             raise UserError(
-                f"{self.path} already holds a run: give another --out, or continue it with --resume {self.path}"
+                f"{self.path} already holds a run: give another --out, or continue it with --resume {self.in_words}"
             )
 
     def claim(self, settings: str) -> None:
@@ -156,7 +162,9 @@ def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        then = f"continue with python -m dprec.fit --resume {run.path}" if run.checkpoint.exists() else "start again"
+        then = (
+            f"continue with python -m dprec.fit --resume {run.in_words}" if run.checkpoint.exists() else "start again"
+        )
         where = error.filename or f"into {run.path}"
         raise UserError(f"cannot write {where} ({error.strerror}): make room, and {then}") from None
 

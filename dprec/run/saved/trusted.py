@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def resume_command(folder: Path, tree: Mapping[str, Any]) -> str:
     """The command that continues the run of these settings, with the modules that it must trust."""
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in foreign_names(tree))
     trust = f" --trust {','.join(modules)}" if modules else ""
-    return f"python -m dprec.fit --resume {folder}{trust}"
+    return f"python -m dprec.fit --resume {shlex.quote(str(folder))}{trust}"
 
 
 def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:

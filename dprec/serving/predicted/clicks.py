@@ -20,7 +20,7 @@ from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 from dprec.models.clicks import ClickModel
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.predicted.table import checked, write
+from dprec.serving.predicted.table import checked, refuse_unwritable, write
 
 PROBABILITY = "probability"
 _TOGETHER = 1 << 14  # records that go through the model at once
@@ -65,14 +65,15 @@ def predict_clicks(
     predicted = Clicked(run, trusted).predict(log, keep)
     found: list[pl.DataFrame] = []
     shown = (TextColumn("predicting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*shown, console=console, transient=True) as bar:
+    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("predicting", total=None)
         for part in predicted:
+            refuse_unwritable(part, path, "--keep")
             found.append(part)
             bar.advance(task, len(part))
     if not found:
         raise UserError(f"{log} has no records: give at least one")
-    frame = pl.concat(found)
+    frame = pl.concat(found, how="vertical_relaxed")  # a folder's parts may have numbers of several types
     write(frame, path)
     mean = float(frame[PROBABILITY].mean() or 0.0)  # type: ignore[arg-type]
     console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True, highlight=False)

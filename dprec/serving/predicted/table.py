@@ -31,5 +31,12 @@ def checked(out: str | None, of: str) -> Path:
     return path
 
 
+def refuse_unwritable(frame: pl.DataFrame, path: Path, of: str) -> None:
+    """Refuse lists in a table of text, given by an option."""
+    nested = [name for name, held in frame.schema.items() if held.is_nested()]
+    if nested and path.suffix in (".csv", ".tsv"):
+        raise UserError(f"{of} {nested[0]} holds lists, which {path.suffix} cannot: give --out .parquet or .jsonl")
+
+
 def write(frame: pl.DataFrame, path: Path) -> None:
     replace_file(path, lambda temporary: _WRITERS[path.suffix](frame, temporary))
