@@ -180,11 +180,14 @@ def layers() -> dict[tuple[str, str], Row]:
         ("`nn.MultiheadAttention`", "heads, with and without bias"): Row(
             "exact", attention(nn.MultiheadAttention, attend), hooks=False
         ),
-        ("`nn.MultiheadAttention`", "a learned position or one of zeros, users second"): Row(
+        ("`nn.MultiheadAttention`", "users second"): Row(
+            "exact", attention(nn.MultiheadAttention, attend_second), hooks=False
+        ),
+        ("`nn.MultiheadAttention`", "a learned position or one of zeros"): Row(
             "alone",
             attention(nn.MultiheadAttention, attend, add_bias_kv=[True])
             + attention(nn.MultiheadAttention, attend, add_zero_attn=[True])
-            + attention(nn.MultiheadAttention, attend_second, add_bias_kv=[False, True]),
+            + attention(nn.MultiheadAttention, attend_second, add_bias_kv=[True]),
             hooks=False,
         ),
         ("Opacus's `DPMultiheadAttention`", "users first or second"): Row(
