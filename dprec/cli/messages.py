@@ -11,6 +11,9 @@ from dprec.cli.keys import parameters
 _YAML = "YAML reads yes, no and digits as other things"
 
 
+_ORDER = ("bool", "int", "float", "str", "...", "null")  # others in place of the dots
+
+
 def one_line(message: str) -> str:
     """Keep the innermost key, the expected types and the value of a nested type error.
 
@@ -55,7 +58,9 @@ def _innermost(part: str) -> tuple[str, str | None]:
     value = re.search(r"(?:Got value|Given value): (.*)", part)
     before = part[: value.start()] if value else part
     types = [_plain(name) for name in re.findall(r"Expected (?:an? )?(.+?)(?:\. |\n|$)", before)]
-    return " or ".join(dict.fromkeys(types)), value[1].strip() if value else None
+    # Python gives a union's types in the order in which somebody first asked for them.
+    types = sorted(dict.fromkeys(types), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER) - 2)
+    return " or ".join(types), value[1].strip() if value else None
 
 
 def _plain(name: str) -> str:

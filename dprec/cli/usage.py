@@ -135,11 +135,11 @@ usage: dprec predict RUN --text "..." [--pair "..."]
 
 Predicts the class of each text, and how probable each is: one JSON object a line. Or how probable a click
 is, for each row of a log, whose columns have the names that the run's settings give. Needs only the
-checkpoint, and what data.tokenizer, model.encoder and data.categories of the run name.
+checkpoint, and of texts what data.tokenizer and model.encoder of the run name.
 
   --text TEXT          one text; --pair TEXT is the second one, where the run was trained on pairs
   --file FILE          one text a line, or two with a tab between; - is standard input
-  --log LOG            records in any format of dprec fit; nobody need have clicked, and data.where is not asked
+  --log LOG            records in any format of dprec fit; no label is needed, and data.where leaves no row out
   --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in the log's order
   --keep COLUMNS       with --log: columns to copy beside the probability, such as user_id,ad_id
   --trust MODULE       import this module of yours for the run's model

@@ -174,7 +174,7 @@ class Clicks(SampledData):
         self._loaded: Loaded | None = None
         self._training: TrainingRecords | TrainingPeople[PersonBatch] | None = None
 
-    def as_read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings of this data with public values in place of files, which may change or move."""
         if self.columns is None or not settings.get("categories"):
             return dict(settings)

@@ -50,8 +50,8 @@ class SampledData(pl.LightningDataModule):
             if value is not None and value < 1:
                 raise UserError(f"data.{name} is {value}: give at least 1")
 
-    def as_read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings of this data such that no other file is needed to read a log in the same way."""
+    def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return these settings with the contents of files that they name, where this data can; else as they are."""
         return dict(settings)
 
     @abstractmethod

@@ -35,7 +35,8 @@ SMALLEST = 1e-6
 # And what rounding may have put into a share is at most one in so many of the bound, in every mode. It is an upper
 # estimate: of users all alike a seventh of it was seen to add up, which is less than noise pays for (noise/gaussian).
 ROUNDINGS = 6e4
-# From this norm on a float32 factor would lose its digits, so such a user counts as not finite.
+# From this norm on a float32 factor would lose its digits, so such a user counts as not finite. `max_norm` lies between
+# its reciprocal and it.
 LARGEST = 1e30
 # The stabiliser of "auto-s".
 STABILITY = 1e-2
@@ -69,9 +70,8 @@ class Clipping:
         count, since it depends on the shapes of the batch and so on others.
         """
         bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
-        counted, least = norm, SMALLEST if self.mode == "auto-v" else bound
-        if self.mode == "auto-s":
-            counted, least = norm + STABILITY, STABILITY
+        counted = norm + STABILITY if self.mode == "auto-s" else norm
+        least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
         factor = bound / torch.maximum(counted, ROUNDINGS * rounding).clamp_(min=least)
         return factor.masked_fill_(~(torch.maximum(norm, rounding) < LARGEST), 0.0)  # also where one is not a number
 

@@ -91,7 +91,7 @@ class Tape(AsWritten):
         self._precision = OwnPrecision(parameters)
         layout.MEMORY.clear()
         self._made: dict[Hashable, Tensor] = {}
-        # Of a tensor, while somebody holds it: its version, and its rows by user, while somebody holds those.
+        # By the id of a tensor: the tensor, its version, its rows by user; weak, so that it keeps nothing alive.
         self._by_user: dict[int, tuple[ref[Tensor], int, ref[Tensor]]] = {}
         self._failed = ""  # the first operation that failed: losses must not catch its error and go on
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
@@ -241,7 +241,7 @@ class Tape(AsWritten):
         return tapped
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
-        """Return what is to be given the gradient of an output, once."""
+        """Return the function that makes contributions of an output's gradient, and is called with it once."""
         left = [(used, make) for used, make in uses if self.trainable(used)]
         kept = [*kept, *(used for used, _ in left if expression_of(used) is not None)]
         versions = [(tensor, tensor._version) for tensor in kept]
@@ -309,7 +309,7 @@ class Tape(AsWritten):
             result = called(func, args, kwargs)
             if name in _UNFILLED:
                 result.zero_()  # else values that were there before
-            if type(result) is not Tensor and tells(result):
+            if tells(result):
                 refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
             if len(counted) != len(tensors) or (not changed and layout.writes_first_argument(name)):  # or sparse
@@ -366,10 +366,10 @@ class Tape(AsWritten):
 
     def _refuse_hidden(self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         """Refuse calls inside which code runs that is neither torch's nor dprec's."""
-        given = [value for value in (*args, *kwargs.values()) if callable(value) and not isinstance(value, type)]
+        given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
         strange = {*map(type, tensors)} - self._kinds
-        if followed or (strange and any(map(has_its_own_ways, strange))):
+        if followed or any(map(has_its_own_ways, strange)):
             raise NoRule(
                 f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
                 "it with torch's functions and tensors"

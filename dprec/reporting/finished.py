@@ -37,7 +37,7 @@ class Finished:
         if not run.path.is_dir():
             raise UserError(f"no run at '{path}': give the folder that --out named")
         if not run.metrics.is_file():
-            instead = run.chosen_instead or f"so it is not finished: dprec fit --resume {run.in_words}"
+            instead = run.chosen_instead or f"so it is not finished: dprec fit --resume {run.quoted}"
             raise UserError(f"{path} holds no metrics.json, {instead}")
         try:
             config = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""

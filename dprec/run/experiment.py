@@ -225,7 +225,7 @@ class Experiment:
         settings: dict[str, Any] = self.settings.tree["data"]
         if not isinstance(self.data, SampledData):
             return settings
-        return {**settings, "init_args": self.data.as_read(settings["init_args"])}
+        return {**settings, "init_args": self.data.with_files_written_out(settings["init_args"])}
 
     def _guarantee_so_far(self) -> dict[str, Any]:
         """The content of privacy.json and of a checkpoint about the guarantee so far."""

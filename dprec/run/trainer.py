@@ -34,18 +34,18 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
     if trainer["max_steps"] == 0:
         raise UserError("trainer.max_steps is 0: give a number of at least 1, or -1 to use trainer.max_epochs")
-    _refuse_unknown(trainer["accelerator"])
+    _refuse_unknown_accelerator(trainer["accelerator"])
     _refuse_no_card(trainer["accelerator"])
     every = trainer["check_val_every_n_epoch"]
     if every is not None and every < 1:
         raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
 
 
-def _refuse_unknown(accelerator: object) -> None:
-    """Refuse a misspelt accelerator before data is read, for which Lightning would be too late."""
-    known = ("cpu", "gpu", "auto")
-    if isinstance(accelerator, str) and accelerator not in (*known, *AcceleratorRegistry.available_accelerators()):
-        raise UserError(f"trainer.accelerator is '{accelerator}': give {', '.join(known[:2])} or {known[2]}")
+def _refuse_unknown_accelerator(accelerator: object) -> None:
+    """Refuse a misspelt accelerator; Lightning would only do so after the data is read."""
+    known = {"cpu", "gpu", "auto", *AcceleratorRegistry.available_accelerators()}
+    if isinstance(accelerator, str) and accelerator not in known:
+        raise UserError(f"trainer.accelerator is '{accelerator}': give cpu, gpu or auto")
 
 
 def _refuse_no_card(accelerator: object) -> None:

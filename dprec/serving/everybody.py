@@ -18,7 +18,7 @@ from dprec.data.logs.interactions import read_interactions
 from dprec.data.logs.prepared import is_prepared, open_prepared
 from dprec.errors import UserError
 from dprec.notices import heard_by
-from dprec.serving.predicted.table import checked, write
+from dprec.serving.answers import file_for_answers, write
 from dprec.serving.served import POPULARITY, Served
 
 
@@ -32,7 +32,7 @@ def recommend_to_all(
     console: Console,
 ) -> None:
     """Read a log, recommend to each of its users, and write a row for each user and place."""
-    path = checked(out, "--users")
+    path = file_for_answers(out, "--users")
     log = _read(served, users, columns)
     people = len(log.offsets) - 1
     with Progress(

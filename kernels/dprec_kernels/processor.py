@@ -29,9 +29,9 @@ def mkl_is_narrow() -> bool:
 
 
 @cache
-def torch_is_plain() -> bool:
-    """Whether torch itself computes number by number here, where numpy takes several at once."""
-    return torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX")
+def torch_has_no_vectors() -> bool:
+    """Whether torch has, or was told, to compute without vector instructions here; numpy chooses for itself."""
+    return platform.machine() in ("x86_64", "AMD64") and torch.backends.cpu.get_cpu_capability() == "DEFAULT"
 
 
 def _described() -> str:

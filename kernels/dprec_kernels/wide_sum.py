@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.processor import torch_is_plain
+from dprec_kernels.processor import torch_has_no_vectors
 from dprec_kernels.products import add_summed, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
@@ -155,7 +155,7 @@ def sums_of_each(
     """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
 
     Sums are in float64, rounded once; a product is rounded before. Terms are as long as all vectors together, or else
-    as the sum of magnitudes; they may be known.
+    as the sum of magnitudes; `terms`, where given, are returned as they are.
 
     >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
     >>> round(float(found) * 1e9, 3), round(float(terms), 6)
@@ -173,6 +173,7 @@ def sums_of_each(
 
 
 def _lengths_of_terms(values: Tensor, wide: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return (B,) how long the terms are; `wide`, the same in float64, is overwritten."""
     if dims == (1,) and values.dim() > 2:
         return lengths(values.flatten(2)).sum(1)
     magnitudes = wide.abs_() if answers_at_once(wide) else wide.abs()
@@ -205,7 +206,7 @@ def _in_float64(name: str, values: Tensor) -> Tensor:
     if not answers_at_once(values):
         return values.to(_FLOAT64.dtype)
     memory = _float64(name, values.shape)
-    if torch_is_plain() and type(values) is Tensor and values.dtype == torch.float32 and not values.is_neg():
+    if torch_has_no_vectors() and type(values) is Tensor and values.dtype == torch.float32 and not values.is_neg():
         np.copyto(memory.numpy(), values.detach().numpy())
         return memory
     return memory.copy_(values)

@@ -138,6 +138,11 @@ def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_eva
             ["--log", str(here / "short.csv"), "--out", "x.csv"],
             "short.csv has no columns 'ad_id', 'device': its columns",
         ),
+        (
+            ["--log", str(here / "short.csv"), "--keep", "ad_id", "--out", "x.csv"],
+            "short.csv has no columns 'ad_id', 'device': its",
+        ),
+        (["--log", str(here / "new"), "--keep", "USER ID", "--out", "x.csv"], "did you mean user_id?"),
         (["--log", str(here / "new"), "--keep", "who", "--out", "x.csv"], "part-0.csv has no column 'who'"),
         (["--log", str(here / "new"), "--keep", "probability", "--out", "x.csv"], "none that is named probability"),
         (["--log", str(here / "new"), "--out", str(here / "p.csv")], "exists: give another name"),
@@ -190,6 +195,6 @@ def test_parts_of_other_types_and_lists_are_kept_or_refused_before_anything_is_w
     assert pl.read_csv(here / "who.csv")["who"].to_list() == 2 * list(range(150))
     capsys.readouterr()
     assert predict([*words, "tags", "--out", str(here / "tags.csv")]) == 2
-    assert "--keep tags holds lists, which .csv cannot: give --out .parquet or .jsonl" in capsys.readouterr().err
+    assert "--keep tags holds List(Int64), which .csv cannot: give --out .parquet or .jsonl" in capsys.readouterr().err
     assert not (here / "tags.csv").exists()
     assert predict([*words, "tags", "--out", str(here / "tags.jsonl")]) == 0

@@ -209,7 +209,9 @@ EXACT: dict[str, Form] = {
     "queries, keys and values of one map, `permute(2, 0, 3, 1, 4)`": Form(
         of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
-    "the same, handled before they are taken apart": Form(of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}),
+    "the same, scaled and transposed before `[0]` and `chunk`": Form(
+        of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
+    ),
     "a parameter as attention mask": Form(
         lambda m, x, ids: F.scaled_dot_product_attention(*[x.unsqueeze(1).expand(-1, 2, -1, -1)] * 3, attn_mask=m.bias),
         lambda: {"bias": p(2, LENGTH, LENGTH)},

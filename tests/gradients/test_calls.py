@@ -307,7 +307,6 @@ LOST: dict[str, Callable[[Tensor], Tensor]] = {  # x is (n, n, d), with as many 
     "movedim by both": lambda x: torch.movedim(x, 0, destination=1),
     "permute by name": lambda x: torch.permute(input=x, dims=(1, 0, 2)),
     "permute twice, to another place": lambda x: x.unsqueeze(2).permute(2, 0, 1, 3).permute(2, 1, 0, 3),
-    "permute of negative places": lambda x: x.permute(-2, -3, -1),
     "softmax by name": lambda x: torch.softmax(input=x, dim=0),
     "another's name for it": lambda x: x.cumsum(axis=0),
     "flip by name": lambda x: torch.flip(input=x, dims=[0]),

@@ -19,10 +19,18 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+USES: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
+    "a layer": lambda layer, x: layer(x),
+    "a product": lambda layer, x: x @ layer.weight.T + layer.bias,
+    "addmm": lambda layer, x: torch.addmm(layer.bias, x.flatten(1)[:, :4], layer.weight.T),
+}
+
+
 @pytest.mark.filterwarnings("error")  # users are not taken one by one
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_frozen_features_are_inputs_as_others_are(form: str, dtype: torch.dtype) -> None:
+def test_frozen_features_are_inputs_as_others_are(form: str, use: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     layer, encoder, x = nn.Linear(4, 3).to(dtype), nn.Linear(4, 4).to(dtype), torch.randn(5, 4, 4).to(dtype)
     parameters = dict(layer.named_parameters())
@@ -30,7 +38,7 @@ def test_frozen_features_are_inputs_as_others_are(form: str, dtype: torch.dtype)
     def losses(batch: Tensor, copy: bool = False) -> Tensor:
         with torch.inference_mode():
             frozen = FORMS[form](encoder(batch))
-        return layer(frozen.clone() if copy else frozen).float().square().flatten(1).sum(1)
+        return USES[use](layer, frozen.clone() if copy else frozen).float().square().flatten(1).sum(1)
 
     found = {name: torch.zeros_like(value, dtype=torch.float32).detach() for name, value in parameters.items()}
     add_clipped(found, parameters, losses, x, CLIPPING)

@@ -21,7 +21,7 @@ from dprec.errors import UserError
 
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
 LOG = "log"
-Rows: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
+RowsOrValues: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
 OF_COUNTS = 10.0  # what models divide the logarithms of counts by
 
 
@@ -34,8 +34,9 @@ class Vocabulary:
     @classmethod
     def read(cls, given: str | Sequence[str], column: str) -> Vocabulary:
         """Read values from a file, one a line, or from a list of them."""
-        lines = [str(value) for value in given]
-        if isinstance(given, str):
+        if not isinstance(given, str):
+            lines = [str(value) for value in given]
+        else:
             try:
                 lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
             except (OSError, UnicodeDecodeError) as error:
@@ -108,7 +109,7 @@ class ClickColumns:
         label: str,
         user: str | None,
         time: str | None,
-        categories: Mapping[str, Rows],
+        categories: Mapping[str, RowsOrValues],
         bags: Mapping[str, int],
         numbers: Mapping[str, Any],
         scale: float = 1.0,
@@ -171,9 +172,7 @@ class ClickColumns:
 
     def wanted_to_predict(self, beside: Sequence[str]) -> WantedColumns:
         """The features of all rows, and columns that are kept beside what is predicted."""
-        return WantedColumns(
-            {"time": None, **self._features, **{kept(name): name for name in beside}}, lists_are_events=False
-        )
+        return WantedColumns(self._features | {kept(name): name for name in beside}, lists_are_events=False)
 
     @property
     def _features(self) -> dict[str, str | None]:
@@ -186,18 +185,20 @@ class WantedColumns(Wanted):
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         self.columns = {role: name for role, name in self.given.items() if name is not None}
-        missing = [name for name in self.columns.values() if name not in names and name not in self.partition]
+        missing = [
+            name for name in dict.fromkeys(self.columns.values()) if name not in names and name not in self.partition
+        ]
         if missing:
             what = "column" if len(missing) == 1 else "columns"
             absent = ", ".join(f"'{name}'" for name in missing)
             alike = [name for name in names if plain(name) in map(plain, missing)]
-            hint = f"; {', '.join(alike)} is spelt otherwise" if alike else ""
+            hint = f"; did you mean {', '.join(alike)}?" if alike else ""
             raise UserError(f"{part} has no {what} {absent}: its columns are {', '.join(names)}{hint}")
         return self.columns
 
     @property
     def by_row(self) -> bool:
-        return self.given["time"] is None
+        return self.given.get("time") is None
 
     def refuse_columns(self, part: Path, kind: str) -> None:
         raise UserError(f"{part} ({kind}) has no named columns: write the click log with a header, such as CSV")
@@ -213,7 +214,7 @@ def role(feature: Category | Number) -> str:
     return f"{type(feature).__name__} {feature.column}"
 
 
-def _category(column: str, value: Rows, bag: int | None, scale: float) -> Category:
+def _category(column: str, value: RowsOrValues, bag: int | None, scale: float) -> Category:
     if bag is not None and not 1 <= bag <= 1000:
         raise UserError(f"data.bags.{column} is {bag}: give the most ids of a record that count, from 1 to 1,000")
     if not isinstance(value, int):
@@ -231,8 +232,8 @@ def _number(column: str, value: Any) -> Number:
     if value == LOG:
         return Number(column, None)
     bounds = value if isinstance(value, (list, tuple)) else ()
-    plain = all(isinstance(one, (int, float)) and math.isfinite(one) for one in bounds)
-    if len(bounds) < 2 or not plain or any(low >= high for low, high in pairwise(bounds)):
+    finite = all(isinstance(one, (int, float)) and math.isfinite(one) for one in bounds)
+    if len(bounds) < 2 or not finite or any(low >= high for low, high in pairwise(bounds)):
         raise UserError(
             f"data.numbers.{column} is {value}: give log, or two and more public bounds, ascending, such as its "
             "quantiles in public data"

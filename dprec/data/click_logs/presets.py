@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dprec.data.click_logs.columns import ClickColumns, Rows
+from dprec.data.click_logs.columns import ClickColumns, RowsOrValues
 
 LABEL = "clicked"  # the label's column where none is named
 
@@ -18,7 +18,7 @@ class NamedSettings:
     label_column: str | None = None
     user_column: str | None = None
     time_column: str | None = None
-    categories: Mapping[str, Rows] | None = None
+    categories: Mapping[str, RowsOrValues] | None = None
     bags: Mapping[str, int] | None = None
     numbers: Mapping[str, Any] | None = None
     where: str | None = None

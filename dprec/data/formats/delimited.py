@@ -10,8 +10,9 @@ from typing import ClassVar
 import polars as pl
 
 from dprec.data.formats.columns import plain
-from dprec.data.formats.format import Start, first_line
+from dprec.data.formats.format import Start, Wanted, first_line
 from dprec.data.formats.named import NamedFormat, Types, first_text
+from dprec.data.formats.table import Table
 from dprec.errors import UserError
 
 _MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text without a header
@@ -32,6 +33,21 @@ class CSV(NamedFormat):
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return _whole(pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False))
+
+    def table(self, path: Path, part: Path, wanted: Wanted) -> Table:
+        found = super().table(path, part, wanted)
+        found.too_long = lambda: self._too_long(path)
+        return found
+
+    def _too_long(self, path: Path) -> int | None:
+        """Return in which line of a text the first record with too many fields ends; nothing of a packed one."""
+        mark, names = self._header(first_line(path))
+        try:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                rows = csv.reader(file, delimiter=mark)
+                return next((rows.line_num for row in rows if len(row) > len(names)), None)
+        except (csv.Error, UnicodeDecodeError):  # such as a field without an end
+            return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
@@ -69,6 +85,9 @@ class Unheaded(CSV):
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return self._read(path)
 
+    def _too_long(self, path: Path) -> int | None:
+        return None
+
     def _read(self, path: Path) -> pl.LazyFrame:
         named = [plain(name) for name in self._cells(first_line(path))] == [plain(name) for name in self.header]
         columns = self.header
@@ -96,6 +115,9 @@ class GLUE(TSV):
 
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return _whole(pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False))
+
+    def _too_long(self, path: Path) -> int | None:
+        return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         return "\t", line.split("\t")

@@ -16,7 +16,7 @@ from dprec.data.formats.table import THE_ROWS, Table, not_utf8, one_line
 from dprec.errors import UserError
 
 Types = Mapping[str, pl.DataType]
-_NUMBER = "\0row"  # a log may have a column `row`
+_NUMBER = "\0row"  # of a row in its part: a log may have a column `row`
 
 
 class NamedFormat(Format):

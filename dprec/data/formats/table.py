@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from dprec.data.formats.compression import unpacked_name
 from dprec.data.formats.condition import Condition
 from dprec.errors import UserError, first_line
 
@@ -27,12 +25,13 @@ class Table:
     events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
     time: str = THE_ROWS  # what gives the order in time, in words
     where: Condition | None = None
-    number: str = "row"  # what `events` gets a row's number in the part as: no column has this name
+    number: str = "row"  # the name under which `events` finds a row's number in the part
+    too_long: Callable[[], int | None] = lambda: None  # finds a line with more fields than the first
     left_out: int = 0  # rows so far for which `where` does not hold
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Rows in order, each with its number in the part, from 0."""
-        with one_line(self.part):
+        with one_line(self.part, self.too_long):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
                 rows = batch.with_row_index(self.number, offset=first)
@@ -45,8 +44,8 @@ class Table:
 
 
 @contextmanager
-def one_line(path: Path) -> Iterator[None]:
-    """Turn polars' errors about a broken file into one line."""
+def one_line(path: Path, too_long: Callable[[], int | None] = lambda: None) -> Iterator[None]:
+    """Turn polars' errors about a broken file into one line; `too_long` finds one with too many fields, from 1."""
     try:
         yield
     except pl.exceptions.NoDataError as error:
@@ -55,7 +54,8 @@ def one_line(path: Path) -> Iterator[None]:
         if "utf-8" in str(error).lower():
             raise not_utf8(path) from error
         if "more fields" in str(error):
-            where = _longer_than_the_first(path)
+            line = too_long()
+            where = "" if line is None else f", such as line {line:,}"
             raise UserError(f"{path} has lines with more fields than the first{where}: mend or quote them") from error
         if str(error).startswith('could not parse `"'):
             begins = first_line(error).removeprefix("could not parse `").partition("`")[0][:60]
@@ -63,25 +63,6 @@ def one_line(path: Path) -> Iterator[None]:
                 f"{path} has a field that begins with a quote and does not end, {begins}: close it"
             ) from error
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
-
-
-def _longer_than_the_first(path: Path) -> str:
-    """Say in which line of a text the first such record ends, if it is not compressed.
-
-    Its first line tells what stands between fields, as it does for the formats.
-    """
-    if unpacked_name(path) != path.name.lower():
-        return ""
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        first = file.readline()
-        mark = max(",;\t|", key=lambda each: len(next(csv.reader([first], delimiter=each), [])))
-        most = len(next(csv.reader([first], delimiter=mark), []))
-        rows = csv.reader(file, delimiter=mark)
-        try:
-            line = next((rows.line_num + 1 for row in rows if len(row) > most), None)
-        except csv.Error:  # such as a field without an end
-            return ""
-    return "" if line is None else f", such as line {line:,}"
 
 
 def not_utf8(path: Path, instead: str = "latin1") -> UserError:

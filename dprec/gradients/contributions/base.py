@@ -162,11 +162,11 @@ class OfProducts(Contribution):
 
 
 def terms_of(left: Tensor, right: Tensor) -> Tensor:
-    return (lengths_of(left) * lengths_of(right)).sum(1)
+    return (remembered_lengths(left) * remembered_lengths(right)).sum(1)
 
 
-def lengths_of(values: Tensor) -> Tensor:
-    """Return the norms of vectors (…, n), which are taken once: several uses may hold the same tensor."""
+def remembered_lengths(values: Tensor) -> Tensor:
+    """Return `lengths(values)`, kept on the tensor until it changes: several uses hold the same one."""
     known = getattr(values, _LENGTHS, None)
     if known is None or known[0] != values._version:
         known = (values._version, lengths(values))

@@ -82,7 +82,7 @@ class CatalogueRows(Contribution):
         return {user: (n, row) for n, group in enumerate(self.groups) for row, user in enumerate(group.users.tolist())}
 
     def _prepared(self, group: int) -> Prepared:
-        """Return a group as the last user's was asked for, which most often is the same one."""
+        """Return what a group's gradients are products of. The last is kept: users of a group come together."""
         if self._last is None or self._last[0] != group:
             own = (self.hidden, self.target, self.log_total, self.weight)
             self._last = (group, pieces.prepared(self.groups[group], *own, self.padding))

@@ -99,7 +99,7 @@ def follow(
 
 
 def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]]:
-    """Return the tensors that have a layout, and these."""
+    """Return the tensors that have a layout, and their layouts."""
     followed, layouts = [], []
     for tensor in tensors:
         known = layout_of(tensor)

@@ -180,8 +180,7 @@ def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
         elif kind is Tensor or isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, dict):
-            if value:
-                _collect(value.values(), found)
+            _collect(value.values(), found)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif kind is slice:

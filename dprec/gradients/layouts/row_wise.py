@@ -41,6 +41,7 @@ Options: TypeAlias = "dict[str, Any]"
 # Says whether each row of a returned tensor follows from rows of the same user. It gets the call and the operands that
 # have a layout, and is asked only where the number of rows stays.
 Keeps: TypeAlias = "Callable[[str, Arguments, Options, list[Tensor], Tensor], bool]"
+_EXCHANGES = ("transpose", "swapaxes", "swapdims")  # of two dimensions
 
 
 def keeps_rows(
@@ -109,14 +110,14 @@ def _known(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
 
 
 def puts_second(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    """Whether an operation does nothing but bring the users' dimension from the first place to the second."""
+    """Whether an operation only moves dimensions, and brings that of the users from the first place to the second."""
     if name == "stack":  # of several layers' values
         return 0 in (_dims(name, args, kwargs) or [0]) and all(tensor.dim() == out.dim() - 1 for tensor in followed)
     if name == "permute":  # such as to queries, keys and values
         return _order(args, kwargs)[1:2] == [0]
     if name in ("movedim", "moveaxis"):  # one dimension to the front
         dims = [] if kwargs else [d % out.dim() for d in args[1:] if isinstance(d, int)]
-        return len(dims) == 2 and dims[0] > 0 == dims[1]
+        return len(dims) == 2 and dims[1] == 0 < dims[0]
     return _exchanges(name, args, kwargs, followed[0])
 
 
@@ -124,10 +125,10 @@ def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: 
     """Whether an operation brings the users' dimension from the second place to the first."""
     if out.dim() == 0 or out.shape[0] != lead.shape[1]:
         return False
-    if name in ("transpose", "swapaxes", "swapdims"):
+    if name in _EXCHANGES:
         return _exchanges(name, args, kwargs, lead)
     if name == "__getitem__":
-        first, *rest = args[1] if isinstance(args[1], tuple) and args[1] else (args[1],)
+        first, *rest = _parts(args[1])
         return type(first) is int and _leaves_second(rest, lead)
     if name == "permute":
         return _order(args, kwargs)[:1] == [1]
@@ -155,13 +156,17 @@ def keeps_second(
     if keeps is _aligned:
         return True
     if name == "__getitem__":
-        first, *rest = args[1] if isinstance(args[1], tuple) and args[1] else (args[1],)
+        first, *rest = _parts(args[1])
         return isinstance(first, slice) and not tensors_in((first,)) and _leaves_second(rest, followed[0])
     if name == "permute":
         return _order(args, kwargs)[1:2] == [1]
-    if name in ("transpose", "swapaxes", "swapdims"):
+    if name in _EXCHANGES:
         return all(isinstance(d, int) and d % out.dim() != 1 for d in _dims(name, args, kwargs))
     return name in ("chunk", "split", "tensor_split") and _dims(name, args, kwargs) in ([], [0], [-out.dim()])
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) and index else (index,)
 
 
 def _leaves_second(parts: list[Any], lead: Tensor) -> bool:
@@ -175,7 +180,7 @@ def _leaves_second(parts: list[Any], lead: Tensor) -> bool:
 
 def _exchanges(name: str, args: Arguments, kwargs: Options, lead: Tensor) -> bool:
     """Whether the operation does nothing but exchange the first two dimensions."""
-    if name not in ("transpose", "swapaxes", "swapdims"):
+    if name not in _EXCHANGES:
         return False
     dims = _dims(name, args, kwargs)
     return all(isinstance(d, int) for d in dims) and {d % lead.dim() for d in dims} == {0, 1}

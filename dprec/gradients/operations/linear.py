@@ -54,7 +54,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if tape.trainable(right) and not _constant(left) and right.dim() == 2 and left.dim() > 1:
         rows = tape.rows(left, "matmul", right)
-        inputs = by_user(left, tape.users)
+        inputs = tape.by_user(left)
         return tape.record(
             left @ right.detach(),
             rows,
@@ -63,7 +63,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         )
     if tape.trainable(left) and not _constant(right) and left.dim() == 2 and right.dim() > 2:
         rows = tape.rows(right, "matmul", left)
-        columns = by_user(right.mT, tape.users)
+        columns = tape.by_user(right.mT)
         return tape.record(
             left.detach() @ right,
             rows,
@@ -72,7 +72,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         )
     if tape.trainable(right) and not _constant(left) and right.dim() == 1 and left.dim() > 1:
         rows = tape.rows(left, "matmul", right)
-        inputs = by_user(left, tape.users)
+        inputs = tape.by_user(left)
 
         def for_vector(gradient: Tensor) -> Contribution:
             values, terms = products(by_user(gradient.unsqueeze(-1), tape.users), inputs)

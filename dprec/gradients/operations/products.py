@@ -98,7 +98,7 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     if layout_of(bias) is not None or bias.dim() != 1:
         return NotImplemented
     rows = tape.rows(x, "addmm", weight if tape.trainable(weight) else bias)
-    inputs = by_user(x, tape.users)
+    inputs = tape.by_user(x)
     plain = (each.detach() if tape.trainable(each) else each for each in (bias, x, weight))
 
     def for_weight(gradient: Tensor) -> Contribution:

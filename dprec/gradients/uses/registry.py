@@ -12,7 +12,7 @@ from dprec.errors import UserError
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.layouts.layout import operation_name
 
-# Parameters, None among them, and what the gradient of an operation's output makes each of them a contribution by.
+# For each parameter, or None: what makes a contribution of the gradient of an operation's output.
 Uses: TypeAlias = "Iterable[tuple[Any, Callable[[Tensor], Contribution]]]"
 
 
@@ -48,7 +48,7 @@ class Recorder(Protocol):
         """Return what several operations of a step need and the first of them makes."""
 
     def by_user(self, tensor: Tensor) -> Tensor:
-        """Return (users, positions, features) of a tensor in the users' order: of the same one the same."""
+        """Return a tensor in the users' order as (users, positions, features): while unchanged, each time the same."""
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
         """Return `output`, which has `rows` rows of each user, such that its gradient becomes contributions.
@@ -57,7 +57,7 @@ class Recorder(Protocol):
         """
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
-        """Return what an output's gradient is given to for that, by an operation that needs no help to do so."""
+        """Return what makes contributions of an output's gradient, for an operation that calls it once going back."""
 
 
 Operation: TypeAlias = Callable[..., Any]

@@ -125,7 +125,7 @@ class SaveRun(pl.Callback):
 
     def _stop(self, error: OSError) -> UserError:
         return UserError(
-            f"{self._unsaved(error)}: make room, and continue with python -m dprec.fit --resume {self.run.in_words}"
+            f"{self._unsaved(error)}: make room, and continue with python -m dprec.fit --resume {self.run.quoted}"
         )
 
     def _unsaved(self, error: OSError) -> str:
@@ -254,5 +254,5 @@ def _say_if_unfinished(ours: Mapping[str, Any], run: Path) -> None:
     step, planned = ours.get("step"), ours["identity"].get("steps")
     if isinstance(step, int) and isinstance(planned, int) and step < planned:
         goes_on = RunFolder(run).config.is_file() and not RunFolder(run).metrics.exists()
-        how = f": continue it with python -m dprec.fit --resume {RunFolder(run).in_words}" if goes_on else ""
+        how = f": continue it with python -m dprec.fit --resume {RunFolder(run).quoted}" if goes_on else ""
         say(f"{run} is at step {step:,} of {planned:,}, so it is not trained to the end{how}")

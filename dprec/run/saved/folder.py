@@ -27,8 +27,8 @@ class RunFolder:
     path: Path
 
     @property
-    def in_words(self) -> str:
-        """As a command line takes it, blanks in it too."""
+    def quoted(self) -> str:
+        """The path as a shell takes it."""
         return shlex.quote(str(self.path))
 
     @property
@@ -103,7 +103,7 @@ class RunFolder:
             raise UserError(f"--out {self.path} is a file: give a folder that does not exist yet")
         if self.holds_a_run:
             raise UserError(
-                f"{self.path} already holds a run: give another --out, or continue it with --resume {self.in_words}"
+                f"{self.path} already holds a run: give another --out, or continue it with --resume {self.quoted}"
             )
 
     def claim(self, settings: str) -> None:
@@ -162,9 +162,7 @@ def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        then = (
-            f"continue with python -m dprec.fit --resume {run.in_words}" if run.checkpoint.exists() else "start again"
-        )
+        then = f"continue with python -m dprec.fit --resume {run.quoted}" if run.checkpoint.exists() else "start again"
         where = error.filename or f"into {run.path}"
         raise UserError(f"cannot write {where} ({error.strerror}): make room, and {then}") from None
 

@@ -20,14 +20,14 @@ from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 from dprec.models.clicks import ClickModel
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.predicted.table import checked, refuse_unwritable, write
+from dprec.serving.answers import file_for_answers, refuse_unwritable, write
 
 PROBABILITY = "probability"
 _TOGETHER = 1 << 14  # records that go through the model at once
 
 
-class Clicked:
-    """A run that says how probable clicks are. Its data is not needed, but for the files of public values it names."""
+class ClickPredictor:
+    """A run that says how probable clicks are; its checkpoint is all that is needed."""
 
     def __init__(self, run: str, trusted: Sequence[str] = ()) -> None:
         checkpoint, model = load_run(run, trusted)
@@ -44,6 +44,8 @@ class Clicked:
 
     def predict(self, log: str, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
         """Yield rows of a log, many at a time: the columns to `keep`, and the probability of a click."""
+        if PROBABILITY in keep or len(set(keep)) < len(keep):
+            raise UserError(f"--keep {','.join(keep)}: give each column once, and none that is named {PROBABILITY}")
         if not holds_parts(Path(log)):
             raise UserError(f"there is no log {log}: give a file, a folder of parts, or a pattern")
         for beside, records in read_to_predict(Path(log), self.columns, keep):
@@ -59,10 +61,8 @@ def predict_clicks(
     run: str, log: str, out: str | None, keep: Sequence[str], trusted: Sequence[str], console: Console
 ) -> None:
     """Write a row for each record of a log."""
-    path = checked(out, "--log")
-    if PROBABILITY in keep or len(set(keep)) < len(keep):
-        raise UserError(f"--keep {','.join(keep)}: give each column once, and none that is named {PROBABILITY}")
-    predicted = Clicked(run, trusted).predict(log, keep)
+    path = file_for_answers(out, "--log")
+    predicted = ClickPredictor(run, trusted).predict(log, keep)
     found: list[pl.DataFrame] = []
     shown = (TextColumn("predicting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -75,5 +75,5 @@ def predict_clicks(
         raise UserError(f"{log} has no records: give at least one")
     frame = pl.concat(found, how="vertical_relaxed")  # a folder's parts may have numbers of several types
     write(frame, path)
-    mean = float(frame[PROBABILITY].mean() or 0.0)  # type: ignore[arg-type]
+    mean = float(frame[PROBABILITY].to_numpy().mean())
     console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True, highlight=False)

@@ -275,13 +275,13 @@ def prepared(group: Group, hidden: Tensor, target: Tensor, log_total: Tensor, we
     return Prepared(wanted, weighted, [(n, each, weighted * by.view(*wanted.shape, 1)) for n, each, by in tiles])
 
 
-def write_user_gradient(out: Tensor, group: Prepared, row: int) -> None:
-    """Write the gradient of a group's user to out (items, d)."""
-    wanted = group.target[row]
+def write_user_gradient(out: Tensor, prepared: Prepared, row: int) -> None:
+    """Write the gradient of user `row` of a prepared group to all of out (items, d)."""
+    wanted = prepared.target[row]
     own = slice(row * len(wanted), (row + 1) * len(wanted))
-    for items, exponentials, weighted in group.tiles:
+    for items, exponentials, weighted in prepared.tiles:
         multiply_each(exponentials[own].T, weighted[row], out[items])
-    out.index_add_(0, wanted, group.weighted[row], alpha=-1.0)
+    out.index_add_(0, wanted, prepared.weighted[row], alpha=-1.0)
 
 
 def add_users_gradients(

@@ -133,7 +133,7 @@ def is_plain_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def overheard_affine(x: Tensor, weight: Tensor, bias: Tensor | None, hear: Callable[[Tensor], None]) -> Tensor:
-    """Return the same of a plain one for x (…, i) that needs a gradient; `hear` is given that of what is returned.
+    """Return `affine` of x (…, i) that needs a gradient, where it is plain; `hear` is given the gradient of the result.
 
     >>> x, heard = torch.ones(1, 2, requires_grad=True), []
     >>> overheard_affine(x, torch.ones(1, 2), None, heard.append).sum().backward()

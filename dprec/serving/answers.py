@@ -18,11 +18,11 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
 }
 
 
-def checked(out: str | None, of: str) -> Path:
-    """Return where to write a table of answers `of` an option; refuse a name that cannot be one, or is taken."""
+def file_for_answers(out: str | None, option: str) -> Path:
+    """Return where to write what an option asks for; refuse a name that says no format, or is taken."""
     kinds = ", ".join(_WRITERS)
     if out is None:
-        raise UserError(f"{of} needs a file to write: add --out answers.parquet")
+        raise UserError(f"{option} needs a file to write: add --out answers.parquet")
     path = Path(out)
     if path.suffix not in _WRITERS:
         raise UserError(f"--out {out}: the name says the format; give one that ends in {kinds}")
@@ -31,11 +31,14 @@ def checked(out: str | None, of: str) -> Path:
     return path
 
 
-def refuse_unwritable(frame: pl.DataFrame, path: Path, of: str) -> None:
-    """Refuse lists in a table of text, given by an option."""
+def refuse_unwritable(frame: pl.DataFrame, path: Path, option: str) -> None:
+    """Refuse nested columns in .csv and .tsv; `option` asked for them."""
     nested = [name for name, held in frame.schema.items() if held.is_nested()]
     if nested and path.suffix in (".csv", ".tsv"):
-        raise UserError(f"{of} {nested[0]} holds lists, which {path.suffix} cannot: give --out .parquet or .jsonl")
+        raise UserError(
+            f"{option} {nested[0]} holds {frame.schema[nested[0]]}, which {path.suffix} cannot: give --out .parquet or "
+            ".jsonl"
+        )
 
 
 def write(frame: pl.DataFrame, path: Path) -> None:
