@@ -133,14 +133,15 @@ usage: dprec predict RUN --text "..." [--pair "..."]
        dprec predict RUN --file texts.txt
        dprec predict RUN --log LOG --out FILE [--keep COLUMN,COLUMN]
 
-Predicts the class of each text, and how probable each is: one JSON object a line. Or how probable a click
-is, for each row of a log, whose columns have the names that the run's settings give. Needs only the
-checkpoint, and of texts what data.tokenizer and model.encoder of the run name.
+Predicts the class of each text, and how probable each is: one JSON object a line. Or how probable
+a click is, for each row of a log, whose columns have the names that the run's settings give. Needs
+only the checkpoint, and of texts what data.tokenizer and model.encoder name.
 
   --text TEXT          one text; --pair TEXT is the second one, where the run was trained on pairs
   --file FILE          one text a line, or two with a tab between; - is standard input
-  --log LOG            records in any format of dprec fit; no label is needed, and data.where leaves no row out
-  --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in the log's order
+  --log LOG            records in any format of dprec fit; no label is needed, and data.where leaves
+                       no row out
+  --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in its order
   --keep COLUMNS       with --log: columns to copy beside the probability, such as user_id,ad_id
   --trust MODULE       import this module of yours for the run's model
 
