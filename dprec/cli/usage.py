@@ -141,7 +141,7 @@ only the checkpoint, and of texts what data.tokenizer and model.encoder name.
   --file FILE          one text a line, or two with a tab between; - is standard input
   --log LOG            records in any format of dprec fit; no label is needed, and data.where leaves
                        no row out
-  --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in its order
+  --out FILE           with --log: .parquet, .csv, .tsv or .jsonl, a row for each, in order
   --keep COLUMNS       with --log: columns to copy beside the probability, such as user_id,ad_id
   --trust MODULE       import this module of yours for the run's model
 
