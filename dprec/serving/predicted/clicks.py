@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
-import pytorch_lightning
 import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from dprec.cli.classes import build, refuse_foreign
 from dprec.data import Clicks
 from dprec.data.click_logs.named import read_to_predict
 from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 from dprec.models.clicks import ClickModel
-from dprec.run.saved.checkpoints import load_run
 from dprec.serving.answers import file_for_answers, refuse_unwritable, write
+from dprec.serving.predicted.loading import load_with_data
 
 PROBABILITY = "probability"
 _TOGETHER = 1 << 14  # records that go through the model at once
@@ -30,9 +27,7 @@ class ClickPredictor:
     """A run that says how probable clicks are; its checkpoint is all that is needed."""
 
     def __init__(self, run: str, trusted: Sequence[str] = ()) -> None:
-        checkpoint, model = load_run(run, trusted)
-        refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
-        data: Any = build(pytorch_lightning.LightningDataModule, checkpoint["dprec"]["data"], "data")
+        model, data = load_with_data(run, trusted)
         if not isinstance(model, ClickModel) or not isinstance(data, Clicks):
             raise UserError(f"{run} predicts no clicks: give a run of a model of clicks")
         if data.columns is None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 
-from dprec.cli.classes import build, refuse_foreign
 from dprec.data import Texts
 from dprec.errors import UserError
 from dprec.models import TextClassifier
-from dprec.run.saved.checkpoints import load_run
+from dprec.serving.predicted.loading import load_with_data
 
 _TOGETHER = 64
 
@@ -22,9 +19,7 @@ class Classified:
     """A run that says how probable each class of a text is."""
 
     def __init__(self, run: str, trusted: Sequence[str] = ()) -> None:
-        checkpoint, model = load_run(run, trusted)
-        refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
-        data: Any = build(pl.LightningDataModule, checkpoint["dprec"]["data"], "data")
+        model, data = load_with_data(run, trusted)
         if not isinstance(model, TextClassifier) or not isinstance(data, Texts):
             raise UserError(f"{run} is no classifier of texts: give a run of dprec.models.TextClassifier")
         self.model, self.data = model, data
