@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,9 @@ def prepare(line: CommandLine, console: Console) -> None:
         return
     console.print(log_table(events.facts, str(log)))
     console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True, highlight=False)
-    console.print(f"train on it: python -m dprec.fit RECIPE --data.path {home}", soft_wrap=True, highlight=False)
+    console.print(
+        f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True, highlight=False
+    )
 
 
 def _columns(text: str) -> Any:

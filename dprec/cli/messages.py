@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Iterable
 
 from dprec.cli.keys import parameters
 
 _YAML = "YAML reads yes, no and digits as other things"
-
-
-_ORDER = ("bool", "int", "float", "str", "...", "null")  # others in place of the dots
+# Python gives a union's types in the order in which somebody first asked for them.
+_ORDER = {"bool": 0, "int": 1, "float": 2, "str": 3, "null": 5}  # 4: all others
 
 
 def one_line(message: str) -> str:
@@ -35,7 +35,7 @@ def one_line(message: str) -> str:
         plain = expected in ("str", "str or null")
         quotes = f", so put it in quotes: {_YAML}" if plain and value[:1] not in "[{" else ""
         if not plain and (listed := re.search(r"Subtypes: \[(.*list\[str\].*)\]\n", part)):
-            expected = " or ".join(map(_plain, listed[1].split(", ")))
+            expected = _any_of(map(_plain, listed[1].split(", ")))
             value = part.partition("Given value: ")[2].partition("\n")[0]
             quotes = f', with quotes, as in ["yes", "1"]: {_YAML}'
         return f"{_dotted(path)} is {value!r}: expected {expected}{quotes}"
@@ -58,9 +58,11 @@ def _innermost(part: str) -> tuple[str, str | None]:
     value = re.search(r"(?:Got value|Given value): (.*)", part)
     before = part[: value.start()] if value else part
     types = [_plain(name) for name in re.findall(r"Expected (?:an? )?(.+?)(?:\. |\n|$)", before)]
-    # Python gives a union's types in the order in which somebody first asked for them.
-    types = sorted(dict.fromkeys(types), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER) - 2)
-    return " or ".join(types), value[1].strip() if value else None
+    return _any_of(types), value[1].strip() if value else None
+
+
+def _any_of(types: Iterable[str]) -> str:
+    return " or ".join(sorted(dict.fromkeys(types), key=lambda name: _ORDER.get(name, 4)))
 
 
 def _plain(name: str) -> str:

@@ -368,8 +368,7 @@ class Tape(AsWritten):
         """Refuse calls inside which code runs that is neither torch's nor dprec's."""
         given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
-        strange = {*map(type, tensors)} - self._kinds
-        if followed or any(map(has_its_own_ways, strange)):
+        if followed or any(has_its_own_ways(kind) for kind in {*map(type, tensors)} - self._kinds):
             raise NoRule(
                 f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
                 "it with torch's functions and tensors"

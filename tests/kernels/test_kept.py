@@ -47,7 +47,7 @@ def test_the_groups_and_the_users_gradients(limit: int, longest: int) -> None:
     for group in groups:
         if group.kept is None:
             continue
-        prepared = pieces.prepared(group, clean, target, log_total, weight, 0)
+        prepared = pieces.prepare(group, clean, target, log_total, weight, 0)
         for row, user in enumerate(group.users.tolist()):
             own = torch.full_like(table, 7.0)  # it is overwritten
             pieces.write_user_gradient(own, prepared, row)

@@ -34,21 +34,14 @@ class Vocabulary:
     @classmethod
     def read(cls, given: str | Sequence[str], column: str) -> Vocabulary:
         """Read values from a file, one a line, or from a list of them."""
-        if not isinstance(given, str):
-            lines = [str(value) for value in given]
+        if isinstance(given, str):
+            where, lines = given, _lines_of(given, column)
         else:
-            try:
-                lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(
-                    f"data.categories.{column} names the file {given}, which cannot be read ({error}): give one with "
-                    "a value a line, or the values as a list"
-                ) from None
+            where, lines = f"data.categories.{column}", list(map(str, given))
         values = [value for value in normal_texts(lines) if value is not None]
         if not values or len(set(values)) < len(values):
             problem = "names a value twice" if values else "names no value"
-            where = f"{given} {problem}" if isinstance(given, str) else f"data.categories.{column} {problem}"
-            raise UserError(f"{where}: give the values of '{column}' one a line, or in a list, each once")
+            raise UserError(f"{where} {problem}: give the values of '{column}' one a line, or in a list, each once")
         return cls(tuple(values))
 
     @property
@@ -212,6 +205,16 @@ def kept(column: str) -> str:
 def role(feature: Category | Number) -> str:
     """The name of a feature's column in a batch; one column may have several roles."""
     return f"{type(feature).__name__} {feature.column}"
+
+
+def _lines_of(file: str, column: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"data.categories.{column} names the file {file}, which cannot be read ({error}): give one with a value a "
+            "line, or the values as a list"
+        ) from None
 
 
 def _category(column: str, value: RowsOrValues, bag: int | None, scale: float) -> Category:

@@ -44,20 +44,14 @@ class CatalogueRows(Contribution):
     _last: tuple[int, Prepared] | None = field(default=None, init=False, repr=False)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        out += self._built(out, places)
+        built = workspace.take("gradients of a catalogue", out.shape, self.hidden)
+        self.write(built, places)
+        out += built
 
     def write(self, out: Tensor, places: Places) -> None:
-        if out.dtype == self.hidden.dtype:
-            self._write(out, places)
-        else:
-            out.copy_(self._built(out, places))
-
-    def _built(self, like: Tensor, places: Places) -> Tensor:
-        built = workspace.take("gradients of a catalogue", like.shape, self.hidden)
-        self._write(built, places)
-        return built
-
-    def _write(self, out: Tensor, places: Places) -> None:
+        if out.dtype != self.hidden.dtype:
+            super().write(out, places)
+            return
         chosen = listed(places, len(self.hidden))
         again = []
         for place, user in enumerate(chosen):
@@ -85,7 +79,7 @@ class CatalogueRows(Contribution):
         """Return what a group's gradients are products of. The last is kept: users of a group come together."""
         if self._last is None or self._last[0] != group:
             own = (self.hidden, self.target, self.log_total, self.weight)
-            self._last = (group, pieces.prepared(self.groups[group], *own, self.padding))
+            self._last = (group, pieces.prepare(self.groups[group], *own, self.padding))
         return self._last[1]
 
     @property

@@ -175,14 +175,12 @@ def _collect(values: Iterable[Any], found: list[Tensor]) -> None:
         kind = type(value)
         if kind in _PLAIN:
             continue
-        if kind is tuple or kind is list:
+        if isinstance(value, (tuple, list)):
             _collect(value, found)
         elif kind is Tensor or isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, dict):
             _collect(value.values(), found)
-        elif isinstance(value, (tuple, list)):
-            _collect(value, found)
         elif kind is slice:
             _collect((value.start, value.stop, value.step), found)
         elif not isinstance(value, _SCALARS):

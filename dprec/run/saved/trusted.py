@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from dprec.cli.classes import OWN, named, path_of, refuse_name, within
 from dprec.cli.keys import TOP_LEVEL, flatten
 from dprec.cli.parser import read_recipe
 from dprec.errors import UserError
+from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy
 
 # What dprec and Lightning let a recipe name. Their settings are plain values, or texts that are looked at here.
@@ -35,7 +35,7 @@ def resume_command(folder: Path, tree: Mapping[str, Any]) -> str:
     """The command that continues the run of these settings, with the modules that it must trust."""
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in foreign_names(tree))
     trust = f" --trust {','.join(modules)}" if modules else ""
-    return f"python -m dprec.fit --resume {shlex.quote(str(folder))}{trust}"
+    return f"python -m dprec.fit --resume {RunFolder(folder).quoted}{trust}"
 
 
 def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:

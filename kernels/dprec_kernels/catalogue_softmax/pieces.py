@@ -265,7 +265,7 @@ class Prepared:
     tiles: list[tuple[slice, Tensor, Tensor]]  # items, exponentials (b * t, tile), and weighted for these (b, t, d)
 
 
-def prepared(group: Group, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int) -> Prepared:
+def prepare(group: Group, hidden: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int) -> Prepared:
     """Prepare the users of a group that has kept something, for hidden (B, T, d)."""
     assert group.kept is not None
     own = (group.users, slice(group.length))
