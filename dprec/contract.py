@@ -1,7 +1,7 @@
 """What a private run asks of a model, of its data and of a batch. Whatever has these members fits; no base is needed.
 
     Model         what every model has; in a script a function `losses` will do instead
-    SharesRows, AsksOfAll, MixesUsers, ThroughDescent     what a model may have besides
+    SharesRows, AsksOfAll, MixesUsers, RowsAlone, ThroughDescent     what a model may have besides
     UserData      what training draws users from
     Users         users of whom any few can be made into micro-batches
     MicroBatch    some users' rows
@@ -52,6 +52,14 @@ class MixesUsers(Protocol):
     @property
     def mixes_users(self) -> str | None:
         """Return why one user's loss depends on others, None where it does not."""
+
+
+class RowsAlone(Protocol):
+    """A model that knows whether its losses can be computed in any process that has its parameters and buffers."""
+
+    @property
+    def rows_alone(self) -> bool:
+        """Return whether a loss follows from these and a user's row alone: not from the step, nor from a draw."""
 
 
 class ThroughDescent(Protocol):

@@ -184,6 +184,10 @@ class SequenceRecommender(Recommender):
             "so clipping bounds no user's effect; give a number of shared negatives"
         )
 
+    @property
+    def rows_alone(self) -> bool:
+        return self.negatives is None
+
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
         """The items that all users of the step have as negatives."""
         return () if self.shared_negatives is None else [(self.item_table, self.shared_negatives.of(self.global_step))]

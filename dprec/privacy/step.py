@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -14,8 +14,9 @@ from dprec.distributed.sharded import sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.row_sum import RowSum, give_to_owners
-from dprec.gradients.uses.batches import select_alone
+from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.hands import Hands
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
 from dprec_kernels.sparse import of_rows
@@ -58,6 +59,7 @@ class PrivateGradient:
         rules: RowRules | None = None,
         gate: Gate | None = None,
         check: StepCheck | None = None,
+        hands: Hands | None = None,
     ) -> None:
         self.clipping = clipping
         self.step_noise = step_noise
@@ -65,6 +67,7 @@ class PrivateGradient:
         self.rules = rules or RowRules()
         self.gate = gate or Gate()
         self.check = check or StepCheck()
+        self.hands = hands or Hands()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
@@ -84,35 +87,35 @@ class PrivateGradient:
         for parameter in parameters.values():
             parameter.grad = None
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
-        drawn = parts
         look = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
-        take = partial(
-            recorded,
-            parameters,
-            losses,
-            read=self.rules.read,
-            kept=look,
-            alone=self.gate.alone,
-            unpadded=look,
-        )
+        take = partial(recorded, parameters, losses, read=self.rules.read, kept=look, unpadded=look)
 
-        def all_recorded() -> Iterator[tuple[Any, Recorded]]:
-            for part in parts:
-                yield from take(part)
+        def clip(part: Any, alone: Alone) -> list[Tensor]:
+            """Add a micro-batch's users, or those pieces of it that the tape could tell apart; return their losses."""
+            return clipped(take(part, alone=alone), alone)
 
-        def again(one: Any) -> ClippedUsers:
-            return together([self._add(sums, own) for _, own in take(one)])
-
-        with self.rules.step():
-            pieces: Iterable[tuple[Any, Recorded]] = all_recorded()
-            if look:
-                pieces = self.rules.broken_alone(list(pieces), lambda one: next(take(one))[1], self.gate.alone)
-            self.rules.choose([own for _, own in pieces] if isinstance(pieces, list) else ())
-            seen = []
+        def clipped(pieces: Iterable[tuple[Any, Recorded]], alone: Alone) -> list[Tensor]:
+            found = []
             for part, own in pieces:
-                seen.append(add_rest_alone(self._add(sums, own), part, again, self.gate.alone))
+                users = add_rest_alone(self._add(sums, own), part, partial(again, alone), alone)
                 del own  # the next one needs the memory that its softmax keeps
-            self.check.sums(Summed(parameters, losses, drawn, sums, self.gate.alone))
+                found.append(users.losses)
+            return found
+
+        def again(alone: Alone, one: Any) -> ClippedUsers:
+            return together([self._add(sums, own) for _, own in take(one, alone=alone)])
+
+        alone = self.gate.alone
+        with self.rules.step():
+            if look:
+                pieces = [piece for part in parts for piece in take(part, alone=alone)]
+                pieces = self.rules.broken_alone(pieces, lambda one: next(take(one, alone=alone))[1], alone)
+                self.rules.choose([own for _, own in pieces])
+                seen = clipped(pieces, alone)
+            else:
+                self.rules.choose(())
+                seen = self.hands.add(parts, sums, clip, alone)
+            self.check.sums(Summed(parameters, losses, parts, sums, alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         shards = sharded(parameters)
@@ -141,7 +144,7 @@ class PrivateGradient:
         self._release_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
-        return float(torch.cat([users.losses.float() for users in seen]).nanmean()) if seen else None
+        return float(torch.cat([own.float() for own in seen]).nanmean()) if seen else None
 
     def _release_rows(
         self,

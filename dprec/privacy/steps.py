@@ -35,6 +35,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.finite_losses import FiniteLosses
 from dprec.privacy.forgetting import Forgetting
+from dprec.privacy.hands import Hands, hands_of
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
@@ -113,7 +114,9 @@ class PrivateSteps(OfTheRun, Gate):
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
-        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check)
+        alone = ranks.size > 1 or rules.strategies
+        hands = Hands() if alone else hands_of(module, trained.losses)
+        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check, hands)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         self._sharded = sharded(parameters)
@@ -192,6 +195,12 @@ class PrivateSteps(OfTheRun, Gate):
         self.run.rules.update(optimizer)
         check.stepped()
         self._loading.release()
+        if self.run.steps >= self.descent.last:
+            self.end()
+
+    def end(self) -> None:
+        """Let other processes of this one's go: no step is left, or the run is stopped."""
+        self.descent.gradient.hands.close()
 
     def agree(self) -> None:
         """Stop all processes unless their models are the same, but for tables that pay as read or are sharded."""

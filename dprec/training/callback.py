@@ -120,6 +120,8 @@ class Privacy(PrivateRun, pl.Callback):
         self._leave()
 
     def _leave(self) -> None:
+        if hasattr(self, "_steps"):
+            self._steps.end()
         if self._automatic is not None:
             self._automatic.leave()
             self._automatic = None

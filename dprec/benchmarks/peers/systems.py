@@ -17,6 +17,7 @@ from dprec.gradients.parameters import padding_rows
 from dprec.models.learning.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.hands import hands_of
 from dprec.privacy.step import PrivateGradient
 
 NOISE = 1.0
@@ -123,7 +124,10 @@ class DprecPrivate(Dprec):
         super().build()
         self.clipping = Clipping("auto-v")
         self.gradient = PrivateGradient(
-            self.clipping, StepNoise(GaussianNoise(), self.noise_multiplier, self.users), padding_rows(self.recommender)
+            self.clipping,
+            StepNoise(GaussianNoise(), self.noise_multiplier, self.users),
+            padding_rows(self.recommender),
+            hands=hands_of(self.recommender, self.recommender.losses),
         )
 
     def scale(self, norm: Tensor) -> Tensor:
