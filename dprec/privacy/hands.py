@@ -26,7 +26,6 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
-from torchmetrics import Metric
 
 from dprec.contract import Losses, RowsAlone, offers
 from dprec.errors import UserError
@@ -69,15 +68,17 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
     False
     """
     own: Any = losses
-    while hasattr(own, "__wrapped__") and _is_own(type(own)):  # what a run puts around it
+    while hasattr(own, "__wrapped__") and _is_of("dprec", type(own)):  # what a run puts around it
         own = own.__wrapped__
+    parts = [part for part in module.modules() if not _is_of("torchmetrics", *type(part).__mro__)]
+    promised = "rows_alone" in vars(type(module))  # by a class of one's own, of all that it holds
     return (
         _says_so(module)
         and own == getattr(module, "losses", None)
-        and own.__module__.partition(".")[0] == "dprec"
         and all(p.device.type == "cpu" for p in module.parameters())
         and sum(t.numel() for t in _held(module)) <= LARGEST
-        and all(_is_as_written(part) for part in module.modules())
+        and not any(map(_is_patched, parts))
+        and (promised or all(_is_of("torch dprec", type(part)) for part in parts))
     )
 
 
@@ -85,14 +86,14 @@ def _says_so(module: nn.Module) -> bool:
     return offers(module, RowsAlone) and module.rows_alone
 
 
-def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in ("torch", "dprec")
+def _is_of(packages: str, *kinds: type) -> bool:
+    return any(kind.__module__.partition(".")[0] in packages.split() for kind in kinds)
 
 
-def _is_as_written(part: nn.Module) -> bool:
-    """Whether a module does what its class says, and that is torch's or this package's; losses ask for no metric."""
-    changed = [name for name, value in vars(part).items() if isinstance(value, (FunctionType, MethodType))]
-    return isinstance(part, Metric) or (_is_own(type(part)) and set(changed) <= {"configure_model"})
+def _is_patched(part: nn.Module) -> bool:
+    """Whether a module holds functions, which may stand in for its class's."""
+    held = {name for name, value in vars(part).items() if isinstance(value, (FunctionType, MethodType))}
+    return not held <= {"configure_model"}
 
 
 def _is_hooked(module: nn.Module) -> bool:

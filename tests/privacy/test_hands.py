@@ -95,7 +95,8 @@ def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
     hands = several_of(model)
     expected = steps_of(alone, Hands(), sigma=sigma)
     assert close(expected, steps_of(model, hands, sigma=sigma))
-    assert len(active_children()) == 2 and not close(expected, list(model_of(kind).parameters()))
+    assert len(active_children()) == 2
+    assert not close(expected, list(model_of(kind).parameters()))
     assert all(view.any() for other in hands._others for view in other._sums.views[:1])  # each has added something up
     hands.close()
 
@@ -153,6 +154,25 @@ def test_losses_that_draw_are_one_process_s() -> None:
 
 class Mine(Transformer):
     """A model of one's own: nobody knows what its losses read."""
+
+
+class Promised(Transformer):
+    """One that says what its losses read."""
+
+    rows_alone = True
+
+    def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        return super().encode(history, context) * 2
+
+
+def test_a_model_of_one_s_own_that_promises_is_dealt() -> None:
+    torch.manual_seed(0)
+    alone = Promised(items=ITEMS, max_length=LENGTH, dim=8, dropout=0.0)
+    model = copy.deepcopy(alone)
+    hands = several_of(model)
+    assert close(steps_of(alone, Hands()), steps_of(model, hands))
+    assert len(active_children()) == 2
+    hands.close()
 
 
 def hooked() -> Any:
@@ -275,7 +295,8 @@ def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
 
 def test_a_copy_of_a_run_s_model_has_no_processes() -> None:
     hands = several_of(model_of())
-    assert type(copy.deepcopy(hands)) is Hands and type(pickle.loads(pickle.dumps(hands))) is Hands
+    assert type(copy.deepcopy(hands)) is Hands
+    assert type(pickle.loads(pickle.dumps(hands))) is Hands
 
 
 def data_of(**options: Any) -> Sequences:
@@ -295,24 +316,29 @@ def script(verify: float = 0.0, steps: int = 6) -> Any:
     )
 
 
+def finish(training: Any) -> None:
+    for batch in training:
+        training.step(batch)
+
+
 def test_a_script_is_the_same_run_and_its_ledger_has_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
     training, seen = script(), 0
     for batch in training:
         training.step(batch)
         seen = max(seen, len(active_children()))
-    assert seen == 2 and training.steps == 6
+    assert seen == 2
+    assert training.steps == 6
     monkeypatch.setattr(module_of_hands, "_cores", lambda: 1)
     alone = script()
-    for batch in alone:
-        alone.step(batch)
-    assert alone.spent == training.spent and alone.ledger.events == training.ledger.events
+    finish(alone)
+    assert alone.spent == training.spent
+    assert alone.ledger.events == training.ledger.events
     assert close(list(alone.trained.module.parameters()), list(training.trained.module.parameters()))
 
 
 def test_a_run_that_checks_itself_finds_nothing_in_what_others_add() -> None:
     training = script(verify=1.0)
-    for batch in training:
-        training.step(batch)
+    finish(training)
     assert training.steps == 6
 
 
@@ -327,8 +353,7 @@ def test_a_run_that_checks_itself_finds_a_share_that_is_wrong(monkeypatch: pytes
 
     monkeypatch.setattr(module_of_hands, "_added", doubled)
     with pytest.raises(BrokenPromise):
-        for batch in training:
-            training.step(batch)
+        finish(training)
     training._steps.end()
 
 
@@ -356,7 +381,9 @@ def test_lightning_s_loop_has_them_until_it_ends() -> None:
         return list(model.parameters())
 
     several = fitted()
-    assert seen[0] == 0 and set(seen[1:-1]) == {2} and not active_children()
+    assert seen[0] == 0
+    assert set(seen[1:-1]) == {2}
+    assert not active_children()
     module_of_hands._cores = lambda: 1
     assert close(fitted(), several)
 
