@@ -55,11 +55,11 @@ class MixesUsers(Protocol):
 
 
 class RowsAlone(Protocol):
-    """A model that knows whether its losses can be computed in any process that has its parameters and buffers."""
+    """A model whose losses another process can compute, which has its parameters and buffers. Its own class says so."""
 
     @property
     def rows_alone(self) -> bool:
-        """Return whether a loss follows from these and a user's row alone: not from the step, nor from a draw."""
+        """Return whether a loss follows from parameters, buffers and a user's row: from no step, and no draw."""
 
 
 class ThroughDescent(Protocol):

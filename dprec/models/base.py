@@ -186,6 +186,7 @@ class SequenceRecommender(Recommender):
 
     @property
     def rows_alone(self) -> bool:
+        """Whether losses follow from parameters, buffers and a user's row alone: other processes can compute them."""
         return self.negatives is None
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial, wraps
+from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from dprec.contract import Losses
 from dprec.distributed.sharded import sharded
 from dprec.errors import UserError
-from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
+from dprec.gradients.clipping import Clipping
 from dprec.gradients.row_sum import RowSum, give_to_owners
-from dprec.gradients.uses.batches import Alone, select_alone
+from dprec.gradients.uses.batches import select_alone
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.hands import Hands
+from dprec.privacy.adding import Adding
+from dprec.privacy.cores import OneCore
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
 from dprec_kernels.sparse import of_rows
@@ -59,7 +60,7 @@ class PrivateGradient:
         rules: RowRules | None = None,
         gate: Gate | None = None,
         check: StepCheck | None = None,
-        hands: Hands | None = None,
+        cores: OneCore | None = None,
     ) -> None:
         self.clipping = clipping
         self.step_noise = step_noise
@@ -67,7 +68,7 @@ class PrivateGradient:
         self.rules = rules or RowRules()
         self.gate = gate or Gate()
         self.check = check or StepCheck()
-        self.hands = hands or Hands()
+        self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
@@ -81,41 +82,23 @@ class PrivateGradient:
             raise UserError(
                 f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
             )
-        losses = of_somebody(self.gate.own(losses))
+        asked = self.gate.own(losses)
         self.gate.record()
         self.check.begin()
         for parameter in parameters.values():
             parameter.grad = None
-        sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
-        look = self.rules.look  # what may change is chosen from all micro-batches before any is clipped
-        take = partial(recorded, parameters, losses, read=self.rules.read, kept=look, unpadded=look)
-
-        def clip(part: Any, alone: Alone) -> list[Tensor]:
-            """Add a micro-batch's users, or those pieces of it that the tape could tell apart; return their losses."""
-            return clipped(take(part, alone=alone), alone)
-
-        def clipped(pieces: Iterable[tuple[Any, Recorded]], alone: Alone) -> list[Tensor]:
-            found = []
-            for part, own in pieces:
-                users = add_rest_alone(self._add(sums, own), part, partial(again, alone), alone)
-                del own  # the next one needs the memory that its softmax keeps
-                found.append(users.losses)
-            return found
-
-        def again(alone: Alone, one: Any) -> ClippedUsers:
-            return together([self._add(sums, own) for _, own in take(one, alone=alone)])
-
-        alone = self.gate.alone
+        sums, parts, alone = self._cleared_sums(parameters), [part for part in batch if len(part)], self.gate.alone
+        adding = Adding(parameters, asked, of_somebody(asked), sums, self.clipping, self.rules)
         with self.rules.step():
-            if look:
-                pieces = [piece for part in parts for piece in take(part, alone=alone)]
-                pieces = self.rules.broken_alone(pieces, lambda one: next(take(one, alone=alone))[1], alone)
+            if self.rules.look:
+                pieces = [piece for part in parts for piece in adding.recorded(part, alone)]
+                pieces = self.rules.broken_alone(pieces, lambda one: next(adding.recorded(one, alone))[1], alone)
                 self.rules.choose([own for _, own in pieces])
-                seen = clipped(pieces, alone)
+                seen = adding.clipped(pieces, alone)
             else:
                 self.rules.choose(())
-                seen = self.hands.add(parts, sums, clip, alone)
-            self.check.sums(Summed(parameters, losses, parts, sums, alone))
+                seen = self.cores.add(adding, parts, alone)
+            self.check.sums(Summed(parameters, adding.losses, parts, sums, alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         shards = sharded(parameters)
@@ -171,9 +154,6 @@ class PrivateGradient:
         for name, total in dense.items():
             self.check.noised(name, total, expected, std)
             parameters[name].grad = self._gradients[name]
-
-    def _add(self, sums: Mapping[str, Tensor | RowSum], recorded: Recorded) -> ClippedUsers:
-        return add_recorded(sums, self.rules.restricted(recorded), self.clipping)
 
     def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.

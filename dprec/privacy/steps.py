@@ -32,10 +32,10 @@ from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.finite_losses import FiniteLosses
 from dprec.privacy.forgetting import Forgetting
-from dprec.privacy.hands import Hands, hands_of
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
@@ -114,9 +114,8 @@ class PrivateSteps(OfTheRun, Gate):
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
-        alone = ranks.size > 1 or rules.strategies
-        hands = Hands() if alone else hands_of(module, trained.losses)
-        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check, hands)
+        cores = OneCore() if ranks.size > 1 or rules.strategies else cores_for(module)
+        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check, cores)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         self._sharded = sharded(parameters)
@@ -199,8 +198,8 @@ class PrivateSteps(OfTheRun, Gate):
             self.end()
 
     def end(self) -> None:
-        """Let other processes of this one's go: no step is left, or the run is stopped."""
-        self.descent.gradient.hands.close()
+        """End the processes that this one has forked: no step is left, or the run stops."""
+        self.descent.gradient.cores.close()
 
     def agree(self) -> None:
         """Stop all processes unless their models are the same, but for tables that pay as read or are sharded."""

@@ -17,7 +17,7 @@ from dprec.gradients.parameters import padding_rows
 from dprec.models.learning.descent import Gradient, MeanGradient
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.hands import hands_of
+from dprec.privacy.cores import cores_for
 from dprec.privacy.step import PrivateGradient
 
 NOISE = 1.0
@@ -127,7 +127,7 @@ class DprecPrivate(Dprec):
             self.clipping,
             StepNoise(GaussianNoise(), self.noise_multiplier, self.users),
             padding_rows(self.recommender),
-            hands=hands_of(self.recommender, self.recommender.losses),
+            cores=cores_for(self.recommender),
         )
 
     def scale(self, norm: Tensor) -> Tensor:

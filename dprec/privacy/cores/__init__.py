@@ -1,0 +1,157 @@
+"""The cores of a CPU: which processes add up a step's users.
+
+Threads gain little in a private step, whose operations are many and small. So where torch has several threads, the
+process that trains forks others, one for each thread more. They compute what it would have computed of their users:
+clipped gradients, added up, without noise. Noise, ledger, checks and the optimizer stay with the first process.
+
+    anywhere    which losses another process finds, too
+    dealing     who computes which users
+    processes   the other processes, and the memory that they share with the first
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
+from dprec.privacy.cores.dealing import dealt, numbers_of
+from dprec.privacy.cores.processes import Other, Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dprec.gradients.uses.batches import Alone
+    from dprec.privacy.adding import Adding
+
+MOST_PROCESSES = 8
+LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each
+SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, dealing takes as long as adding up
+FORKS = 3  # times that a run forks; then it goes on with one process
+
+
+class OneCore:
+    """The first process alone."""
+
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+        """Add these micro-batches to a step's sums; return their users' losses, in any order."""
+        return [losses for part in parts for losses in adding(part, alone)]
+
+    def close(self) -> None:
+        """End the other processes."""
+
+
+class AllCores(OneCore):
+    """The first process and others, as many together as torch has threads; each computes with one thread.
+
+    Who computes which users follows from the batch alone, so that a run can be repeated. What another process does not
+    answer, the first computes.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._others: list[Other] = []
+        self._forks = 0
+        self._like: Any = None  # what the module was like when they were forked
+
+    def __reduce__(self) -> Any:
+        return OneCore, ()  # a copy of a model trains by itself
+
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+        number = cores()
+        if number == 1 or not self._is_fit(adding, parts):
+            return super().add(adding, parts, alone)
+        with _one_thread():
+            try:
+                self._have_others(number - 1, adding)
+                return self._add_together(adding, parts, alone)
+            except BaseException:
+                self.close()  # or what they are still to send would be taken for the next step's
+                raise
+
+    def close(self) -> None:
+        for other in self._others:
+            other.end()
+        self._others = []
+
+    def _is_fit(self, adding: Adding, parts: Sequence[Any]) -> bool:
+        """Whether it is worth while to deal a step, and others would find the same."""
+        if sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
+            return False
+        if not computes_anywhere(self._module, adding.asked):
+            return False
+        if not self._forks and draws(adding.losses, parts[0]):
+            self._forks = FORKS
+        if self._forks < FORKS or (self._others and self._like == likeness(self._module)):
+            return True
+        self.close()
+        return False
+
+    def _have_others(self, number: int, adding: Adding) -> None:
+        """See to it that there are so many others, which hold what the first holds."""
+        now = likeness(self._module)
+        if len(self._others) == number and now == self._like:
+            return
+        self.close()
+        self._forks, self._like = self._forks + 1, now
+        self._weights = Shared([*self._module.parameters(), *self._module.buffers()])
+        try:
+            for _ in range(number):
+                self._others.append(Other(self._weights, adding))
+        except (OSError, AssertionError) as why:  # there are too many processes, or this one may have none
+            self.close()
+            self._forks = FORKS
+            warnings.warn(f"a step is added up by one process, since no other can be started: {why}", stacklevel=2)
+
+    def _add_together(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+        *shares, own = dealt(parts, len(self._others) + 1)
+        self._weights.write()
+        for other, share in zip(self._others, shares, strict=True):
+            other.give(share)
+        losses = super().add(adding, own, alone)
+        for other, share in zip(self._others, shares, strict=True):
+            found = other.add_to(adding.dense)
+            losses += super().add(adding, share, alone) if found is None else found
+        if any(other.lost for other in self._others):
+            self.close()
+            if self._forks == FORKS:
+                warnings.warn(
+                    "a step is added up by one process from here on, since others did not answer three times: their "
+                    "memory may not have sufficed; OMP_NUM_THREADS=1 starts none",
+                    stacklevel=2,
+                )
+        return losses
+
+
+def cores_for(module: nn.Module) -> OneCore:
+    """Return what adds up the users of a run of this module, in which no strategy rules a table."""
+    forks = hasattr(os, "sched_getaffinity")  # Linux; on other systems a fork is not safe, or there is none
+    if not forks or torch.cuda.is_available():  # where there is a card autograd has threads, which no fork survives
+        return OneCore()
+    return AllCores(module) if sum(tensor.numel() for tensor in module.parameters()) <= LARGEST_MODEL else OneCore()
+
+
+def cores() -> int:
+    """Return how many processes may add up: as many as torch has threads, and this process has cores."""
+    allowed = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # a container may have fewer than it sees
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        allowed = min(allowed, -(-int(quota) // int(period)))
+    return min(torch.get_num_threads(), allowed, MOST_PROCESSES)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

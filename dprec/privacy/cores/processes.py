@@ -1,0 +1,141 @@
+"""Other processes that add up users, and the memory that they share with the process that has forked them."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import signal
+import warnings
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dprec.privacy.adding import Adding
+
+_LINE = 64  # bytes: tensors begin at multiples
+
+
+class Shared:
+    """Memory that processes share, with a place for each of some tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        places, end = [], 0
+        for tensor in tensors:
+            places.append(end)
+            end += -(-tensor.numel() * tensor.element_size() // _LINE) * _LINE
+        memory = torch.frombuffer(mmap.mmap(-1, max(end, _LINE)), dtype=torch.uint8)
+        self.views = [
+            memory[place : place + t.numel() * t.element_size()].view(t.dtype).view(t.shape)
+            for t, place in zip(tensors, places, strict=True)
+        ]
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Show the others what the tensors hold now."""
+        torch._foreach_copy_(self.views, self._tensors)
+
+    def become(self) -> None:
+        """In another process: let the tensors be in this memory."""
+        for tensor, view in zip(self._tensors, self.views, strict=True):
+            tensor.data = view
+
+
+class Other:
+    """Another process, as the first sees it."""
+
+    def __init__(self, weights: Shared, adding: Adding) -> None:
+        self.lost = False
+        self._sums = Shared(list(adding.dense.values()))
+        fork = get_context("fork")
+        self._line, its_line = fork.Pipe()
+        process = fork.Process(target=_serve, args=(self._line, its_line, weights, self._sums, adding), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until it has no handlers
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the first one's threads, which it does not use
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            its_line.close()
+        self._end = weakref.finalize(self, _end, os.getpid(), self._line, process)
+
+    def give(self, share: Sequence[Any]) -> None:
+        """Let it add up these micro-batches."""
+        try:
+            self._line.send_bytes(pickle.dumps(share))
+        except Exception:  # it is gone, or the batch cannot be sent
+            self.lost = True
+
+    def add_to(self, sums: Mapping[str, Tensor]) -> list[Tensor] | None:
+        """Wait for its sums, add them to these, and return its users' losses; None where it has no answer."""
+        losses: list[Tensor] | None = None
+        if not self.lost:
+            with suppress(EOFError, OSError):
+                losses = pickle.loads(self._line.recv_bytes())
+        if losses is not None:
+            torch._foreach_add_(list(sums.values()), self._sums.views)
+        self.lost = losses is None
+        return losses
+
+    def end(self) -> None:
+        self._end()
+
+
+def _end(first: int, line: Any, process: Any) -> None:
+    if os.getpid() == first:
+        line.close()
+        process.kill()
+        process.join()
+
+
+def _serve(firsts_line: Any, line: Any, weights: Shared, own: Shared, adding: Adding) -> None:
+    """In another process: add up whatever is given, until the first one is gone."""
+    try:
+        _leave_signals_to_the_first()
+        firsts_line.close()
+        gc.freeze()  # what the first holds is not this one's to finish
+        warnings.simplefilter("ignore")  # the first says it
+        torch.set_num_threads(1)
+        weights.become()
+        adding.sums.update(zip(adding.sums, own.views, strict=True))
+        while True:
+            share = pickle.loads(line.recv_bytes())
+            line.send_bytes(pickle.dumps(_added(share, own.views, adding)))
+    finally:
+        os._exit(0)
+
+
+def _leave_signals_to_the_first() -> None:
+    """Ignore what the first one handles: it is told, too, and ends the others."""
+    for number in signal.valid_signals():
+        if number == signal.SIGTERM or callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+def _added(share: Sequence[Any], sums: list[Tensor], adding: Adding) -> list[Tensor] | None:
+    """Add up a share; return its users' losses, or None where the first has to do it."""
+    try:
+        torch._foreach_zero_(sums)
+        before = torch.get_rng_state()
+        losses = [own for part in share for own in adding(part, _nobody)]
+        return losses if torch.equal(before, torch.get_rng_state()) else None
+    except Exception:  # the first finds the same, and says it
+        return None
+
+
+def _nobody(part: Any, place: int) -> Any:
+    raise UserError("only the first process knows which user of the data is in a place")
