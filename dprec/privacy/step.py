@@ -16,8 +16,8 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.row_sum import RowSum, give_to_owners
 from dprec.gradients.uses.batches import select_alone
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.adding import Adding
 from dprec.privacy.cores import OneCore
+from dprec.privacy.cores.adding import Adding
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import StepCheck, Summed
 from dprec_kernels.sparse import of_rows

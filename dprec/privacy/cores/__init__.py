@@ -4,6 +4,7 @@ Threads gain little in a private step, whose operations are many and small. So w
 process that trains forks others, one for each thread more. They compute what it would have computed of their users:
 clipped gradients, added up, without noise. Noise, ledger, checks and the optimizer stay with the first process.
 
+    adding      how a micro-batch is added to a step's sums
     anywhere    which losses another process finds, too
     dealing     who computes which users
     processes   the other processes, and the memory that they share with the first
@@ -13,23 +14,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dprec.gradients.uses.batches import Alone
+from dprec.privacy.cores.adding import Adding
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import Other, Shared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dprec.gradients.uses.batches import Alone
-    from dprec.privacy.adding import Adding
 
 MOST_PROCESSES = 8
 LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each

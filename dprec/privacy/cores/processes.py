@@ -9,20 +9,16 @@ import pickle
 import signal
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dprec.privacy.adding import Adding
+from dprec.privacy.cores.adding import Adding
 
 _LINE = 64  # bytes: tensors begin at multiples
 
