@@ -14,7 +14,7 @@ from dprec.gradients.clipping import Clipping, add_recorded
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy import step as private_step
+from dprec.privacy.cores import adding
 from dprec.privacy.step import PrivateGradient
 from tests.device import pretend
 from tests.device.pretend import DEVICE, Count, OnPretend, counted
@@ -56,7 +56,7 @@ class Left:
     def count(self, step: Callable[[], None]) -> Count:
         with (
             mock.patch.object(pretend, "_outside", self),
-            mock.patch.object(private_step, "add_recorded", self.add_recorded),
+            mock.patch.object(adding, "add_recorded", self.add_recorded),
         ):
             return counted(step)
 

@@ -8,6 +8,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import active_children
@@ -18,6 +20,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from dprec import Privacy
 from dprec.data import SequenceBatch, Sequences
@@ -35,6 +38,24 @@ from dprec.verify.self_check import BrokenPromise
 
 ITEMS, LENGTH = 30, 12
 MODELS = {"transformer": Transformer, "dpformer": DPFormer, "gru": GRU, "dual": DualEncoder}
+
+
+# Where torch has a device, such as that of tests/device, nothing is forked.
+OUTSIDE = torch.accelerator.is_available()
+forks = pytest.mark.skipif(OUTSIDE, reason="runs in a process of its own")
+
+
+@pytest.mark.skipif(not OUTSIDE, reason="runs where others have registered a device")
+def test_all_of_this_file_in_a_process_of_its_own() -> None:
+    assert type(cores_for(model_of())) is OneCore
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", __file__, "-p", "no:cacheprovider"],
+        cwd=Path(__file__).parent.parent.parent,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +116,7 @@ def close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(one, other, strict=True))
 
 
+@forks
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 @pytest.mark.parametrize("kind", MODELS)
 def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
@@ -108,6 +130,7 @@ def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
     cores.close()
 
 
+@forks
 def test_a_run_is_repeatable() -> None:
     ended = []
     for _ in range(2):
@@ -118,6 +141,7 @@ def test_a_run_is_repeatable() -> None:
     assert all(map(torch.equal, *ended))
 
 
+@forks
 def test_the_loss_that_is_told_is_that_of_all_users() -> None:
     model = model_of()
     cores = all_cores_of(model)
@@ -128,6 +152,7 @@ def test_the_loss_that_is_told_is_that_of_all_users() -> None:
     cores.close()
 
 
+@forks
 def test_every_user_is_dealt_once_and_shares_are_alike() -> None:
     for sizes_of_parts in ([7, 4, 1], [1], [2], [40, 30, 20, 10, 5], [100], []):
         parts = batch_of(sizes=sizes_of_parts)
@@ -142,6 +167,7 @@ def test_every_user_is_dealt_once_and_shares_are_alike() -> None:
     assert max(work) < 1.2 * min(work)
 
 
+@forks
 def test_a_batch_that_draws_nobody_is_a_step() -> None:
     model = model_of()
     cores = all_cores_of(model)
@@ -152,6 +178,7 @@ def test_a_batch_that_draws_nobody_is_a_step() -> None:
     cores.close()
 
 
+@forks
 def test_losses_that_draw_are_one_process_s() -> None:
     model = model_of(dropout=0.5)
     cores = all_cores_of(model)
@@ -172,6 +199,7 @@ class Promised(Transformer):
         return super().encode(history, context) * 2
 
 
+@forks
 def test_a_model_of_one_s_own_that_promises_is_dealt() -> None:
     torch.manual_seed(0)
     alone = Promised(items=ITEMS, max_length=LENGTH, dim=8, dropout=0.0)
@@ -188,6 +216,7 @@ def patched() -> Any:
     return model
 
 
+@forks
 @pytest.mark.parametrize(
     "make",
     [
@@ -203,6 +232,7 @@ def test_other_models_are_one_process_s(make: Any) -> None:
     assert not computes_anywhere(model, getattr(model, "losses", model.forward))
 
 
+@forks
 def test_other_losses_are_one_process_s() -> None:
     model = model_of()
     assert computes_anywhere(model, model.losses)
@@ -253,19 +283,38 @@ def other_hook(model: Any, step: int) -> None:
         model.network.register_forward_hook(lambda module, given, made: made * 2)
 
 
+def other_hook_backward(model: Any, step: int) -> None:
+    if step:
+        model.network.register_full_backward_pre_hook(lambda module, gradient: (gradient[0] * torch.arange(8),))
+
+
+def other_class(model: Any, step: int) -> None:
+    if step:
+        model.network.last_norm.__class__ = Doubling
+
+
+class Doubling(nn.LayerNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
 def other_losses(model: Any, step: int) -> Any:
     return (lambda batch: model.encode(batch.history).square().mean((1, 2))) if step else None
 
 
+@forks
 @pytest.mark.parametrize(
-    "change", [other_number, other_weights, other_buffer, other_module, other_function, other_hook, other_losses]
+    "change",
+    [
+        *(other_number, other_weights, other_buffer, other_module, other_function),
+        *(other_hook, other_hook_backward, other_class, other_losses),
+    ],
 )
 def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:
     kind = "dpformer" if change is other_buffer else "transformer"
     model = model_of(kind)
     cores = all_cores_of(model)
     found = gradients(cores, model, change)
-    assert len(active_children()) == 2
     cores.close()
     expected = gradients(OneCore(), model_of(kind), change)
     assert close(expected, found)
@@ -273,6 +322,35 @@ def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:
     assert not close(expected[:third], expected[third : 2 * third])  # it matters
 
 
+@forks
+def test_a_class_that_is_patched_counts_for_all_users() -> None:
+    def patched_at_the_second(cores: OneCore, model: Any) -> list[Tensor]:
+        own = nn.LayerNorm.forward
+        with pytest.MonkeyPatch.context() as patches:
+
+            def patch(_: Any, step: int) -> None:
+                if step == 1:
+                    patches.setattr(nn.LayerNorm, "forward", lambda self, x: own(self, x) * 2)
+
+            return gradients(cores, model, patch)
+
+    model = model_of()
+    cores = all_cores_of(model)
+    found = patched_at_the_second(cores, model)
+    cores.close()
+    assert close(patched_at_the_second(OneCore(), model_of()), found)
+    assert not close(found, gradients(OneCore(), model_of(), lambda *_: None))
+
+
+@forks
+def test_under_a_mode_of_torch_s_one_process_takes_all_users() -> None:
+    with FlopCounterMode(display=False):
+        model = model_of()
+        steps_of(model, all_cores_of(model))
+        assert not active_children()
+
+
+@forks
 def test_weights_and_buffers_reach_processes_that_live_on() -> None:
     for change in (other_weights, other_buffer):
         model = model_of("dpformer")
@@ -285,6 +363,7 @@ def test_weights_and_buffers_reach_processes_that_live_on() -> None:
         cores.close()
 
 
+@forks
 def test_a_model_that_changes_all_the_time_is_one_process_s() -> None:
     model = model_of()
     cores = all_cores_of(model)
@@ -292,6 +371,7 @@ def test_a_model_that_changes_all_the_time_is_one_process_s() -> None:
     assert not active_children()
 
 
+@forks
 @pytest.mark.parametrize("error", [BlockingIOError("no more"), AssertionError("daemonic")])
 def test_a_run_that_cannot_fork_is_one_process_s(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refused(processes.Other):
@@ -312,6 +392,7 @@ def test_a_run_that_cannot_fork_is_one_process_s(error: Exception, monkeypatch: 
     assert close(steps_of(model_of(), OneCore()), found)
 
 
+@forks
 def test_others_hear_no_signal_of_the_first_one_s(tmp_path: Path) -> None:
     told = tmp_path / "told"
     own = signal.signal(signal.SIGUSR1, lambda *_: told.write_text(str(os.getpid())))
@@ -333,6 +414,7 @@ def test_others_hear_no_signal_of_the_first_one_s(tmp_path: Path) -> None:
         cores.close()
 
 
+@forks
 def test_a_batch_that_cannot_be_sent_is_one_process_s() -> None:
     model, alone = model_of(), model_of()
     cores = all_cores_of(model)
@@ -354,6 +436,7 @@ class Unsendable(SequenceBatch):
         raise TypeError("not this one")
 
 
+@forks
 def test_there_are_no_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
@@ -367,6 +450,7 @@ def test_there_are_no_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch,
     assert package.cores() == 1
 
 
+@forks
 def test_a_process_that_is_killed_costs_nothing() -> None:
     model, alone = model_of(), model_of()
     cores = all_cores_of(model)
@@ -392,6 +476,7 @@ class Overflowing(Transformer):
         return super().losses(batch) * torch.where((batch.history == 7).any(1), torch.inf, 1.0)
 
 
+@forks
 def test_a_user_whose_gradient_is_not_finite_counts_as_in_one_process() -> None:
     def nothing(*_: Any) -> None:
         return None
@@ -406,6 +491,7 @@ def test_a_user_whose_gradient_is_not_finite_counts_as_in_one_process() -> None:
     cores.close()
 
 
+@forks
 def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
     model = model_of()
     cores = all_cores_of(model)
@@ -422,6 +508,7 @@ def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
     cores.close()
 
 
+@forks
 def test_a_copy_of_a_run_s_model_has_no_processes() -> None:
     cores = all_cores_of(model_of())
     assert type(copy.deepcopy(cores)) is OneCore
@@ -450,6 +537,7 @@ def finish(training: Any) -> None:
         training.step(batch)
 
 
+@forks
 def test_a_script_is_the_same_run_and_its_ledger_has_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
     training, seen = script(), 0
     for batch in training:
@@ -465,12 +553,14 @@ def test_a_script_is_the_same_run_and_its_ledger_has_each_step_once(monkeypatch:
     assert close(list(alone.trained.module.parameters()), list(training.trained.module.parameters()))
 
 
+@forks
 def test_a_run_that_checks_itself_finds_nothing_in_what_others_add() -> None:
     training = script(verify=1.0)
     finish(training)
     assert training.steps == 6
 
 
+@forks
 def test_a_run_that_checks_itself_finds_a_share_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     training = script(verify=1.0, steps=40)
     own = processes._added
@@ -486,6 +576,7 @@ def test_a_run_that_checks_itself_finds_a_share_that_is_wrong(monkeypatch: pytes
     training._steps.end()
 
 
+@forks
 def test_lightning_s_loop_has_them_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
@@ -516,6 +607,7 @@ def test_lightning_s_loop_has_them_until_it_ends(monkeypatch: pytest.MonkeyPatch
     assert close(fitted(), several)
 
 
+@forks
 def test_others_are_gone_with_a_run_that_is_thrown_away() -> None:
     training = script()
     for batch in training:
@@ -528,6 +620,7 @@ def test_others_are_gone_with_a_run_that_is_thrown_away() -> None:
     assert not active_children()
 
 
+@forks
 def test_a_process_that_is_killed_leaves_no_others() -> None:
     read, write = os.pipe()
     pid = os.fork()

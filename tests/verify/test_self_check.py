@@ -22,7 +22,7 @@ from dprec.gradients import clipping, norms
 from dprec.gradients.clipping import Clipping
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy import step
+from dprec.privacy.cores import adding
 from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
@@ -86,7 +86,7 @@ def sum_in_bfloat16() -> Iterator[None]:
         return found
 
     with ExitStack() as patches:
-        for module in (step, recount):
+        for module in (adding, recount):
             patches.enter_context(mock.patch.object(module, "add_recorded", wrong))
         yield
 

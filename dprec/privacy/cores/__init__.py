@@ -130,7 +130,7 @@ class AllCores(OneCore):
 def cores_for(module: nn.Module) -> OneCore:
     """Return what adds up the users of a run of this module, in which no strategy rules a table."""
     forks = hasattr(os, "sched_getaffinity")  # Linux; on other systems a fork is not safe, or there is none
-    if not forks or torch.cuda.is_available():  # where there is a card autograd has threads, which no fork survives
+    if not forks or torch.accelerator.is_available():  # autograd has threads for it then, which no fork survives
         return OneCore()
     return AllCores(module) if sum(tensor.numel() for tensor in module.parameters()) <= LARGEST_MODEL else OneCore()
 

@@ -35,13 +35,20 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
         and module.rows_alone
         and own == getattr(module, "losses", None)
         and not any(map(_is_changed, parts))
-        and not (torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks)
+        and not _is_watched()
         and ("rows_alone" in vars(type(module)) or all(_is_of("torch dprec", type(part)) for part in parts))
     )
 
 
 def _is_of(packages: str, *kinds: type) -> bool:
     return any(kind.__module__.partition(".")[0] in packages.split() for kind in kinds)
+
+
+def _is_watched() -> bool:
+    """Whether hooks of all modules, or modes of torch, are on: another process may not have them."""
+    hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+    return modes > 0 or any(getattr(torch_modules, f"_global_{name}") for name in hooks)
 
 
 def _is_changed(part: nn.Module) -> bool:
@@ -51,6 +58,8 @@ def _is_changed(part: nn.Module) -> bool:
     return bool(
         part._forward_hooks
         or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
         or held - {"configure_model"}
         or any(tensor.device.type != "cpu" for tensor in tensors)
     )
@@ -68,9 +77,9 @@ def draws(losses: Losses, part: Any) -> bool:
 
 def likeness(module: nn.Module) -> Any:
     """Return what losses may follow from beside the numbers of a module's parameters and buffers."""
-    own: list[Any] = []
+    own: list[Any] = [getattr(type(module), name, None) for name in ("losses", "encode")]
     for part in module.modules():
-        own.append(id(part))
+        own.append((id(part), type(part), type(part).forward))
         own += [(name, told) for name, value in vars(part).items() if (told := _told(value)) is not None]
     registered = [*module.parameters(), *module.buffers()]
     return own, [(id(tensor), tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in registered]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
@@ -21,6 +22,7 @@ from dprec.errors import UserError
 from dprec.privacy.cores.adding import Adding
 
 _LINE = 64  # bytes: tensors begin at multiples
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 class Shared:
@@ -101,6 +103,7 @@ def _serve(firsts_line: Any, line: Any, weights: Shared, own: Shared, adding: Ad
     """In another process: add up whatever is given, until the first one is gone."""
     try:
         _leave_signals_to_the_first()
+        _end_with_the_first()
         firsts_line.close()
         gc.freeze()  # what the first holds is not this one's to finish
         warnings.simplefilter("ignore")  # the first says it
@@ -120,6 +123,12 @@ def _leave_signals_to_the_first() -> None:
         if number == signal.SIGTERM or callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+def _end_with_the_first() -> None:
+    """Ask Linux for this: the end of the line shows only once all forks of the first are gone, too."""
+    with suppress(Exception):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _added(share: Sequence[Any], sums: list[Tensor], adding: Adding) -> list[Tensor] | None:

@@ -20,6 +20,7 @@ from dprec.gradients.contributions import building
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise, most_users, rounding
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.cores import adding
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.choosing import looks
@@ -48,9 +49,15 @@ class Telling(PrivateGradient):
 
     told: list[ClippedUsers]
 
-    def _add(self, sums: Any, recorded: Any) -> ClippedUsers:
-        self.told = [*getattr(self, "told", []), super()._add(sums, recorded)]
-        return self.told[-1]
+    def __call__(self, *arguments: Any) -> float | None:
+        self.told, own = getattr(self, "told", []), adding.add_recorded
+
+        def heard(*given: Any) -> ClippedUsers:
+            self.told.append(own(*given))
+            return self.told[-1]
+
+        with mock.patch.object(adding, "add_recorded", heard):
+            return super().__call__(*arguments)
 
 
 @dataclass

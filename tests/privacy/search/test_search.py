@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dprec.gradients import clipping, norms
-from dprec.privacy import step as gradient
+from dprec.privacy.cores import adding
 from tests.privacy.search.__main__ import main
 from tests.privacy.search.blame import models_own, most_by_digits
 from tests.privacy.search.case import Finding, run
@@ -142,7 +142,7 @@ def _lost_cross_terms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _sums_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gradient.add_recorded
+    whole = adding.add_recorded
 
     def rounded(sums: Any, *given: Any, **options: Any) -> Any:
         users = whole(sums, *given, **options)
@@ -151,7 +151,7 @@ def _sums_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
                 total.copy_(total.bfloat16())
         return users
 
-    monkeypatch.setattr(gradient, "add_recorded", rounded)
+    monkeypatch.setattr(adding, "add_recorded", rounded)
 
 
 def _norms_of_the_mean_user(monkeypatch: pytest.MonkeyPatch) -> None:
