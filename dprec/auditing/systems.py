@@ -159,8 +159,6 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
     minutes, rest = divmod(max(1, round(seconds)), 60)
     limit = {"limit_val_batches": 0, "max_time": f"00:{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"}
     tree["trainer"] = tree.get("trainer", {}) | limit
-    if "trainer.max_epochs" in settings.overrides and "trainer.max_steps" not in settings.overrides:
-        tree["trainer"]["max_steps"] = -1
     written = folder / "recipe.yaml"
     replace_file(written, lambda path: path.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8"))
     return parse(CommandLine(recipes=[str(written)], overrides=[("out", str(folder / "run"))]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,22 @@ def parse(line: CommandLine) -> Settings:
     _refuse_nonsense(tree)
     _refuse_nulls(tree, given, classes)
     _refuse_other_kinds(tree, given, classes)
+    _choose_length(tree["trainer"], overrides)
     return Settings(tree, recipe, tuple(overrides), parser, config)
 
 
 def full_help() -> str:
     """The help on every setting, including those of the trainer."""
     return recipe_parser().format_help()
+
+
+def _choose_length(trainer: dict[str, Any], overrides: Collection[str]) -> None:
+    """Let a length of training from the command line stand in place of the recipe's, also of the other kind."""
+    own = {key.removeprefix("trainer.") for key in overrides} & {"max_steps", "max_epochs"}
+    if own == {"max_epochs"}:
+        trainer["max_steps"] = -1
+    elif own == {"max_steps"} and trainer["max_steps"] >= 0:
+        trainer["max_epochs"] = None
 
 
 def _refuse_nonsense(tree: Mapping[str, Any]) -> None:

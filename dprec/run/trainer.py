@@ -80,15 +80,10 @@ def fit_batch(settings: Settings, data: Any) -> None:
 
 
 def total_steps(settings: Settings, batches: Any) -> int:
-    """Return the steps of a run. If the command line has one of max_steps and max_epochs, the recipe's other is out."""
+    """Return the steps of a run."""
     steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
     if steps < -1:
         raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
-    own = {"trainer.max_steps", "trainer.max_epochs"} & set(settings.overrides)
-    if own == {"trainer.max_epochs"}:
-        steps = -1
-    elif steps == 0 or (own == {"trainer.max_steps"} and steps > 0):
-        epochs = None
     return planned_steps(steps or -1, epochs or None, batches)
 
 

@@ -119,6 +119,15 @@ def test_what_a_killed_process_was_still_writing_is_removed(interrupted: Path, r
     assert not any(part.exists() for part in parts)
 
 
+def test_a_length_from_the_command_line_stays_in_place_of_the_recipe_s(recipe: Path, here: Path) -> None:
+    short = here / "short.yaml"
+    short.write_text("trainer: {max_epochs: 1}\n")
+    steps = ["--trainer.max_steps", str(STEPS), "--checkpoint_every", "10", "--out", "run"]
+    fit_and_die(25, [str(recipe), str(short), *steps])
+    assert fit(["--resume", "run"]) == 0
+    assert json.loads(Path("run/metrics.json").read_text())["steps"] == STEPS
+
+
 def test_a_group_given_as_one_object_is_the_same_again(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     given = [str(recipe), "--privacy", '{"epsilon": 3, "delta": 0.01}', "--checkpoint_every", "2"]
