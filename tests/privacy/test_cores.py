@@ -367,7 +367,8 @@ def test_weights_and_buffers_reach_processes_that_live_on() -> None:
 def test_a_model_that_changes_all_the_time_is_one_process_s() -> None:
     model = model_of()
     cores = all_cores_of(model)
-    gradients(cores, model, lambda model, step: setattr(model, "count", step), steps=FORKS + 1)
+    with pytest.warns(UserWarning, match="attributes changed"):
+        gradients(cores, model, lambda model, step: setattr(model, "count", step), steps=FORKS + 1)
     assert not active_children()
 
 
@@ -582,7 +583,7 @@ def test_lightning_s_loop_has_them_until_it_ends(monkeypatch: pytest.MonkeyPatch
 
     class Watch(pl.Callback):
         def on_train_batch_end(self, *_: Any) -> None:
-            seen.append(len(active_children()))
+            seen.append(sorted(process.pid or 0 for process in active_children()))
 
     def fitted() -> Any:
         data = data_of(sampling_seed=1)
@@ -590,7 +591,7 @@ def test_lightning_s_loop_has_them_until_it_ends(monkeypatch: pytest.MonkeyPatch
         torch.manual_seed(0)
         model = DPFormer(**data.sizes, dim=8, frequencies="uniform", dropout=0.0)
         trainer = pl.Trainer(
-            max_steps=5,
+            max_steps=12,  # and a validation after every third
             accelerator="cpu",
             callbacks=[Privacy(noise_multiplier=1.0, noise_seed=3), Watch()],
             logger=False,
@@ -601,7 +602,8 @@ def test_lightning_s_loop_has_them_until_it_ends(monkeypatch: pytest.MonkeyPatch
         return list(model.parameters())
 
     several = fitted()
-    assert seen == [2, 2, 2, 2, 0]
+    assert len(seen[0]) == 2
+    assert seen == [seen[0]] * 11 + [[]]
     assert not active_children()
     monkeypatch.setattr(package, "cores", lambda: 1)
     assert close(fitted(), several)

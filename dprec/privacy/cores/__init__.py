@@ -55,23 +55,23 @@ class AllCores(OneCore):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._others: list[Other] = []
-        self._forks = 0
         self._like: Any = None  # what the module was like when they were forked
+        self._forks = 0
+        self._alone = False  # from here on
 
     def __reduce__(self) -> Any:
         return OneCore, ()  # a copy of a model trains by itself
 
     def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         number = cores()
-        if number == 1 or not self._is_fit(adding, parts):
-            return super().add(adding, parts, alone)
-        with _one_thread():
-            try:
-                self._have_others(number - 1, adding)
+        try:
+            if number == 1 or not self._is_fit(adding, parts) or not self._has_others(number - 1, adding, parts):
+                return super().add(adding, parts, alone)
+            with _one_thread():
                 return self._add_together(adding, parts, alone)
-            except BaseException:
-                self.close()  # or what they are still to send would be taken for the next step's
-                raise
+        except BaseException:
+            self.close()  # or what they are still to send would be taken for the next step's
+            raise
 
     def close(self) -> None:
         for other in self._others:
@@ -80,32 +80,35 @@ class AllCores(OneCore):
 
     def _is_fit(self, adding: Adding, parts: Sequence[Any]) -> bool:
         """Whether it is worth while to deal a step, and others would find the same."""
-        if sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
+        if self._alone or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
-        if not computes_anywhere(self._module, adding.asked):
-            return False
-        if not self._forks and draws(adding.losses, parts[0]):
-            self._forks = FORKS
-        if self._forks < FORKS or (self._others and self._like == likeness(self._module)):
-            return True
-        self.close()
-        return False
+        return computes_anywhere(self._module, adding.asked)
 
-    def _have_others(self, number: int, adding: Adding) -> None:
-        """See to it that there are so many others, which hold what the first holds."""
+    def _has_others(self, number: int, adding: Adding, parts: Sequence[Any]) -> bool:
+        """See to it that there are so many others, which hold what the first holds; return whether there are."""
         now = likeness(self._module)
         if len(self._others) == number and now == self._like:
-            return
+            return True
         self.close()
+        if not self._forks and draws(adding.losses, parts[0]):
+            self._alone = True
+            return False
+        if self._forks == FORKS:
+            return self._give_up("others did not answer, or the model's attributes changed, three times")
         self._forks, self._like = self._forks + 1, now
-        self._weights = Shared([*self._module.parameters(), *self._module.buffers()])
         try:
+            self._weights = Shared([*self._module.parameters(), *self._module.buffers()])
             for _ in range(number):
                 self._others.append(Other(self._weights, adding))
-        except (OSError, AssertionError) as why:  # there are too many processes, or this one may have none
+        except (OSError, AssertionError) as why:  # there is no room, or this process may have none
             self.close()
-            self._forks = FORKS
-            warnings.warn(f"a step is added up by one process, since no other can be started: {why}", stacklevel=2)
+            return self._give_up(f"no other can be started: {why}")
+        return True
+
+    def _give_up(self, why: str) -> bool:
+        self._alone = True
+        warnings.warn(f"one process adds up the users of a step from here on, since {why}", stacklevel=2)
+        return False
 
     def _add_together(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         *shares, own = dealt(parts, len(self._others) + 1)
@@ -118,12 +121,6 @@ class AllCores(OneCore):
             losses += super().add(adding, share, alone) if found is None else found
         if any(other.lost for other in self._others):
             self.close()
-            if self._forks == FORKS:
-                warnings.warn(
-                    "a step is added up by one process from here on, since others did not answer three times: their "
-                    "memory may not have sufficed; OMP_NUM_THREADS=1 starts none",
-                    stacklevel=2,
-                )
         return losses
 
 

@@ -29,7 +29,7 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
     own: Any = losses
     while hasattr(own, "__wrapped__") and _is_of("dprec", type(own)):  # what a run puts around it
         own = own.__wrapped__
-    parts = [part for part in module.modules() if not _is_of("torchmetrics", *type(part).__mro__)]
+    parts = _parts(module)
     return (
         offers(module, RowsAlone)
         and module.rows_alone
@@ -38,6 +38,11 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
         and not _is_watched()
         and ("rows_alone" in vars(type(module)) or all(_is_of("torch dprec", type(part)) for part in parts))
     )
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """Return a module and what it holds, but no metrics, which losses do not ask."""
+    return [part for part in module.modules() if not _is_of("torchmetrics", *type(part).__mro__)]
 
 
 def _is_of(packages: str, *kinds: type) -> bool:
@@ -78,7 +83,7 @@ def draws(losses: Losses, part: Any) -> bool:
 def likeness(module: nn.Module) -> Any:
     """Return what losses may follow from beside the numbers of a module's parameters and buffers."""
     own: list[Any] = [getattr(type(module), name, None) for name in ("losses", "encode")]
-    for part in module.modules():
+    for part in _parts(module):
         own.append((id(part), type(part), type(part).forward))
         own += [(name, told) for name, value in vars(part).items() if (told := _told(value)) is not None]
     registered = [*module.parameters(), *module.buffers()]
