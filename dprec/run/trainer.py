@@ -84,7 +84,7 @@ def total_steps(settings: Settings, batches: Any) -> int:
     steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
     if steps < -1:
         raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
-    return planned_steps(steps or -1, epochs or None, batches)
+    return planned_steps(steps or -1, (epochs or None) if steps else None, batches)
 
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:

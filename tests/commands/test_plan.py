@@ -147,3 +147,12 @@ def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
     told += "        return super().releases_of({'frequencies': 'estimate', 'frequency_share': 0.2})\n"
     (here / "my_told.py").write_text(told)
     assert planned(capsys, str(recipe), "--model", "my_told.Quick", "--users", "60")["releases"] == usual
+
+
+def test_a_recipe_of_no_steps_is_no_recipe_of_epochs(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = tmp_path / "none.yaml"
+    none.write_text("trainer: {max_steps: 0, max_epochs: 3}\n")
+    assert plan([str(recipe), str(none)]) == 2
+    assert "the length of training is not given" in capsys.readouterr().err
