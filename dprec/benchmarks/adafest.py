@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.gradients.clipping import Clipping
 from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
@@ -21,6 +20,7 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, Dense
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
+from dprec_kernels.threads import one_thread
 
 SIZES, DIM, BATCH, STEPS = (100_000, 1_000_000, 10_000_000), 64, 1024, 100
 DENSE_STEPS = 3

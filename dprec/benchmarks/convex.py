@@ -16,8 +16,8 @@ from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies import clicks, descent, means, risks
 from dprec.benchmarks.convex_studies import picture as drawing
 from dprec.benchmarks.convex_studies.measured import slope
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.errors import UserError
+from dprec_kernels.threads import one_thread
 
 OPTIONS = ("study",)  # of the command line
 COLUMNS = {"method": "method", "n": "records", "d": "d", "s": "s", "epsilon": "ε", "delta": "δ"}

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.benchmarks.table_work import noise
 from dprec.benchmarks.table_work.networks import MLPERF, NETWORKS, Network
 from dprec.benchmarks.table_work.stages import STAGES
@@ -34,6 +33,7 @@ from dprec.benchmarks.table_work.steps import HOOKED, SYSTEMS, Pooled, Step
 from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel
+from dprec_kernels.threads import one_thread
 
 BATCH = 2048
 SIZES = (0.4, 4.0, 8.0)  # GB of tables

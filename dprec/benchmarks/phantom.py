@@ -16,11 +16,12 @@ from dprec.benchmarks.common import bars, figure, report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import whole
 from dprec.benchmarks.peers.architectures import TRANSFORMER
-from dprec.benchmarks.peers.compare import COLUMNS, Comparison, of_threads
+from dprec.benchmarks.peers.compare import COLUMNS, Comparison
 from dprec.benchmarks.peers.memory import MemoryMeter
 from dprec.benchmarks.peers.others import SYSTEMS, OptimizerAlone, PlainPyTorch
 from dprec.benchmarks.peers.shapes import Shape
 from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
+from dprec_kernels.threads import of_threads
 
 OPTIONS = ("threads",)  # of the command line
 BASE = DprecPlain.name

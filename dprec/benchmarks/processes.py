@@ -23,11 +23,11 @@ from rich.console import Group
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.data import Sequences
 from dprec.distributed.ending import leave
 from dprec.models import Transformer
 from dprec.training.script import private
+from dprec_kernels.threads import one_thread
 
 PROCESSES = (1, 2)
 WARM = 2  # steps of a run that do not count: the first allocates what the others find

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from dprec.benchmarks.common import bars, figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import COLUMNS, Comparison, one_thread
+from dprec.benchmarks.peers.compare import COLUMNS, Comparison
 from dprec.benchmarks.peers.memory import MemoryMeter
 from dprec.benchmarks.peers.others import RECURRENT
 from dprec.benchmarks.peers.shapes import Shape
 from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
+from dprec_kernels.threads import one_thread
 
 CELLS = ("GRU", "LSTM")
 ROUNDS = 5

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
 from dprec.data.draws.text_batch import TextBatch
 from dprec.gradients.clipping import Clipping
@@ -37,6 +36,7 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, Dense
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
+from dprec_kernels.threads import one_thread
 
 PADDING, SPARSE = 1, "PyTorch, sparse gradient"
 SYSTEMS: dict[str, Callable[[], list[Strategy]] | None] = {

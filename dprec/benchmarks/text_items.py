@@ -22,13 +22,13 @@ from rich.table import Table
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.data import Sequences
 from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.metrics.ranking import RankingMetrics
 from dprec.metrics.ranks import both_ranks
 from dprec.models import TextItems, Transformer
 from dprec.training.callback import Privacy
+from dprec_kernels.threads import one_thread
 
 NEW, OWN_WORDS, ALL_WORDS = 0.2, 20, 60  # share of items; words of a genre, and of all titles
 COLUMNS = {

@@ -24,7 +24,6 @@ from torch.utils.data import TensorDataset
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.measure import against
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.models import Learner
 from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import FEST, AdaFEST, LazyDP
@@ -32,6 +31,7 @@ from dprec.sparsity.rows.strategy import Strategy
 from dprec.training.callback import Privacy
 from dprec.training.loaders import private_loader
 from dprec.training.script import private
+from dprec_kernels.threads import one_thread
 
 NUMBERS, EPSILON = 13, 8.0
 COLUMNS = {

@@ -14,13 +14,13 @@ from dprec.benchmarks import processes, table_memory, text_items
 from dprec.benchmarks.common.measure import race
 from dprec.benchmarks.peers import others as peers
 from dprec.benchmarks.peers.architectures import TRANSFORMER
-from dprec.benchmarks.peers.compare import of_threads, one_thread
 from dprec.benchmarks.peers.memory import Job, MemoryMeter
 from dprec.benchmarks.peers.plain import PlainTransformer
 from dprec.benchmarks.peers.systems import DprecPrivate
 from dprec.benchmarks.phantom import SHAPES, SMALL
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
+from dprec_kernels.threads import of_threads, one_thread
 from tests.commands.support import strict
 
 COLUMNS = {

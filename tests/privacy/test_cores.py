@@ -147,7 +147,7 @@ def test_the_loss_that_is_told_is_that_of_all_users() -> None:
     cores = all_cores_of(model)
     gradient, parameters = gradient_by(model, cores), dict(model.named_parameters())
     expected = torch.cat([model.losses(part) for part in batch_of()]).mean().item()
-    for _ in range(2):  # one process, then three
+    for _ in range(2):
         assert gradient(parameters, model.losses, batch_of()) == pytest.approx(expected, rel=1e-5)
     cores.close()
 

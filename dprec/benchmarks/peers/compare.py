@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -116,20 +115,3 @@ class Comparison:
                 row["max_batch_16gb"] = largest_batch(
                     GB16 - row["parameters_mb"], self.shape.user_bytes / MB, (few, least), (many, most)
                 )
-
-
-@contextmanager
-def of_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    with of_threads(1):
-        yield

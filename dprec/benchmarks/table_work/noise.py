@@ -19,9 +19,9 @@ from torch import Tensor
 
 from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.compare import one_thread
 from dprec.noise.gaussian import CHUNK, GaussianNoise
 from dprec_kernels.dense_noise import dense_noise
+from dprec_kernels.threads import one_thread
 
 NUMBERS, WIDTH, ROUNDS = 1 << 25, 128, 7  # 128 MB of float32, beyond any cache
 FLOOR = ("numbers scaled in place", "memory")  # what memory alone takes of a step that adds noise

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dprec.privacy.cores.adding import Adding
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import Other, Shared
+from dprec_kernels.threads import one_thread
 
 MOST_PROCESSES = 8
 LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each
@@ -67,7 +68,7 @@ class AllCores(OneCore):
         try:
             if number == 1 or not self._is_fit(adding, parts) or not self._has_others(number - 1, adding, parts):
                 return super().add(adding, parts, alone)
-            with _one_thread():
+            with one_thread():
                 return self._add_together(adding, parts, alone)
         except BaseException:
             self.close()  # or what they are still to send would be taken for the next step's
@@ -139,13 +140,3 @@ def cores() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         allowed = min(allowed, -(-int(quota) // int(period)))
     return min(torch.get_num_threads(), allowed, MOST_PROCESSES)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -57,27 +57,23 @@ def _is_watched() -> bool:
 
 
 def _is_changed(part: nn.Module) -> bool:
-    """Whether a module has hooks, is elsewhere than on the CPU, or holds functions, which may stand in for its own."""
+    """Whether a module has hooks, or holds functions, which may stand in for its own."""
     held = {name for name, value in vars(part).items() if isinstance(value, (FunctionType, MethodType))}
-    tensors = (*part.parameters(recurse=False), *part.buffers(recurse=False))
     return bool(
         part._forward_hooks
         or part._forward_pre_hooks
         or part._backward_hooks
         or part._backward_pre_hooks
         or held - {"configure_model"}
-        or any(tensor.device.type != "cpu" for tensor in tensors)
     )
 
 
 def draws(losses: Losses, part: Any) -> bool:
     """Whether losses draw from torch's generator, which belongs to one process; it is left as it was."""
     before = torch.get_rng_state()
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         losses(select_users(part, [0]))
-    moved = not torch.equal(before, torch.get_rng_state())
-    torch.set_rng_state(before)
-    return moved
+        return not torch.equal(before, torch.get_rng_state())
 
 
 def likeness(module: nn.Module) -> Any:
