@@ -1,0 +1,157 @@
+"""Other processes that fail, are killed, hear signals, or cannot be started: nothing is lost, and nobody is left."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import signal
+import time
+from collections.abc import Sequence
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dprec.data import SequenceBatch
+from dprec.privacy import cores as package
+from dprec.privacy.cores import OneCore, processes
+from tests.privacy.cores.support import ITEMS, all_cores_of, batch_of, close, forks, gradient_by, model_of, steps_of
+
+
+@forks
+@pytest.mark.parametrize("error", [BlockingIOError("no more"), AssertionError("daemonic")])
+def test_a_run_that_cannot_fork_is_one_process_s(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(processes.Other):
+        made = 0
+
+        def __init__(self, *arguments: Any) -> None:
+            Refused.made += 1
+            if Refused.made == 2:
+                raise error
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(package, "Other", Refused)
+    model = model_of()
+    with pytest.warns(UserWarning, match="one process"):
+        found = steps_of(model, all_cores_of(model))
+    assert Refused.made == 2
+    assert not active_children()
+    assert close(steps_of(model_of(), OneCore()), found)
+
+
+@forks
+def test_others_hear_no_signal_of_the_first_one_s(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    own = signal.signal(signal.SIGUSR1, lambda *_: told.write_text(str(os.getpid())))
+    try:
+        model = model_of()
+        cores = all_cores_of(model)
+        steps_of(model, cores)
+        others = active_children()
+        for process in others:
+            for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+                os.kill(process.pid or 0, number)
+        steps_of(model, cores)
+        assert active_children() == others
+        assert not told.exists()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert told.read_text() == str(os.getpid())
+    finally:
+        signal.signal(signal.SIGUSR1, own)
+        cores.close()
+
+
+@forks
+def test_a_batch_that_cannot_be_sent_is_one_process_s() -> None:
+    model, alone = model_of(), model_of()
+    cores = all_cores_of(model)
+    for own, gradient in ((model, gradient_by(model, cores)), (alone, gradient_by(alone, OneCore()))):
+        for _ in range(2):
+            gradient(dict(own.named_parameters()), own.losses, [Unsendable(part) for part in batch_of()])
+    assert close([p.grad for p in alone.parameters()], [p.grad for p in model.parameters()])
+    cores.close()
+
+
+class Unsendable(SequenceBatch):
+    def __init__(self, batch: SequenceBatch) -> None:
+        super().__init__(batch.history, batch.targets)
+
+    def select(self, users: Sequence[int]) -> Unsendable:
+        return Unsendable(super().select(users))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+@forks
+def test_a_process_that_is_killed_costs_nothing() -> None:
+    model, alone = model_of(), model_of()
+    cores = all_cores_of(model)
+    gradients = [gradient_by(model, cores), gradient_by(alone, OneCore())]
+    for step in range(5):
+        for gradient, own in zip(gradients, (model, alone), strict=True):
+            gradient(dict(own.named_parameters()), own.losses, batch_of(step))
+        assert close([p.grad for p in alone.parameters()], [p.grad for p in model.parameters()])
+        if step == 2:
+            killed = active_children()
+            killed[0].kill()
+            killed[0].join()
+    assert not {process.pid for process in active_children()} & {process.pid for process in killed}
+    cores.close()
+
+
+@forks
+def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
+    model = model_of()
+    cores = all_cores_of(model)
+    gradient, parameters = gradient_by(model, cores), dict(model.named_parameters())
+    for _ in range(2):
+        gradient(parameters, model.losses, batch_of())
+    assert active_children()
+    broken = batch_of()
+    broken[0].history[:] = ITEMS + 5
+    with pytest.raises(IndexError):
+        gradient(parameters, model.losses, broken)
+    assert not active_children()
+    gradient(parameters, model.losses, batch_of())  # goes on
+    cores.close()
+
+
+@forks
+def test_a_copy_of_a_run_s_model_has_no_processes() -> None:
+    cores = all_cores_of(model_of())
+    assert type(copy.deepcopy(cores)) is OneCore
+    assert type(pickle.loads(pickle.dumps(cores))) is OneCore
+
+
+@forks
+def test_a_process_that_is_killed_leaves_no_others() -> None:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            model = model_of()
+            cores = all_cores_of(model)
+            steps_of(model, cores)
+            os.write(write, json.dumps([process.pid for process in active_children()]).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with os.fdopen(read) as told:
+        others = json.loads(told.read())
+    assert len(others) == 2
+    until = time.monotonic() + 10
+    while any(map(runs, others)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
