@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.processor import torch_has_no_vectors
-from dprec_kernels.products import add_summed, multiply_each, summed_transposed
+from dprec_kernels.products import add_summed, adds_whole_products, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -63,10 +63,11 @@ class WideProduct:
         self._total = total
         self._held = 0
         self._at_once = total.dtype == like.dtype or not answers_at_once(total)
+        self._by_torch = adds_whole_products()
         if not self._at_once:
-            self._part, self._parts = (  # (i, o), since the library gives a transposed sum at less
-                workspace.take(f"{name} of a product", total.shape[::-1], like) for name in ("part", "parts")
-            )
+            shape = total.shape if self._by_torch else total.shape[::-1]  # a transposed sum costs other libraries less
+            self._parts = workspace.take("parts of a product", shape, like)
+            self._part = self._parts if self._by_torch else workspace.take("part of a product", shape, like)
 
     def add(self, left: Tensor, right: Tensor) -> None:
         if self._at_once:
@@ -74,17 +75,26 @@ class WideProduct:
             return
         for start in range(0, len(left), TOGETHER):
             rows = slice(start, start + TOGETHER)
-            if self._held:
-                self._parts.add_(summed_transposed(left[rows], right[rows], self._part, TOGETHER))
-            else:
-                self._parts = summed_transposed(left[rows], right[rows], self._parts, TOGETHER)
+            self._hold(left[rows], right[rows])
             self._held += 1
             if self._held == PARTS:
                 self.flush()
 
+    def _hold(self, left: Tensor, right: Tensor) -> None:
+        if self._by_torch:
+            if self._held:
+                add_summed(self._parts, left, right)
+            else:
+                multiply_each(left.T, right, self._parts)
+        elif self._held:
+            self._parts.add_(summed_transposed(left, right, self._part, TOGETHER))
+        else:
+            self._parts = summed_transposed(left, right, self._parts, TOGETHER)
+
     def flush(self) -> None:
         if self._held:
-            self._total.add_(self._part.view(self._total.shape).copy_(self._parts.T))
+            turned = self._parts if self._by_torch else self._part.view(self._total.shape).copy_(self._parts.T)
+            self._total.add_(turned)
         self._held = 0
 
 

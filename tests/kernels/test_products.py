@@ -312,6 +312,27 @@ def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: Asked) -> None:
     assert asked
 
 
+@pytest.mark.skipif(not products.adds_whole_products(), reason="torch multiplies by another library than MKL")
+def test_a_product_is_added_to_a_total_as_if_it_were_there_already() -> None:
+    for rows, width, items in ((64, 64, 4096), (64, 32, 300), (17, 8, 5)):
+        left, right, total = torch.rand(rows, items), torch.randn(rows, width), 1e3 * torch.randn(items, width)
+        expected = total + multiply_each(left.T, right, torch.empty(items, width))
+        add_summed(total, left, right)
+        assert torch.equal(total, expected)  # of numbers added one by one to 1,000 the last digits would be gone
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_wide_product_is_that_of_float64_by_either_way(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_sum, "adds_whole_products", lambda: whole)
+    left, right = torch.rand(1000, 40), torch.randn(1000, 8)
+    total = torch.ones(40, 8, dtype=torch.float64)
+    product = wide_sum.WideProduct(total, left)
+    for rows in (slice(0, 300), slice(300, 310), slice(310, 1000)):
+        product.add(left[rows], right[rows])
+    product.flush()
+    torch.testing.assert_close(total, 1 + left.double().T @ right.double(), rtol=1e-5, atol=1e-5)
+
+
 def test_a_variable_that_lets_onednn_compute_in_less_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     assert not onednn.exists.__wrapped__()

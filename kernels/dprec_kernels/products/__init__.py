@@ -32,6 +32,14 @@ def openblas_is_faster() -> bool:
     return torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
 
 
+def adds_whole_products() -> bool:
+    """Whether torch multiplies by MKL, which adds up a product by itself before it adds it to a total.
+
+    So `add_summed` is rounded as a product and an addition are, whatever the total.
+    """
+    return torch.backends.mkl.is_available() and not mkl_is_narrow()
+
+
 def library() -> str:
     """Name what multiplies float32 on the CPU now."""
     if openblas_is_faster():
