@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -25,6 +26,7 @@ from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
+AHEAD = 1 << 5  # such chunks that are drawn ahead at most: 16 MB
 STEP = 2.0**-53  # from one uniform to the next
 SMALL = 2.0**-20  # uniforms below get more bits
 WIDTH = 1 << 10  # numbers of a row, where noise that is a function of its place is added to a vector
@@ -78,6 +80,7 @@ class GaussianNoise:
         self._buffer = torch.empty(CHUNK, dtype=torch.float64)
         self._radius, self._turn = (torch.empty(CHUNK // 2, dtype=torch.float64) for _ in range(2))
         self._angle, self._size = torch.empty(CHUNK // 2), torch.empty(CHUNK // 2)
+        self._held: list[Tensor] = []  # memory of normals that are drawn ahead
         self._key: int | None  # of 128 bits, for noise that is a function of its place
         self._keys: int  # of this step so far
         self._calls: int  # of this key so far
@@ -99,8 +102,12 @@ class GaussianNoise:
         """Adds i.i.d. N(0, std²) to a float32 or float64 tensor of any shape and layout."""
         self.add_all_([tensor], std)
 
-    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
-        """Do the same with several, as if one after the other: on a card in one launch for all of a type."""
+    def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
+        """Do the same with several, as if one after the other: on a card in one launch for all of a type.
+
+        Of these tensors normals may have been drawn `ahead`.
+        """
+        draw = self._normals if ahead is None else ahead.normals
         for tensor in tensors:
             if tensor.dtype not in (torch.float32, torch.float64):
                 raise TypeError(f"noise is added in float32 or float64, not {tensor.dtype}")
@@ -112,8 +119,8 @@ class GaussianNoise:
             pieces = [piece for tensor in tensors if tensor.numel() for piece in _flat_pieces(tensor)]
             for (here, _, _), alike in groupby(pieces, lambda piece: (by_numpy(piece), piece.dtype, piece.device)):
                 if here:
-                    for piece in alike:
-                        self._add_flat(piece, std)
+                    for part in (part for piece in alike for part in piece.split(CHUNK)):
+                        part.add_(draw(len(part)).mul_(std))
                 else:
                     matrices = [matrix for piece in alike for matrix in _matrices(piece)]
                     of_matrices(matrices, std, self.placed(len(matrices)))
@@ -180,14 +187,13 @@ class GaussianNoise:
         """Return float64 numbers from 0 up to, but without, 1, from the same stream."""
         return torch.from_numpy(self._philox.random(count))
 
-    def _add_flat(self, flat: Tensor, std: float) -> None:
-        for start in range(0, flat.numel(), CHUNK):
-            part = flat[start : start + CHUNK]
-            part.add_(self._normals(len(part)).mul_(std))
+    def ahead(self, tensors: Callable[[], Iterable[Tensor]]) -> Ahead:
+        """Return what draws, before these tensors are ready, the normals that will be added to them."""
+        return Ahead(self._normals, self._held, tensors)
 
-    def _normals(self, count: int) -> Tensor:
+    def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
         half = -(-count // 2)
-        radius, angle, out = self._radius[:half], self._turn[:half], self._buffer[:count]
+        radius, angle, out = self._radius[:half], self._turn[:half], (self._buffer if out is None else out)[:count]
         for uniforms in (radius, angle):
             self._philox.random(out=uniforms.numpy())
         if float(radius.min()) < SMALL:  # whose few bits would end the tails
@@ -203,6 +209,56 @@ class GaussianNoise:
         key = np.random.SeedSequence(self._entropy, spawn_key=(step,)).generate_state(2, np.uint64)
         self._philox = np.random.Generator(np.random.Philox(key=key))
         self._step, self._key, self._keys, self._calls = step, None, 0, 0
+
+
+class Ahead:
+    """Draws the normals of some tensors in the time that their sums take: the same ones, in the same order.
+
+    >>> import torch
+    >>> drawn, tensors = [], [torch.zeros(CHUNK + 3), torch.zeros(5)]
+    >>> for some in (0, 2):
+    ...     source = GaussianNoise(seed=7)
+    ...     ahead = source.ahead(lambda: tensors)
+    ...     _ = [ahead.draw() for _ in range(some)]
+    ...     source.add_all_([torch.zeros_like(t) for t in tensors], 1.0, ahead)
+    ...     drawn.append(float(source.uniforms(1)))
+    >>> drawn[0] == drawn[1]
+    True
+    """
+
+    def __init__(
+        self, draw: Callable[..., Tensor], memory: list[Tensor], tensors: Callable[[], Iterable[Tensor]]
+    ) -> None:
+        self._draw, self._memory, self._tensors = draw, memory, tensors
+        self._counts: Iterator[int] | None = None
+        self._drawn: deque[Tensor] = deque()
+
+    def draw(self) -> bool:
+        """Draw some normals; return whether there may be more to draw."""
+        if self._counts is None:
+            self._counts = iter([len(part) for tensor in self._tensors() for part in _parts(tensor)][:AHEAD])
+        count, place = next(self._counts, 0), len(self._drawn)
+        if count:
+            if place == len(self._memory):
+                self._memory.append(torch.empty(CHUNK, dtype=torch.float64))
+            self._drawn.append(self._draw(count, self._memory[place]))
+        return count > 0
+
+    def normals(self, count: int) -> Tensor:
+        """Return the next so many, which may be changed."""
+        if not self._drawn:
+            return self._draw(count)
+        found = self._drawn.popleft()
+        if len(found) != count:
+            raise RuntimeError(f"{len(found)} normals were drawn ahead where {count} are added")
+        return found
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield what gets its normals at once, in order, of a tensor on the CPU."""
+    if by_numpy(tensor) and tensor.numel():
+        for piece in _flat_pieces(tensor):
+            yield from piece.split(CHUNK)
 
 
 def _matrices(flat: Tensor) -> list[Tensor]:

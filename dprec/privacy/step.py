@@ -89,6 +89,7 @@ class PrivateGradient:
             parameter.grad = None
         sums, parts, alone = self._cleared_sums(parameters), [part for part in batch if len(part)], self.gate.alone
         adding = Adding(parameters, asked, of_somebody(asked), sums, self.clipping, self.rules)
+        ahead = self.step_noise.source.ahead(lambda: adding.dense.values())
         with self.rules.step():
             if self.rules.look:
                 pieces = [piece for part in parts for piece in adding.recorded(part, alone)]
@@ -97,7 +98,7 @@ class PrivateGradient:
                 seen = adding.clipped(pieces, alone)
             else:
                 self.rules.choose(())
-                seen = self.cores.add(adding, parts, alone)
+                seen = self.cores.add(adding, parts, alone, ahead.draw)
             self.check.sums(Summed(parameters, adding.losses, parts, sums, alone))
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
@@ -120,7 +121,7 @@ class PrivateGradient:
             else:
                 noisy.append(total)
                 nothing += [total[row] for row in self.padding.get(name, ())]
-        self.step_noise.source.add_all_(noisy, std)
+        self.step_noise.source.add_all_(noisy, std, ahead)
         if nothing:
             torch._foreach_zero_(nothing)
         self._release_rows(rows, parameters, expected, std)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dprec.data import SequenceBatch
 from dprec.privacy import cores as package
@@ -133,6 +134,7 @@ def test_a_process_that_is_killed_leaves_no_others() -> None:
     pid = os.fork()
     if pid == 0:
         try:
+            torch.set_num_threads(1)  # those of this process are gone
             model = model_of()
             cores = all_cores_of(model)
             steps_of(model, cores)

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
+from dprec.noise.gaussian import Ahead
 from dprec.privacy.cores import OneCore
+from dprec.privacy.cores.processes import Other
 from tests.privacy.cores.support import (
     ITEMS,
     LENGTH,
@@ -50,6 +52,21 @@ def test_a_run_is_repeatable() -> None:
         cores = all_cores_of(model)
         ended.append(steps_of(model, cores, sigma=1.0))
         cores.close()
+    assert all(map(torch.equal, *ended))
+
+
+@forks
+def test_noise_that_is_drawn_while_others_are_at_work_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, draw = [], Ahead.draw
+    for at_work in (True, False):
+        drawn: list[Ahead] = []
+        monkeypatch.setattr(Ahead, "draw", lambda self, drawn=drawn: drawn.append(self) or draw(self))
+        monkeypatch.setattr(Other, "is_at_work", lambda _, answer=at_work: answer)
+        model = model_of()
+        cores = all_cores_of(model)
+        ended.append(steps_of(model, cores, steps=2, sigma=1.0))
+        cores.close()
+        assert bool(drawn) == at_work
     assert all(map(torch.equal, *ended))
 
 
