@@ -60,8 +60,9 @@ def batch_rows(
         for name in space.tables:
             for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
-                user, ids = (each.to(space.device) for each in use.moved(besides))
-                pairs.append((user + users) * space.size + space.flat(name, ids))
+                if not _all(part.unpadded):  # else nobody's is beyond what is read
+                    user, ids = (each.to(space.device) for each in use.moved(besides))
+                    pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
                     unpadded = part.unpadded.to(use.ids.device).nonzero().flatten()
                     user, ids = (each.to(space.device) for each in use.read(unpadded, besides))
@@ -156,18 +157,25 @@ def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] 
     space = space if recorded.told is None else space.on(torch.device("cpu"))
     everybody = torch.arange(recorded.users, device=space.device)
     found = torch.zeros_like(everybody, dtype=torch.bool)
-    for name in space.tables:
+    for name, table in space.tables.items():
         besides = (declared or {}).get(name, space.no_rows).to(space.device)
-        pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
+        never = distinct(torch.cat([besides, table.nothing.to(space.device)]))
+        pairs: list[list[Tensor]] = [[], []]
         for use in _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ())):
             own = besides.to(use.ids.device)
             for place, each in enumerate((use.read(everybody.to(own.device), own), use.moved(own))):
                 user, ids = (part.to(space.device) for part in each)
-                there = ~is_among(ids, besides)
+                there = ~is_among(ids, never)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
-        read, moved = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
-        found[read[~is_among(read, moved)] // space.size] = True
+        if [*map(len, pairs[0])] != [*map(len, pairs[1])]:  # else each use has a gradient wherever it reads
+            read, moved = (distinct(torch.cat(each)) for each in pairs)
+            found[read[~is_among(read, moved)] // space.size] = True
     return found
+
+
+def _all(users: Tensor | None) -> bool:
+    """Whether it is known, without a wait, that these are all users."""
+    return users is not None and answers_at_once(users) and bool(users.all())
 
 
 def _shapes(part: Any) -> list[torch.Size]:
