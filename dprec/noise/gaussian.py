@@ -187,10 +187,6 @@ class GaussianNoise:
         """Return float64 numbers from 0 up to, but without, 1, from the same stream."""
         return torch.from_numpy(self._philox.random(count))
 
-    def ahead(self, tensors: Callable[[], Iterable[Tensor]]) -> Ahead:
-        """Return what draws, before these tensors are ready, the normals that will be added to them."""
-        return Ahead(self._normals, self._held, tensors)
-
     def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
         half = -(-count // 2)
         radius, angle, out = self._radius[:half], self._turn[:half], (self._buffer if out is None else out)[:count]
@@ -218,7 +214,7 @@ class Ahead:
     >>> drawn, tensors = [], [torch.zeros(CHUNK + 3), torch.zeros(5)]
     >>> for some in (0, 2):
     ...     source = GaussianNoise(seed=7)
-    ...     ahead = source.ahead(lambda: tensors)
+    ...     ahead = Ahead(source, lambda: tensors)
     ...     _ = [ahead.draw() for _ in range(some)]
     ...     source.add_all_([torch.zeros_like(t) for t in tensors], 1.0, ahead)
     ...     drawn.append(float(source.uniforms(1)))
@@ -226,28 +222,28 @@ class Ahead:
     True
     """
 
-    def __init__(
-        self, draw: Callable[..., Tensor], memory: list[Tensor], tensors: Callable[[], Iterable[Tensor]]
-    ) -> None:
-        self._draw, self._memory, self._tensors = draw, memory, tensors
+    def __init__(self, source: GaussianNoise, tensors: Callable[[], Iterable[Tensor]]) -> None:
+        self._source, self._tensors = source, tensors
         self._counts: Iterator[int] | None = None
         self._drawn: deque[Tensor] = deque()
+        self._place = 0  # of the memory of the next: none is used twice
 
     def draw(self) -> bool:
         """Draw some normals; return whether there may be more to draw."""
         if self._counts is None:
             self._counts = iter([len(part) for tensor in self._tensors() for part in _parts(tensor)][:AHEAD])
-        count, place = next(self._counts, 0), len(self._drawn)
+        count, held = next(self._counts, 0), self._source._held
         if count:
-            if place == len(self._memory):
-                self._memory.append(torch.empty(CHUNK, dtype=torch.float64))
-            self._drawn.append(self._draw(count, self._memory[place]))
+            if self._place == len(held):
+                held.append(torch.empty(CHUNK, dtype=torch.float64))
+            self._drawn.append(self._source._normals(count, held[self._place]))
+            self._place += 1
         return count > 0
 
     def normals(self, count: int) -> Tensor:
         """Return the next so many, which may be changed."""
         if not self._drawn:
-            return self._draw(count)
+            return self._source._normals(count)
         found = self._drawn.popleft()
         if len(found) != count:
             raise RuntimeError(f"{len(found)} normals were drawn ahead where {count} are added")

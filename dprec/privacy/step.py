@@ -15,6 +15,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.row_sum import RowSum, give_to_owners
 from dprec.gradients.uses.batches import select_alone
+from dprec.noise.gaussian import Ahead
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.privacy.cores.adding import Adding
@@ -89,7 +90,7 @@ class PrivateGradient:
             parameter.grad = None
         sums, parts, alone = self._cleared_sums(parameters), [part for part in batch if len(part)], self.gate.alone
         adding = Adding(parameters, asked, of_somebody(asked), sums, self.clipping, self.rules)
-        ahead = self.step_noise.source.ahead(lambda: adding.dense.values())
+        ahead = Ahead(self.step_noise.source, lambda: adding.dense.values())
         with self.rules.step():
             if self.rules.look:
                 pieces = [piece for part in parts for piece in adding.recorded(part, alone)]

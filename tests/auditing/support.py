@@ -19,7 +19,7 @@ from dprec.auditing.planted.data import CanariedSequences
 from dprec.auditing.planted.directions import marked
 from dprec.gradients import norms
 from dprec.gradients.contributions import Contribution, Rows
-from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms
 from tests.models.zoo import ITEMS, LENGTH, Zoo
@@ -78,8 +78,8 @@ def noise_times(factor: float) -> Broken:
     """An engine that draws another noise than it accounts for."""
     honest = GaussianNoise.add_all_
 
-    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
-        honest(self, tensors, std * factor)
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
+        honest(self, tensors, std * factor, ahead)
 
     return lambda: mock.patch.object(GaussianNoise, "add_all_", add_all_)
 
@@ -110,9 +110,9 @@ def noise_on_touched_rows_only() -> AbstractContextManager[Any]:
     """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
     honest = GaussianNoise.add_all_
 
-    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
         still = [(t == 0).all(1) if t.dim() == 2 else torch.zeros(len(t), dtype=torch.bool) for t in tensors]
-        honest(self, tensors, std)
+        honest(self, tensors, std, ahead)
         for tensor, rows in zip(tensors, still, strict=True):
             tensor[rows] = 0.0
 

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from dprec.errors import UserError
-from dprec.noise.gaussian import AHEAD, CHUNK, GaussianNoise
+from dprec.noise.gaussian import AHEAD, CHUNK, Ahead, GaussianNoise
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
 
@@ -270,7 +270,7 @@ def test_noise_drawn_ahead_is_the_noise_that_would_be_added(draws: int) -> None:
 
     expected, found, source, after = tensors(), tensors(), GaussianNoise(3), GaussianNoise(3)
     after.add_all_(expected, 2.0)
-    ahead = source.ahead(lambda: found)
+    ahead = Ahead(source, lambda: found)
     more = [ahead.draw() for _ in range(draws)]
     assert more == [True] * min(draws, 7) + [False] * (draws - 7)  # two chunks, four columns, seven numbers
     assert not any(tensor.any() for tensor in found)
@@ -281,7 +281,18 @@ def test_noise_drawn_ahead_is_the_noise_that_would_be_added(draws: int) -> None:
 
 def test_what_is_drawn_ahead_is_bounded_and_no_other_tensors() -> None:
     source = GaussianNoise(3)
-    ahead = source.ahead(lambda: [torch.zeros(CHUNK).expand(AHEAD + 2, -1).flatten()])
+    ahead = Ahead(source, lambda: [torch.zeros(CHUNK).expand(AHEAD + 2, -1).flatten()])
     assert sum(iter(ahead.draw, False)) == AHEAD
     with pytest.raises(RuntimeError, match="were drawn ahead"):
         source.add_all_([torch.zeros(3)], 1.0, ahead)
+
+
+def test_normals_that_wait_are_not_drawn_over() -> None:
+    ahead = Ahead(GaussianNoise(3), lambda: [torch.zeros(10)] * 4)
+    expected = torch.zeros(40, dtype=torch.float64)
+    GaussianNoise(3).add_all_(expected.split(10), 1.0)
+    ahead.draw(), ahead.draw()
+    found = [ahead.normals(10).clone()]
+    ahead.draw()
+    found += [ahead.normals(10).clone() for _ in range(3)]
+    assert torch.equal(torch.cat(found), expected)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import Gate, PrivateGradient
 from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
@@ -94,7 +94,7 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
     happened: list[str] = []
 
     class Noise(GaussianNoise):
-        def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+        def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
             happened.append("noise")
 
     class Books(Gate):

@@ -19,7 +19,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.uses.batches import select_users
 from dprec.models.learning.optimizers import Adam
-from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.recursion import Decayed, Rates
@@ -41,7 +41,7 @@ class Placed:
     def beside(self, values: Tensor) -> Placed:
         return self
 
-    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+    def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
         for tensor in tensors:
             if tensor.shape[0] == ROWS - 1:  # all but padding
                 rows = torch.arange(1, ROWS)

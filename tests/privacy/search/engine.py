@@ -18,7 +18,7 @@ from dprec.gradients import norms
 from dprec.gradients.clipping import ClippedUsers, Clipping
 from dprec.gradients.contributions import building
 from dprec.gradients.parameters import padding_rows
-from dprec.noise.gaussian import GaussianNoise, most_users, rounding
+from dprec.noise.gaussian import Ahead, GaussianNoise, most_users, rounding
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import adding
 from dprec.privacy.step import PrivateGradient
@@ -40,7 +40,7 @@ class Listening(GaussianNoise):
         super().__init__(0)
         self.heard: list[tuple[Tensor, float]] = []
 
-    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+    def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
         self.heard += [(tensor.detach().clone(), std) for tensor in tensors]
 
 
