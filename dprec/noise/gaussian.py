@@ -18,6 +18,7 @@ from dprec_kernels.dense_noise import of_matrices
 from dprec_kernels.normals import Source, parts
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
+from dprec_kernels.workspace import workspace
 
 # A sum is rounded differently with and without one of its users, and so are the shares of all others: that one decides
 # the shapes in which they are computed. The noise is made for so much more, of the clipping norm, whoever is there, and
@@ -26,7 +27,7 @@ from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
-AHEAD = 1 << 5  # such chunks that are drawn ahead at most: 16 MB
+DRAWN_AHEAD = 1 << 21  # normals at most: 16 MB
 STEP = 2.0**-53  # from one uniform to the next
 SMALL = 2.0**-20  # uniforms below get more bits
 WIDTH = 1 << 10  # numbers of a row, where noise that is a function of its place is added to a vector
@@ -80,7 +81,6 @@ class GaussianNoise:
         self._buffer = torch.empty(CHUNK, dtype=torch.float64)
         self._radius, self._turn = (torch.empty(CHUNK // 2, dtype=torch.float64) for _ in range(2))
         self._angle, self._size = torch.empty(CHUNK // 2), torch.empty(CHUNK // 2)
-        self._held: list[Tensor] = []  # memory of normals that are drawn ahead
         self._key: int | None  # of 128 bits, for noise that is a function of its place
         self._keys: int  # of this step so far
         self._calls: int  # of this key so far
@@ -210,6 +210,8 @@ class GaussianNoise:
 class Ahead:
     """Draws the normals of some tensors in the time that their sums take: the same ones, in the same order.
 
+    One at a time: they wait in memory that the next of these gets.
+
     >>> import torch
     >>> drawn, tensors = [], [torch.zeros(CHUNK + 3), torch.zeros(5)]
     >>> for some in (0, 2):
@@ -226,19 +228,20 @@ class Ahead:
         self._source, self._tensors = source, tensors
         self._counts: Iterator[int] | None = None
         self._drawn: deque[Tensor] = deque()
-        self._place = 0  # of the memory of the next: none is used twice
 
     def draw(self) -> bool:
         """Draw some normals; return whether there may be more to draw."""
         if self._counts is None:
-            self._counts = iter([len(part) for tensor in self._tensors() for part in _parts(tensor)][:AHEAD])
-        count, held = next(self._counts, 0), self._source._held
-        if count:
-            if self._place == len(held):
-                held.append(torch.empty(CHUNK, dtype=torch.float64))
-            self._drawn.append(self._source._normals(count, held[self._place]))
-            self._place += 1
-        return count > 0
+            counts = [len(part) for tensor in self._tensors() for part in _parts(tensor)]
+            self._counts, size = iter(counts), min(sum(counts), DRAWN_AHEAD)
+            self._room = workspace.take("noise drawn ahead", (size,), torch.empty(0, dtype=torch.float64))
+        count = next(self._counts, 0)
+        if not 0 < count <= len(self._room):
+            self._counts = iter(())
+            return False
+        own, self._room = self._room[:count], self._room[count:]
+        self._drawn.append(self._source._normals(count, own))
+        return True
 
     def normals(self, count: int) -> Tensor:
         """Return the next so many, which may be changed."""

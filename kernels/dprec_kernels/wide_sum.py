@@ -63,11 +63,12 @@ class WideProduct:
         self._total = total
         self._held = 0
         self._at_once = total.dtype == like.dtype or not answers_at_once(total)
-        self._by_torch = adds_whole_products()
+        self._by_torch = min(total.shape) > 1 and adds_whole_products()
         if not self._at_once:
             shape = total.shape if self._by_torch else total.shape[::-1]  # a transposed sum costs other libraries less
             self._parts = workspace.take("parts of a product", shape, like)
-            self._part = self._parts if self._by_torch else workspace.take("part of a product", shape, like)
+            if not self._by_torch:
+                self._part = workspace.take("part of a product", shape, like)
 
     def add(self, left: Tensor, right: Tensor) -> None:
         if self._at_once:

@@ -56,7 +56,8 @@ def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Asked:
         shapes.append((*left.shape, len(right)))
         return own(left, right)
 
-    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
+    for asked_of in ("mkl_is_narrow", "mkl_is_slow"):
+        monkeypatch.setattr(products, asked_of, lambda: True)
     monkeypatch.setattr(openblas, "is_wide", lambda: False)
     monkeypatch.setattr(onednn, "_onednn", noted)
     monkeypatch.setattr(onednn, "LEAST", 1)
@@ -73,7 +74,8 @@ def by_openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
         shapes.append((*left.shape, right.shape[-1]))
         return own(left, right, out)
 
-    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
+    for asked_of in ("mkl_is_narrow", "mkl_is_slow"):
+        monkeypatch.setattr(products, asked_of, lambda: True)
     monkeypatch.setattr(openblas, "is_wide", lambda: True)
     monkeypatch.setattr(openblas, "product", noted)
     monkeypatch.setattr(openblas, "LEAST", 1)
@@ -319,6 +321,20 @@ def test_a_product_is_added_to_a_total_as_if_it_were_there_already() -> None:
         expected = total + multiply_each(left.T, right, torch.empty(items, width))
         add_summed(total, left, right)
         assert torch.equal(total, expected)  # of numbers added one by one to 1,000 the last digits would be gone
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 64])
+@pytest.mark.parametrize("inputs", [1, 2, 32])
+def test_a_wide_product_of_users_alike_is_as_exact_as_promised(outputs: int, inputs: int) -> None:
+    for seed in range(30):
+        draw = torch.Generator().manual_seed(seed)
+        left, right = torch.rand(1, outputs, generator=draw) + 0.01, torch.rand(1, inputs, generator=draw) + 0.01
+        total = torch.zeros(outputs, inputs, dtype=torch.float64)
+        product = wide_sum.WideProduct(total, left)
+        product.add(left.repeat(512, 1), right.repeat(512, 1))
+        product.flush()
+        exact = left.double().T @ right.double()
+        assert float((total / 512 - exact).norm() / exact.norm()) < 1.2e-6
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from dprec.errors import UserError
-from dprec.noise.gaussian import AHEAD, CHUNK, Ahead, GaussianNoise
+from dprec.noise.gaussian import CHUNK, DRAWN_AHEAD, Ahead, GaussianNoise
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
 
@@ -281,8 +281,9 @@ def test_noise_drawn_ahead_is_the_noise_that_would_be_added(draws: int) -> None:
 
 def test_what_is_drawn_ahead_is_bounded_and_no_other_tensors() -> None:
     source = GaussianNoise(3)
-    ahead = Ahead(source, lambda: [torch.zeros(CHUNK).expand(AHEAD + 2, -1).flatten()])
-    assert sum(iter(ahead.draw, False)) == AHEAD
+    ahead = Ahead(source, lambda: [torch.zeros(DRAWN_AHEAD + 2)])
+    assert sum(iter(ahead.draw, False)) == DRAWN_AHEAD // CHUNK
+    assert not ahead.draw()
     with pytest.raises(RuntimeError, match="were drawn ahead"):
         source.add_all_([torch.zeros(3)], 1.0, ahead)
 

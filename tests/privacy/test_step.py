@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
+from dprec.gradients.uses.batches import Alone
 from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.cores import OneCore
+from dprec.privacy.cores.adding import Adding
 from dprec.privacy.step import Gate, PrivateGradient
 from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
 
@@ -94,13 +97,25 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
     happened: list[str] = []
 
     class Noise(GaussianNoise):
+        def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
+            happened.append("draw")
+            return super()._normals(count, out)
+
         def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-            happened.append("noise")
+            happened.append("add")
+            super().add_all_(tensors, std, ahead)
 
     class Books(Gate):
         def record(self) -> None:
             happened.append("record")
 
-    private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), gate=Books())
-    gradient_of(MODELS["layer-twice"](), [], private)
-    assert happened == ["record", "noise"]
+    class Waiting(OneCore):
+        def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Any = None) -> list[Tensor]:
+            assert meanwhile()
+            return super().add(adding, parts, alone)
+
+    for cores, expected in ((OneCore(), ["record", "add", "draw"]), (Waiting(), ["record", "draw", "add"])):
+        private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), gate=Books(), cores=cores)
+        gradient_of(MODELS["layer-twice"](), [], private)
+        assert happened[:3] == expected
+        happened.clear()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data.draws.batch import SequenceBatch
@@ -38,6 +39,21 @@ class Undeclared(nn.Module):
     def losses(self, batch: SequenceBatch) -> Tensor:
         inside = (batch.history != 0).unsqueeze(2)
         return (self.table(batch.history) * inside).sum(1).square().sum(1)
+
+
+class ReadTwice(nn.Module):
+    """All users read a table at the same ids, one of them twice; at the last, who has seen item 1 moves nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.own = nn.Embedding(8, 4), nn.Embedding(ITEMS, 4, padding_idx=0)
+        self.ids = torch.tensor([3, 3, 5])
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        scores = F.linear(self.own(batch.history), F.embedding(self.ids, self.shared.weight))
+        last = torch.stack([torch.ones(batch.history.shape)] * 2 + [(batch.history != 1).float()], 2)
+        return ((scores * last).square().sum(2) * (batch.history != 0)).sum(1)
 
 
 def sequences(lengths: list[int], seed: int = 0) -> SequenceBatch:
@@ -104,6 +120,22 @@ def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow()
         pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
     assert len(pieces) == 1 + 3  # all but the longest
     assert len(said) == 1
+
+
+def test_who_moves_nothing_at_an_id_that_is_read_twice_is_still_counted_there() -> None:
+    """Else the rows of users who moved less would hang on who is longer, or reads more, than they."""
+    module = ReadTwice()
+    space = RowSpace([table for table in tables_of(module, trained(module)) if table.name == "shared.weight"])
+
+    def again(part: Any) -> Recorded:
+        return record(trained(module), module.losses, part)
+
+    for items in ([1, 1], [2, 1, 1], [2, 2]):
+        batch = SequenceBatch(torch.tensor(items).unsqueeze(1), torch.tensor(items).unsqueeze(1))
+        assert rows.unmoved(space, again(batch)).tolist() == [item == 1 for item in items]
+        pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
+        seen = batch_rows(space, [own for _, own in pieces], None)
+        assert [seen.row[seen.user == user].tolist() for user in range(len(items))] == [[3, 5]] * len(items)
 
 
 class Together:

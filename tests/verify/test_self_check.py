@@ -21,7 +21,7 @@ from dprec.errors import UserError
 from dprec.gradients import clipping, norms
 from dprec.gradients.clipping import Clipping
 from dprec.models import DualEncoder
-from dprec.noise.gaussian import GaussianNoise
+from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.privacy.cores import adding
 from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense
 from dprec.sparsity.lazy import tables as lazy_tables
@@ -112,7 +112,7 @@ def last_user_dropped() -> Iterator[None]:
 def table_without_noise() -> Iterator[None]:
     right = GaussianNoise.add_all_
 
-    def wrong(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+    def wrong(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
         right(self, [tensor for tensor in tensors if tensor.shape[0] != ITEMS], std)
 
     with mock.patch.object(GaussianNoise, "add_all_", wrong):

@@ -35,7 +35,7 @@ SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, dealing takes as long a
 FORKS = 3  # times that a run forks; then it goes on with one process
 
 
-def nothing() -> bool:
+def _nothing_more() -> bool:
     return False
 
 
@@ -43,7 +43,7 @@ class OneCore:
     """The first process alone."""
 
     def add(
-        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = nothing
+        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = _nothing_more
     ) -> list[Tensor]:
         """Add these micro-batches to a step's sums; return their users' losses, in any order.
 
@@ -73,7 +73,7 @@ class AllCores(OneCore):
         return OneCore, ()  # a copy of a model trains by itself
 
     def add(
-        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = nothing
+        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = _nothing_more
     ) -> list[Tensor]:
         number = cores()
         try:

@@ -18,7 +18,7 @@ from dprec.gradients.contributions.look_ups import LookUp, Rows, of_columns
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.row_choice import BatchRows
-from dprec.sparsity.rows.tables import RowSpace
+from dprec.sparsity.rows.tables import RowSpace, Table
 from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.sending import to_device
@@ -60,7 +60,7 @@ def batch_rows(
         for name in space.tables:
             for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
-                if not _all(part.unpadded):  # else nobody's is beyond what is read
+                if not known_to_be_all(part.unpadded):  # who is unpadded counts for all they read, moved or not
                     user, ids = (each.to(space.device) for each in use.moved(besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
@@ -159,21 +159,30 @@ def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] 
     found = torch.zeros_like(everybody, dtype=torch.bool)
     for name, table in space.tables.items():
         besides = (declared or {}).get(name, space.no_rows).to(space.device)
-        never = distinct(torch.cat([besides, table.nothing.to(space.device)]))
-        pairs: list[list[Tensor]] = [[], []]
-        for use in _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ())):
+        uses = _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ()))
+        if all(_moves_all_it_reads(use, besides, table) for use in uses):
+            continue
+        pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
+        for use in uses:
             own = besides.to(use.ids.device)
             for place, each in enumerate((use.read(everybody.to(own.device), own), use.moved(own))):
                 user, ids = (part.to(space.device) for part in each)
-                there = ~is_among(ids, never)
+                there = ~is_among(ids, besides)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
-        if [*map(len, pairs[0])] != [*map(len, pairs[1])]:  # else each use has a gradient wherever it reads
-            read, moved = (distinct(torch.cat(each)) for each in pairs)
-            found[read[~is_among(read, moved)] // space.size] = True
+        read, moved = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
+        found[read[~is_among(read, moved)] // space.size] = True
     return found
 
 
-def _all(users: Tensor | None) -> bool:
+def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
+    """Whether it is known, without a wait, that each read has a gradient, but for padding and rows `besides`."""
+    if not (isinstance(use, Rows) and answers_at_once(use.ids)):
+        return False
+    never = distinct(torch.cat([besides, torch.tensor(sorted(table.padding), dtype=torch.int64)]))
+    return not bool((~use.with_gradient() & ~is_among(use.ids, never)).any())
+
+
+def known_to_be_all(users: Tensor | None) -> bool:
     """Whether it is known, without a wait, that these are all users."""
     return users is not None and answers_at_once(users) and bool(users.all())
 

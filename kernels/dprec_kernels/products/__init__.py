@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from dprec_kernels.processor import mkl_is_narrow
+from dprec_kernels.processor import mkl_is_narrow, mkl_is_slow
 from dprec_kernels.products import onednn, openblas
 from dprec_kernels.workspace import workspace
 
@@ -33,11 +33,12 @@ def openblas_is_faster() -> bool:
 
 
 def adds_whole_products() -> bool:
-    """Whether torch multiplies by MKL, which adds up a product by itself before it adds it to a total.
+    """Whether torch adds up a product (o, i), of more than one row and column, before it adds that to a total.
 
-    So `add_summed` is rounded as a product and an addition are, whatever the total.
+    So does MKL on processors that are not AMD's: `add_summed` is rounded as a product and an addition are. A single row
+    or column it adds to the total term by term. Of other libraries and of MKL on AMD's processors nothing is known.
     """
-    return torch.backends.mkl.is_available() and not mkl_is_narrow()
+    return torch.backends.mkl.is_available() and not mkl_is_slow()
 
 
 def library() -> str:
