@@ -119,8 +119,9 @@ class GaussianNoise:
             pieces = [piece for tensor in tensors if tensor.numel() for piece in _flat_pieces(tensor)]
             for (here, _, _), alike in groupby(pieces, lambda piece: (by_numpy(piece), piece.dtype, piece.device)):
                 if here:
-                    for part in (part for piece in alike for part in piece.split(CHUNK)):
-                        part.add_(draw(len(part)).mul_(std))
+                    for piece in alike:
+                        for part in piece.split(CHUNK):
+                            part.add_(draw(len(part)).mul_(std))
                 else:
                     matrices = [matrix for piece in alike for matrix in _matrices(piece)]
                     of_matrices(matrices, std, self.placed(len(matrices)))

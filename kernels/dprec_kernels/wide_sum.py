@@ -94,8 +94,8 @@ class WideProduct:
 
     def flush(self) -> None:
         if self._held:
-            turned = self._parts if self._by_torch else self._part.view(self._total.shape).copy_(self._parts.T)
-            self._total.add_(turned)
+            parts = self._parts if self._by_torch else self._part.view(self._total.shape).copy_(self._parts.T)
+            self._total.add_(parts)
         self._held = 0
 
 

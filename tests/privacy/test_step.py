@@ -110,9 +110,9 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
             happened.append("record")
 
     class Waiting(OneCore):
-        def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Any = None) -> list[Tensor]:
+        def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Any) -> list[Tensor]:
             assert meanwhile()
-            return super().add(adding, parts, alone)
+            return super().add(adding, parts, alone, meanwhile)
 
     for cores, expected in ((OneCore(), ["record", "add", "draw"]), (Waiting(), ["record", "draw", "add"])):
         private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), gate=Books(), cores=cores)

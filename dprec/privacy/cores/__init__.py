@@ -35,16 +35,10 @@ SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, dealing takes as long a
 FORKS = 3  # times that a run forks; then it goes on with one process
 
 
-def _nothing_more() -> bool:
-    return False
-
-
 class OneCore:
     """The first process alone."""
 
-    def add(
-        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = _nothing_more
-    ) -> list[Tensor]:
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool]) -> list[Tensor]:
         """Add these micro-batches to a step's sums; return their users' losses, in any order.
 
         While this process waits for others it does `meanwhile`, some of what comes after, as long as there is more.
@@ -72,13 +66,11 @@ class AllCores(OneCore):
     def __reduce__(self) -> Any:
         return OneCore, ()  # a copy of a model trains by itself
 
-    def add(
-        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool] = _nothing_more
-    ) -> list[Tensor]:
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool]) -> list[Tensor]:
         number = cores()
         try:
             if number == 1 or not self._is_fit(adding, parts) or not self._has_others(number - 1, adding, parts):
-                return super().add(adding, parts, alone)
+                return super().add(adding, parts, alone, meanwhile)
             with one_thread():
                 return self._add_together(adding, parts, alone, meanwhile)
         except BaseException:
@@ -129,12 +121,12 @@ class AllCores(OneCore):
         self._weights.write()
         for other, share in zip(self._others, shares, strict=True):
             other.give(share)
-        losses = super().add(adding, own, alone)
+        losses = super().add(adding, own, alone, meanwhile)
         for other, share in zip(self._others, shares, strict=True):
             while other.is_at_work() and meanwhile():
                 pass
             found = other.add_to(adding.dense)
-            losses += super().add(adding, share, alone) if found is None else found
+            losses += super().add(adding, share, alone, meanwhile) if found is None else found
         if any(other.lost for other in self._others):
             self.close()
         return losses

@@ -60,7 +60,7 @@ def batch_rows(
         for name in space.tables:
             for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
-                if not known_to_be_all(part.unpadded):  # who is unpadded counts for all they read, moved or not
+                if not _known_to_be_all(part.unpadded):  # who is unpadded counts for all they read, moved or not
                     user, ids = (each.to(space.device) for each in use.moved(besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
@@ -182,7 +182,7 @@ def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
     return not bool((~use.with_gradient() & ~is_among(use.ids, never)).any())
 
 
-def known_to_be_all(users: Tensor | None) -> bool:
+def _known_to_be_all(users: Tensor | None) -> bool:
     """Whether it is known, without a wait, that these are all users."""
     return users is not None and answers_at_once(users) and bool(users.all())
 
