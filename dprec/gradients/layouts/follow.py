@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dprec.gradients.layouts.indices import is_mask
 from dprec.gradients.layouts.layout import (
     MEMORY,
     METADATA,
@@ -19,15 +20,8 @@ from dprec.gradients.layouts.layout import (
     tensors_in,
     writes_first_argument,
 )
-from dprec.gradients.layouts.row_wise import (
-    brings_back,
-    has_fixed_size,
-    is_mask,
-    keeps_rows,
-    keeps_second,
-    may_write_aside,
-    puts_second,
-)
+from dprec.gradients.layouts.row_wise import has_fixed_size, keeps_rows, may_write_aside
+from dprec.gradients.layouts.second import brings_back, keeps_second, puts_second
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 # Nobody's, whoever's tensor they take their type from.

@@ -8,7 +8,7 @@ torch's own samples of every operation.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 
+from dprec.gradients.layouts.dimensions import Arguments, Options, dims_of, order_of
+from dprec.gradients.layouts.indices import index_keeps_rows, is_mask
 from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.layouts.operation_names import (
     ADD_A_DIMENSION,
     ALONG,
     COUNT,
-    DIM_DEFAULTS,
-    DIM_NAMES,
-    DIM_PLACES,
     FFT_OF_LAST,
     FIXED,
     FOURIER,
@@ -32,16 +31,11 @@ from dprec.gradients.layouts.operation_names import (
     OF_ONE_TENSOR,
     POINTWISE,
     POOLS,
-    REDUCTIONS,
-    SOFTMAXES,
 )
 
-Arguments: TypeAlias = "tuple[Any, ...]"
-Options: TypeAlias = "dict[str, Any]"
 # Says whether each row of a returned tensor follows from rows of the same user. It gets the call and the operands that
 # have a layout, and is asked only where the number of rows stays.
 Keeps: TypeAlias = "Callable[[str, Arguments, Options, list[Tensor], Tensor], bool]"
-_EXCHANGES = ("transpose", "swapaxes", "swapdims")  # of two dimensions
 
 
 def keeps_rows(
@@ -53,7 +47,7 @@ def keeps_rows(
     >>> [keeps_rows(torch.softmax, (x, dim), {}, [x], x) for dim in (0, 1)]
     [False, True]
     """
-    name, keeps = _known(function)
+    name, keeps = known_as(function)
     if name == _OURS:
         given = dict(zip(_parameters(function), args, strict=False)) | kwargs
         return all(key in _OF_USERS for key, value in given.items() if any(map(layout_of, tensors_in(value))))
@@ -67,7 +61,7 @@ def has_fixed_size(name: str) -> bool:
 
 def is_foreign(function: Callable[..., Any]) -> bool:
     """Whether code of another package than torch or dprec runs in an operation, or some that it is given."""
-    return isinstance(function, HigherOrderOperator) or not _known(function)[0]
+    return isinstance(function, HigherOrderOperator) or not known_as(function)[0]
 
 
 @lru_cache(maxsize=1 << 8)
@@ -81,14 +75,10 @@ def has_its_own_ways(kind: type[Tensor]) -> bool:
 
 def may_write_aside(function: Callable[..., Any]) -> bool:
     """Whether an operation may write to what is neither its first argument nor `out`, such as running statistics."""
-    name, keeps = _known(function)
+    name, keeps = known_as(function)
     return name in ("embedding", "embedding_bag", "batch_norm", "instance_norm") or (
         keeps is None and name not in FIXED
     )
-
-
-def is_mask(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.bool, torch.uint8)
 
 
 @lru_cache(maxsize=1 << 8)
@@ -97,7 +87,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _known(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
+def known_as(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
     """Return what is known of a function of torch's or of ours; others may have the name of one of torch's."""
     module = str(getattr(function, "__module__", None) or "torch")
     if module.startswith(("dprec.", "dprec_kernels.")):
@@ -109,83 +99,6 @@ def _known(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
     return name, _KEEPS.get(name)
 
 
-def puts_second(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    """Whether an operation only moves dimensions, and brings that of the users from the first place to the second."""
-    if name == "stack":  # of several layers' values
-        return 0 in (_dims(name, args, kwargs) or [0]) and all(tensor.dim() == out.dim() - 1 for tensor in followed)
-    if name == "permute":  # such as to queries, keys and values
-        return _order(args, kwargs)[1:2] == [0]
-    if name in ("movedim", "moveaxis"):  # one dimension to the front
-        dims = [] if kwargs else [d % out.dim() for d in args[1:] if isinstance(d, int)]
-        return len(dims) == 2 and dims[1] == 0 < dims[0]
-    return _exchanges(name, args, kwargs, followed[0])
-
-
-def brings_back(name: str, args: Arguments, kwargs: Options, lead: Tensor, out: Tensor) -> bool:
-    """Whether an operation brings the users' dimension from the second place to the first."""
-    if out.dim() == 0 or out.shape[0] != lead.shape[1]:
-        return False
-    if name in _EXCHANGES:
-        return _exchanges(name, args, kwargs, lead)
-    if name == "__getitem__":
-        first, *rest = _parts(args[1])
-        return type(first) is int and _leaves_second(rest, lead)
-    if name == "permute":
-        return _order(args, kwargs)[:1] == [1]
-    dims = [d for d in _dims(name, args, kwargs) if d is not None]
-    if not all(isinstance(d, int) for d in dims):
-        return False  # another tensor, as of torch.max(x, y)
-    if name in ("select", "unbind", "squeeze") or name in REDUCTIONS:
-        first = dims == [0] or dims == [-lead.dim()] or (not dims and name == "unbind")
-        return first and out.dim() == lead.dim() - 1
-    return False
-
-
-def keeps_second(
-    function: Callable[..., Any], args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor
-) -> bool:
-    """Whether users who are second in all of these are so in what an operation returns.
-
-    >>> x = torch.ones(3, 4)
-    >>> [keeps_second(f, (x, *more), {}, [x], x) for f, more in ((torch.mul, (2,)), (torch.softmax, (1,)))]
-    [True, False]
-    """
-    name, keeps = _known(function)
-    if out.dim() < 2 or any(tensor.dim() != out.dim() or tensor.shape[1] != out.shape[1] for tensor in followed):
-        return False
-    if keeps is _aligned:
-        return True
-    if name == "__getitem__":
-        first, *rest = _parts(args[1])
-        return isinstance(first, slice) and not tensors_in((first,)) and _leaves_second(rest, followed[0])
-    if name == "permute":
-        return _order(args, kwargs)[1:2] == [1]
-    if name in _EXCHANGES:
-        return all(isinstance(d, int) and d % out.dim() != 1 for d in _dims(name, args, kwargs))
-    return name in ("chunk", "split", "tensor_split") and _dims(name, args, kwargs) in ([], [0], [-out.dim()])
-
-
-def _parts(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) and index else (index,)
-
-
-def _leaves_second(parts: list[Any], lead: Tensor) -> bool:
-    """Whether an index, of the second dimension on, takes all of that one and adds none before it."""
-    if not parts:
-        return True
-    second = parts[0]
-    plain = all(type(part) in (int, slice) for part in parts) and not tensors_in(parts)
-    return plain and isinstance(second, slice) and _takes_all(second, lead.shape[1])
-
-
-def _exchanges(name: str, args: Arguments, kwargs: Options, lead: Tensor) -> bool:
-    """Whether the operation does nothing but exchange the first two dimensions."""
-    if name not in _EXCHANGES:
-        return False
-    dims = _dims(name, args, kwargs)
-    return all(isinstance(d, int) for d in dims) and {d % lead.dim() for d in dims} == {0, 1}
-
-
 def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> bool:
     """Whether this is a batch_norm that normalises by the batch's statistics and not by running ones."""
     if name.partition(".")[0] in NATIVE_NORMS:
@@ -193,7 +106,7 @@ def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> b
     return name == "batch_norm" and bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
 
-def _aligned(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def aligned(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Element by element. A tensor with fewer dimensions is aligned from the last one, so its rows are no users."""
     dims = out.dim()
     return all(tensor.dim() == dims for tensor in followed)
@@ -201,7 +114,7 @@ def _aligned(name: str, args: Arguments, kwargs: Options, followed: list[Tensor]
 
 def _chosen(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """`where`. With a condition alone it returns places, which are no rows."""
-    return len(args) + len(kwargs) > 1 and _aligned(name, args, kwargs, followed, out)
+    return len(args) + len(kwargs) > 1 and aligned(name, args, kwargs, followed, out)
 
 
 def _always(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -212,10 +125,10 @@ def _always(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
 def _along(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Along dimensions that are told, and by rows as long as the first is not among them."""
     if name in ("max", "min") and ((len(args) > 1 and isinstance(args[1], Tensor)) or "other" in kwargs):
-        return _aligned(name, args, kwargs, followed, out)
+        return aligned(name, args, kwargs, followed, out)
     if name in ("quantile", "nanquantile") and isinstance(args[1] if len(args) > 1 else kwargs.get("q"), Tensor):
         return False  # the quantiles come first then
-    dims = [d for d in _dims(name, args, kwargs) if d is not None]
+    dims = [d for d in dims_of(name, args, kwargs) if d is not None]
     given = followed if name in OF_ONE_TENSOR else tensors_in((args, kwargs))
     most = max(tensor.dim() for tensor in given)
     if not dims or any(tensor.dim() != most for tensor in followed):
@@ -311,7 +224,7 @@ def _sorted_into(name: str, args: Arguments, kwargs: Options, followed: list[Ten
     sequence: Tensor = args[0] if args else kwargs["sorted_sequence"]
     if (layout_of(sequence) is not None and sequence.dim() == 1) or kwargs.get("sorter") is not None:
         return False
-    return _aligned(name, args, kwargs, followed, out)
+    return aligned(name, args, kwargs, followed, out)
 
 
 def _is_in(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -324,7 +237,7 @@ def _triangle(name: str, args: Arguments, kwargs: Options, followed: list[Tensor
 
 
 def _attended(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return out.dim() > 2 and _aligned(name, args, kwargs, followed, out)
+    return out.dim() > 2 and aligned(name, args, kwargs, followed, out)
 
 
 def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -347,7 +260,7 @@ def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
 
 
 def _fourier(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    if name in FFT_OF_LAST and all(d is None for d in _dims(name, args, kwargs)):
+    if name in FFT_OF_LAST and all(d is None for d in dims_of(name, args, kwargs)):
         return followed[0].dim() > 1
     return _along(name, args, kwargs, followed, out)
 
@@ -366,17 +279,11 @@ def _unfolded(name: str, args: Arguments, kwargs: Options, followed: list[Tensor
 
 def _diagonal(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Of two dimensions that are both told; otherwise one of them is the first."""
-    return len(_dims(name, args, kwargs)) == 2 and _along(name, args, kwargs, followed, out)
+    return len(dims_of(name, args, kwargs)) == 2 and _along(name, args, kwargs, followed, out)
 
 
 def _permuted(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return _order(args, kwargs)[:1] == [0]
-
-
-def _order(args: Arguments, kwargs: Options) -> list[int]:
-    """Return which dimension comes to each place by `permute`."""
-    order = _flat([kwargs["dims"]] if "dims" in kwargs else args[1:])
-    return [dim % len(order) for dim in order]
+    return order_of(args, kwargs)[:1] == [0]
 
 
 def _got(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -398,80 +305,13 @@ def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     return not isinstance(value, Tensor) or layout_of(value) is None or value.dim() == written.detach()[index].dim()
 
 
-def index_keeps_rows(index: Any, lead: Tensor) -> bool:
-    """Whether row u of lead[index] is of row u.
-
-    >>> x = torch.ones(3, 4)
-    >>> [index_keeps_rows(index, x) for index in (slice(None), slice(1, None), (..., 0), (..., 0, slice(None)))]
-    [True, False, True, False]
-    """
-    parts = index if isinstance(index, tuple) else (index,)
-    if not parts:
-        return True
-    first = parts[0]
-    if type(first) is slice and all(map(_is_plain, parts)) and not tensors_in(parts):
-        return _takes_all(first, len(lead))
-    tensors = tensors_in(parts)
-    if isinstance(first, (list, range)) and list(first) == list(range(len(lead))):
-        first = torch.arange(len(lead))
-        tensors = [first, *tensors]
-    if isinstance(first, Tensor) and not is_mask(first):
-        if first.dim() == 0 or first.shape[0] != lead.shape[0]:
-            return False
-        if any(is_mask(t) or t.dim() > first.dim() for t in tensors) or any(isinstance(part, list) for part in parts):
-            return False
-        if any(t.dim() < first.dim() and layout_of(t) is not None for t in tensors):
-            return False
-        own = torch.arange(len(lead), device=first.device)
-        return bool((own == first.reshape(len(own), -1).T).all())
-    if any(layout_of(tensor) is not None for tensor in tensors):
-        return False  # at what one user asks for, it would read all
-    places = [place for place, part in enumerate(parts) if not _is_plain(part)]
-    if places and places[-1] - places[0] >= len(places):
-        return False  # tensors that stand apart bring their dimension to the front
-    if first is Ellipsis:  # of all dimensions that the rest leaves
-        return sum(_dimensions_of(part) for part in parts[1:]) < lead.dim()
-    return isinstance(first, slice) and _takes_all(first, len(lead))  # else the rows are chosen or shifted
-
-
-def _takes_all(part: slice, rows: int) -> bool:
-    ends = (part.start, part.stop, part.step)
-    return all(end is None or type(end) is int for end in ends) and part.indices(rows) == (0, rows, 1)
-
-
-def _is_plain(part: Any) -> bool:
-    return part is None or part is Ellipsis or isinstance(part, slice) or (isinstance(part, int) and part is not True)
-
-
-def _dimensions_of(part: Any) -> int:
-    if isinstance(part, Tensor) and is_mask(part):
-        return part.dim()
-    return 0 if part is None else 1
-
-
-def _dims(name: str, args: Arguments, kwargs: Options) -> list[Any]:
-    """Return the dimensions an operation acts on."""
-    named = _flat([kwargs[key] for key in DIM_NAMES if key in kwargs])
-    places = DIM_PLACES.get(name, (2,) if name.startswith("fft_") else (1,))
-    placed = _flat([args[place] for place in places if place < len(args)])
-    if name in SOFTMAXES and all(d is None for d in (*named, *placed)):
-        return [0 if args[0].dim() in (0, 1, 3) else 1]  # what torch takes then
-    default = [DIM_DEFAULTS[name]] if name in DIM_DEFAULTS else []
-    return [*named, *placed] or default
-
-
-def _flat(values: Iterable[Any]) -> list[Any]:
-    """Return numbers, and those in tuples and lists."""
-    return [number for value in values for number in (value if isinstance(value, (tuple, list)) else (value,))]
-
-
 _DISABLED = torch._C._disabled_torch_function_impl
 _OURS = "an operation of models and kernels here"
 _OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
 }
 _KEEPS: dict[str, Keeps] = {
-    **dict.fromkeys(POINTWISE.split(), _aligned),
+    **dict.fromkeys(POINTWISE.split(), aligned),
     **dict.fromkeys(ALONG.split(), _along),
     **dict.fromkeys(MATRICES.split(), _of_matrices),
     **dict.fromkeys((f"fft_{name}" for name in FOURIER.split()), _fourier),

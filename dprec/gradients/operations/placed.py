@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.indices import index_keeps_rows
 from dprec.gradients.layouts.layout import layout_of, tensors_in
-from dprec.gradients.layouts.row_wise import index_keeps_rows
 from dprec.gradients.operations.elementwise import copied_for_users
 from dprec.gradients.uses.arguments import marked, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
