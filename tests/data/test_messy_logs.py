@@ -55,7 +55,7 @@ ONE_LINE = {
     "a time that is none": (HEADER + "a,x,1\na,y,soon\n", "data row 2 has a time that is neither"),
     "some zones": (HEADER + "a,x,2020-01-01T01:00:00Z\na,y,2020-01-02T01:00:00\n", "a zone and times without"),
     "too many fields": (HEADER + "a,x,1\na,y,2,3,4\n", "lines with more fields than the first, such as line 3: mend"),
-    "a quote that does not close": (HEADER + 'a,x,1\nb,"y,2\nc,z,3\n', "begins with a quote and does not end"),
+    "a quote that does not close": (HEADER + 'a,x,1\nb,"y,2\nc,z,3\n', "a field in line 3 that begins with a quote"),
     "another column": (HEADER + "a,x,soon\na,y,late\n", "name that in data.time_column"),
     "no header": ("1,2,3\n1,3,4\n", "is there a header line?"),
     "a header alone": (HEADER, "is empty: an interaction log has at least one event"),
@@ -123,6 +123,16 @@ def test_a_line_with_too_many_fields_is_found_where_not_all_columns_are_asked_fo
     path = tmp_path / ("log.csv.gz" if packed else "log.csv")
     text = "\n".join(lines).encode()
     path.write_bytes(gzip.compress(text) if packed else text)
-    where = "" if packed else ", such as line 31"
-    with pytest.raises(UserError, match=f"has lines with more fields than the first{where}: mend"):
+    with pytest.raises(UserError, match="has lines with more fields than the first, such as line 31: mend"):
+        read_interactions(str(path))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_quote_that_does_not_end_is_found_behind_others_that_do(tmp_path, packed):
+    lines = ["user_id,title,item_id,timestamp", *(f'u{n % 9},"a\nfilm",i{n % 7},{n}' for n in range(50))]
+    lines[30] = 'u1,"a film,i3,29'
+    path = tmp_path / ("log.csv.gz" if packed else "log.csv")
+    text = "\n".join(lines).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    with pytest.raises(UserError, match='has a field in line 60 that begins with a quote and does not end, "a film'):
         read_interactions(str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +11,7 @@ from typing import ClassVar
 import polars as pl
 
 from dprec.data.formats.columns import plain
-from dprec.data.formats.format import Start, Wanted, first_line
+from dprec.data.formats.format import Start, Wanted, first_line, text_of
 from dprec.data.formats.named import NamedFormat, Types, first_text
 from dprec.data.formats.table import Table
 from dprec.errors import UserError
@@ -36,18 +37,25 @@ class CSV(NamedFormat):
 
     def table(self, path: Path, part: Path, wanted: Wanted) -> Table:
         found = super().table(path, part, wanted)
-        found.too_long = lambda: self._too_long(path)
+        found.broken = lambda quote: self._broken(path, quote)
         return found
 
-    def _too_long(self, path: Path) -> int | None:
-        """Return in which line of a text the first record with too many fields ends; nothing of a packed one."""
+    def _broken(self, path: Path, quote: bool) -> int | None:
+        """Return in which line the first record begins that has too many fields, or else a quote that does not end."""
         mark, names = self._header(first_line(path))
+        begins = 1
         try:
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                rows = csv.reader(file, delimiter=mark)
-                return next((rows.line_num for row in rows if len(row) > len(names)), None)
-        except (csv.Error, UnicodeDecodeError):  # such as a field without an end
-            return None
+            with text_of(path) as file:
+                rows = csv.reader(file, delimiter=mark, strict=quote)
+                for row in rows:
+                    if len(row) > len(names) and not quote:
+                        return begins
+                    begins = rows.line_num + 1
+        except csv.Error:
+            return begins if quote else None
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError):  # such as of Zstandard
+            pass
+        return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
@@ -85,7 +93,7 @@ class Unheaded(CSV):
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return self._read(path)
 
-    def _too_long(self, path: Path) -> int | None:
+    def _broken(self, path: Path, quote: bool) -> int | None:
         return None
 
     def _read(self, path: Path) -> pl.LazyFrame:
@@ -116,7 +124,7 @@ class GLUE(TSV):
     def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
         return _whole(pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False))
 
-    def _too_long(self, path: Path) -> int | None:
+    def _broken(self, path: Path, quote: bool) -> int | None:
         return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TextIO, cast
 
 from dprec.data.formats.columns import BY_ROW, choose_columns
 from dprec.data.formats.table import Table, lines_of
@@ -107,3 +108,10 @@ def first_line(path: Path) -> str:
             return next((line for line in lines if line.strip()), "")
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read {path}: {error}") from error
+
+
+def text_of(path: Path) -> TextIO:
+    """Open a text, also one that gzip has packed, with its line ends as they are."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast(TextIO, (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline=""))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import polars as pl
 
@@ -14,6 +15,8 @@ from dprec.errors import UserError, first_line
 
 ROWS = 2**20  # in a batch
 THE_ROWS = "the order of the rows"
+# Finds the line, from 1, in which a record begins with a quote that does not end, or else with too many fields.
+Broken: TypeAlias = "Callable[[bool], int | None]"
 
 
 @dataclass
@@ -26,12 +29,12 @@ class Table:
     time: str = THE_ROWS  # what gives the order in time, in words
     where: Condition | None = None
     number: str = "row"  # the name under which `events` finds a row's number in the part
-    too_long: Callable[[], int | None] = lambda: None  # finds a line with more fields than the first
+    broken: Broken = lambda quote: None
     left_out: int = 0  # rows so far for which `where` does not hold
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Rows in order, each with its number in the part, from 0."""
-        with one_line(self.part, self.too_long):
+        with one_line(self.part, self.broken):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
                 rows = batch.with_row_index(self.number, offset=first)
@@ -44,8 +47,8 @@ class Table:
 
 
 @contextmanager
-def one_line(path: Path, too_long: Callable[[], int | None] = lambda: None) -> Iterator[None]:
-    """Turn polars' errors about a broken file into one line; `too_long` finds one with too many fields, from 1."""
+def one_line(path: Path, broken: Broken = lambda quote: None) -> Iterator[None]:
+    """Turn polars' errors about a broken file into one line."""
     try:
         yield
     except pl.exceptions.NoDataError as error:
@@ -54,13 +57,15 @@ def one_line(path: Path, too_long: Callable[[], int | None] = lambda: None) -> I
         if "utf-8" in str(error).lower():
             raise not_utf8(path) from error
         if "more fields" in str(error):
-            line = too_long()
+            line = broken(False)
             where = "" if line is None else f", such as line {line:,}"
             raise UserError(f"{path} has lines with more fields than the first{where}: mend or quote them") from error
         if str(error).startswith('could not parse `"'):
+            line = broken(True)
+            where = "a field" if line is None else f"a field in line {line:,}"
             begins = first_line(error).removeprefix("could not parse `").partition("`")[0][:60]
             raise UserError(
-                f"{path} has a field that begins with a quote and does not end, {begins}: close it"
+                f"{path} has {where} that begins with a quote and does not end, {begins}: close it"
             ) from error
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
