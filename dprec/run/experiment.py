@@ -28,6 +28,7 @@ from dprec.run.card_errors import one_line_of_a_card
 from dprec.run.chosen_catalogue import settle_catalogue
 from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
+from dprec.run.interrupted import stopped_after_a_step
 from dprec.run.memory import keep_freed_memory
 from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.progress import TrainingProgress
@@ -168,19 +169,25 @@ class Experiment:
         return report
 
     def _fit(self, trainer: pl.Trainer, run: RunFolder, resume: bool) -> None:
-        try:
-            with _told_once(lambda: self.how_to_continue(run)):
-                trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
-        except SystemExit as error:  # Lightning raises this after Ctrl-C, and a kind of it after SIGTERM
-            if not first_process():
-                raise Told(str(error)) from None
-            how = Terminated if isinstance(error, SIGTERMException) else Stopped
-            raise how(self.how_to_continue(run)) from None
+        with stopped_after_a_step(trainer) as pressed:
+            try:
+                with _told_once(lambda: self.how_to_continue(run)):
+                    trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
+            except SystemExit as error:  # Lightning raises this after a second Ctrl-C, and a kind of it after SIGTERM
+                raise self._stopped(run, isinstance(error, SIGTERMException) and not pressed()) from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "
                 "so no guarantee holds: start a new run"
             )
+        if pressed():
+            raise self._stopped(run, terminated=False)
+
+    def _stopped(self, run: RunFolder, terminated: bool) -> BaseException:
+        said = self.how_to_continue(run)
+        if not first_process():
+            return Told(said)
+        return Terminated(said) if terminated else Stopped(said)
 
     def how_to_continue(self, run: RunFolder) -> str:
         """Return what is told of a run that was stopped."""

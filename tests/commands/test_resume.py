@@ -269,31 +269,57 @@ def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     assert event["count"] == strict(here / "run/metrics.json")["steps"] == 60
 
 
-def test_sigterm_saves_the_step_it_falls_into(recipe: Path, here: Path) -> None:
-    """As a machine that is taken away sends it: no step is lost, and one line says how to go on."""
-    args = [str(recipe), "--out", "run", "--checkpoint_every", "0", "--trainer.max_steps", "5000"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", TERMINATED, *args], env=environment(), stderr=subprocess.PIPE, text=True
+@pytest.mark.parametrize(
+    ("number", "steps", "code", "told"),
+    [
+        ("SIGTERM", 5000, 143, []),
+        ("SIGINT", 5000, 130, ["", "stopping after this step, which is saved; Ctrl-C again stops at once"]),
+        ("SIGINT", 3, 130, ["", "stopping after this step, which is saved; Ctrl-C again stops at once"]),
+    ],
+)
+def test_a_signal_saves_the_step_it_falls_into(
+    recipe: Path, here: Path, number: str, steps: int, code: int, told: list[str]
+) -> None:
+    """SIGTERM comes where a machine is taken away: no step is lost, and one line says how to go on."""
+    process = signalled(
+        number, 1, [str(recipe), "--out", "run", "--checkpoint_every", "0", "--trainer.max_steps", str(steps)]
     )
-    _, told = process.communicate(timeout=400)
-    assert process.returncode == 143
-    assert told == "stopped; continue with: python -m dprec.fit --resume run\n"
+    assert process.returncode == code
+    assert process.stderr.splitlines() == [*told, "stopped; continue with: python -m dprec.fit --resume run"]
     assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 3
     (event,) = json.loads((here / "run/privacy.json").read_text())["events"]
     assert event["count"] == 3
+    assert not (here / "run/metrics.json").exists()
+
+
+def test_a_second_ctrl_c_stops_at_once(recipe: Path, here: Path) -> None:
+    process = signalled(
+        "SIGINT", 2, [str(recipe), "--out", "run", "--checkpoint_every", "0", "--trainer.max_steps", "5000"]
+    )
+    assert process.returncode == 130
+    assert "nothing is saved before the first checkpoint" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert not (here / "run/checkpoints/last.ckpt").exists()
+
+
+def signalled(number: str, times: int, args: list[str]) -> subprocess.CompletedProcess[str]:
+    """Train in a process that gets a signal so many times in its third step."""
+    words = [sys.executable, "-c", TERMINATED, number, str(times), *args]
+    return subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True, timeout=400, check=False)
 
 
 TERMINATED = """
 import os, signal, sys
 from dprec.fit import main
 from dprec.models import Learner
-step = Learner.training_step
-def terminated(self, batch, batch_idx):
+step, number, times = Learner.training_step, signal.Signals[sys.argv[1]], int(sys.argv[2])
+def signalled(self, batch, batch_idx):
     step(self, batch, batch_idx)
     if self.trainer.global_step == 3:
-        os.kill(os.getpid(), signal.SIGTERM)
-Learner.training_step = terminated
-sys.exit(main(sys.argv[1:]))
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+Learner.training_step = signalled
+sys.exit(main(sys.argv[3:]))
 """
 
 
