@@ -10,6 +10,7 @@ import torch
 
 from dprec.distributed.ranks import Ranks
 from tests.distributed import work
+from tests.once import once, shared_folder
 
 Answers = list[dict[str, Any]]
 CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches may come to in ten steps
@@ -17,18 +18,22 @@ CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("two")
+    return shared_folder(tmp_path_factory, "replicas")
 
 
 @pytest.fixture(scope="module")
 def saved(folder: Path) -> dict[str, Any]:
     """Runs of one process, saved halfway."""
-    return {name: work.trained(name, 1, keep=folder / f"{name}, alone.ckpt") for name in work.RESUMED}
+
+    def trained(name: str) -> dict[str, Any]:
+        return work.trained(name, 1, keep=folder / f"{name}, alone.ckpt")
+
+    return once(folder / "saved", lambda: {name: trained(name) for name in work.RESUMED})
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path, saved: dict[str, Any]) -> Answers:
-    work.start(work.everything, 2, folder)
+    once(folder / "two", lambda: work.start(work.everything, 2, folder))
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
 

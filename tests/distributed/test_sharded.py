@@ -12,6 +12,7 @@ import torch
 from dprec.distributed.ranks import Ranks
 from dprec.sparsity.rows.tables import Table
 from tests.distributed import sharded_work, work
+from tests.once import once, shared_folder
 
 Answers = list[dict[str, Any]]
 CLOSE = 1e-5  # what float32 rounding of sums in another order may come to in ten steps
@@ -20,24 +21,24 @@ CHOOSING = [name for name in sharded_work.RUNS if "LazyDP" not in name and "mome
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sharded")
+    return shared_folder(tmp_path_factory, "sharded")
 
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, dict[str, Any]]:
     """The runs in one process, with plain tables; noise of chosen rows is a function of the row there, too."""
-    found = {}
+
+    def trained(name: str) -> dict[str, Any]:
+        return sharded_work.trained(name, 1, folder / f"{name}, alone.ckpt", folder / f"{name}, half alone.ckpt")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "sharded", property(lambda table: True))
-        for name in sharded_work.RUNS:
-            half = folder / f"{name}, half alone.ckpt"
-            found[name] = sharded_work.trained(name, 1, folder / f"{name}, alone.ckpt", half)
-    return found
+        return once(folder / "alone", lambda: {name: trained(name) for name in sharded_work.RUNS})
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path, alone: Any) -> Answers:
-    work.start(sharded_work.everything, 2, folder, list(sharded_work.RUNS))
+    once(folder / "two", lambda: work.start(sharded_work.everything, 2, folder, list(sharded_work.RUNS)))
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
 
