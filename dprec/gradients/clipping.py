@@ -17,6 +17,7 @@ from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import JOINT, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
+from dprec.gradients.layouts.unseen import no_class_over_users
 from dprec.gradients.own_backward import no_hooks_on_saved, no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
@@ -133,7 +134,12 @@ def record(
     """
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
-    with Tape(parameters, users, read=read, **complete) as tape, no_own_backward(parameters), no_hooks_on_saved():
+    with (
+        Tape(parameters, users, read=read, **complete) as tape,
+        no_own_backward(parameters),
+        no_hooks_on_saved(),
+        no_class_over_users(),
+    ):
         tape.watch(batch)
         losses = losses_of(batch)
         refuse_no_losses(losses, users)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ SAVED = (
 
 @contextmanager
 def no_own_backward(parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    """Refuse losses that write to a parameter's `.grad`; whatever else fails in here may follow from that.
+    """Refuse losses that add to any `.grad`; whatever else fails in here may follow from that.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(2))
@@ -30,13 +32,31 @@ def no_own_backward(parameters: Mapping[str, Tensor]) -> Iterator[None]:
     """
     before = _gradients(parameters)
     try:
-        yield
+        with _no_sum_of_gradients():
+            yield
     except RuntimeError as error:
         if _gradients(parameters) != before:
             raise UncoveredUse(MESSAGE) from error
         raise
     if _gradients(parameters) != before:
         raise UncoveredUse(MESSAGE)
+
+
+@contextmanager
+def _no_sum_of_gradients() -> Iterator[None]:
+    """Refuse `torch.autograd.backward` in this thread: what it adds to a `.grad` has no layout."""
+    run, thread = torch.autograd._engine_run_backward, get_ident()
+
+    def refused(*args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
+        if accumulate_grad and get_ident() == thread:
+            raise UncoveredUse(MESSAGE)
+        return run(*args, accumulate_grad=accumulate_grad, **kwargs)
+
+    torch.autograd._engine_run_backward = refused
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = run
 
 
 @contextmanager

@@ -274,6 +274,12 @@ class Tape(AsWritten):
 
         return receive
 
+    def without_gradient(self, output: Tensor, why: str) -> Tensor:
+        def refuse(gradient: Tensor) -> None:
+            raise NoRule(why)
+
+        return tap(output, refuse)
+
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return self._call(func, args, kwargs or {})
@@ -407,8 +413,15 @@ class Tape(AsWritten):
                 )
 
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
+        versions = [value._version for value in used]
         result = func(*args, **kwargs)
         sources = {id(p): p for value in used for p in sources_of(value)}
+        changed = [value for value, version in zip(used, versions, strict=True) if value._version != version]
+        if any(sources.keys() != set(map(id, sources_of(value))) for value in changed):
+            raise NoRule(
+                f"losses(batch) writes what follows from another parameter into '{self.name_of(changed[0])}', or into "
+                f"what follows from it, by {operation_name(func)}: write it out of place"
+            )
         before, ids = expression_of(used[0]), self.ids_of(used[0])
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")

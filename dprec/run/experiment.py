@@ -175,6 +175,8 @@ class Experiment:
                     trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
             except SystemExit as error:  # Lightning raises this after a second Ctrl-C, and a kind of it after SIGTERM
                 raise self._stopped(run, isinstance(error, SIGTERMException) and not pressed()) from None
+            except KeyboardInterrupt:  # while Lightning ends a run that the first has stopped
+                raise self._stopped(run, terminated=False) from None
         if self.privacy is not None and self.privacy.steps != trainer.global_step:
             raise UserError(
                 f"the model in {run.path} has taken {trainer.global_step} steps, its ledger {self.privacy.steps}, "

@@ -1,7 +1,8 @@
 """Look through torch's own samples of all its operations, in a process of its own.
 
-Any tensor of a sample may be the batch, and any that has as many rows with it. Another user's row is changed, and the
-rows of all others must stay. It prints how many calls return what counts as the users' rows, then those that mix them.
+Any tensor of a sample may be the batch, and any that has as many rows with it; users may be in the first dimension or
+in the second. Another user's row is changed, and the rows of all others must stay. It prints how many calls return what
+counts as the users' rows, then those that mix them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from dprec.gradients.layouts.layout import layout_of, tensors_in
 from dprec.gradients.tape import Tape
@@ -34,13 +36,13 @@ def samples(operation: Any) -> Iterator[Any]:
             return
 
 
-def batches(sample: Any) -> Iterator[list[Tensor]]:
-    """Yield each tensor that may be a batch, and all that have as many rows."""
-    tensors = [t for t in given(sample) if t.layout == torch.strided and not t.is_nested and t.dim()]
-    sized = [t for t in tensors if 2 <= len(t) <= MOST]
+def batches(sample: Any, dim: int) -> Iterator[list[Tensor]]:
+    """Yield each tensor that may be a batch, and all that have as many rows, or columns where users are second."""
+    tensors = [t for t in given(sample) if t.layout == torch.strided and not t.is_nested and t.dim() > dim]
+    sized = [t for t in tensors if 2 <= t.shape[dim] <= MOST]
     yield from ([t] for t in sized)
-    for users in {len(t) for t in sized}:
-        alike = [t for t in sized if len(t) == users]
+    for users in {t.shape[dim] for t in sized}:
+        alike = [t for t in sized if t.shape[dim] == users]
         if len(alike) > 1:
             yield alike
 
@@ -49,8 +51,8 @@ def given(sample: Any) -> list[Tensor]:
     return tensors_in((sample.input, sample.args, sample.kwargs))
 
 
-def run(function: Callable[..., Any], sample: Any, batch: list[Tensor], values: list[Tensor]) -> list[Tensor]:
-    """Return the operation's tensors, with other values of the batch."""
+def run(function: Callable[..., Any], sample: Any, batch: list[Tensor], values: list[Tensor], dim: int) -> list[Tensor]:
+    """Return the operation's tensors, with other values of the batch, which have users first."""
     replaced = {id(tensor): value for tensor, value in zip(batch, values, strict=True)}
 
     def copied(value: Any) -> Any:
@@ -63,8 +65,11 @@ def run(function: Callable[..., Any], sample: Any, batch: list[Tensor], values: 
     own = [copied(each) for each in (sample.input, sample.args, sample.kwargs)]
     watched = [mine for mine, old in zip(tensors_in(own), given(sample), strict=True) if id(old) in replaced]
     torch.manual_seed(0)
-    with Tape({}, len(batch[0])) as tape:
+    with Tape({}, len(values[0])) as tape:
         tape.watch(watched)
+        if dim:
+            second = {id(mine): mine.transpose(0, 1) for mine in watched}
+            own = [tree_map(lambda value: second.get(id(value), value), each) for each in own]
         return tensors_in(function(own[0], *own[1], **own[2]))
 
 
@@ -81,31 +86,38 @@ def with_row(value: Tensor, user: int, row: Tensor) -> Tensor:
     return changed
 
 
-def mixed(function: Callable[..., Any], sample: Any, batch: list[Tensor]) -> bool | None:
+def mixed(function: Callable[..., Any], sample: Any, batch: list[Tensor], dim: int) -> bool | None:
     """Whether another's row changed one that counts as a user's own; None where none counts."""
-    users, values = len(batch[0]), [tensor.detach().clone() for tensor in batch]
+    values = [tensor.detach().transpose(0, dim).clone(memory_format=torch.contiguous_format) for tensor in batch]
+    users = len(values[0])
     try:
-        before = run(function, sample, batch, values)
+        before = run(function, sample, batch, values, dim)
     except Exception:
         return None
     known = [known_rows(tensor) for tensor in before]
-    if not any(known):
+    if not any(rows for rows, _ in known):
         return None
     for user in {0, users - 1}:
         for changed in others(values, user):
             try:
-                after = run(function, sample, batch, changed)
+                after = run(function, sample, batch, changed, dim)
             except Exception:
                 continue
-            for rows, one, other in zip(known, before, after, strict=True):
-                if rows and (len(one) != rows * users or one.shape != other.shape or not same(one, other, user, rows)):
+            for (rows, place), one, other in zip(known, before, after, strict=True):
+                if not rows:
+                    continue
+                fits = one.shape[place] == rows * users and one.shape == other.shape
+                if not fits or not same(one.transpose(0, place), other.transpose(0, place), user, rows):
                     return True
     return False
 
 
-def known_rows(tensor: Tensor) -> int:
+def known_rows(tensor: Tensor) -> tuple[int, int]:
+    """Return how many rows each user has, and in which dimension; 0 where that is not known."""
     layout = layout_of(tensor)
-    return 0 if layout is None else layout.rows
+    if layout is None:
+        return 0, 0
+    return (layout.second, 1) if layout.second else (layout.rows, 0)
 
 
 def same(one: Tensor, other: Tensor, but: int, rows: int) -> bool:
@@ -125,12 +137,13 @@ def main(part: int, parts: int) -> None:
             continue
         functions = {"op": operation.op} | {name: getattr(operation, name, None) for name in VARIANTS}
         for sample in samples(operation):
-            for batch in batches(sample):
-                for name, function in functions.items():
-                    found = mixed(function, sample, batch) if function is not None else None
-                    count += found is False
-                    if found:
-                        wrong.append((operation.name, name, [tuple(t.shape) for t in batch]))
+            for dim in (0, 1):
+                for batch in batches(sample, dim):
+                    for name, function in functions.items():
+                        found = mixed(function, sample, batch, dim) if function is not None else None
+                        count += found is False
+                        if found:
+                            wrong.append((operation.name, name, dim, [tuple(t.shape) for t in batch]))
     print(count, *wrong, sep="\n")
 
 

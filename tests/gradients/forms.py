@@ -306,6 +306,21 @@ ALONE: dict[str, Form] = {
         lambda: {"cell": nn.GRU(DIM, 3, batch_first=True), "start": p(1, 1, 3)},
         "gru.*constant zeros",
     ),
+    "the last cell state of `nn.LSTM`": Form(
+        lambda m, x, ids: m.cell(x)[0] + m.cell(x)[1][1][0].unsqueeze(1),
+        lambda: {"cell": nn.LSTM(DIM, 3, batch_first=True)},
+        "last cell state of lstm",
+    ),
+    "a weight that another is written into": Form(
+        lambda m, x, ids: x @ (m.weight * 1.0).mul_(m.gate),
+        lambda: {"weight": p(DIM, 3), "gate": p(3)},
+        "into 'parts.weight'.*by mul_",
+    ),
+    "`torch.einsum` that repeats a dimension of 1": Form(
+        lambda m, x, ids: torch.einsum("bti,io->bto", x[..., :1], m.weight),
+        lambda: {"weight": p(DIM, 3)},
+        "weight.*einsum",
+    ),
     "a recurrent layer in both directions": Form(
         lambda m, x, ids: m.cell(x)[0],
         lambda: {"cell": nn.LSTM(DIM, 3, batch_first=True, bidirectional=True)},

@@ -183,8 +183,32 @@ FORMS: dict[str, Form] = {
     "memory of a sparse matrix": told(lambda t: _of_sparse(t)),
     "another name of random numbers": scaled(lambda y: _of_noise(y)),
     "memory that was a gradient": told(lambda t: _of_gradient(t)),
+    "bmm of users who are second": scaled(lambda y: LARGE / torch.bmm(*_second(y))[0].clamp(min=LARGE)),
+    "baddbmm of users who are second": scaled(lambda y: LARGE / _baddbmm(y)[0].clamp(min=LARGE)),
+    "a gradient that is added": scaled(lambda y: _of_all(_added_gradient(y))),
+    "a parameter made of values": scaled(lambda y: _of_all(nn.Parameter(y, requires_grad=False))),
+    "a class of tensors made of values": scaled(lambda y: _of_all(Tensor._make_subclass(Tensor, y))),
     "a parameter's size": told(lambda t: len(nn.Parameter(torch.arange(1 + t).float())) > 1),
 }
+
+
+def _of_all(y: Tensor) -> Tensor:
+    return LARGE / y.abs().amax(dim=tuple(range(y.dim()))).clamp(min=LARGE)
+
+
+def _second(y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.ones(1, len(y), len(y)), torch.stack([y.abs()])
+
+
+def _baddbmm(y: Tensor) -> Tensor:
+    return torch.baddbmm(torch.zeros(1, 1, 1), *_second(y))
+
+
+def _added_gradient(y: Tensor) -> Tensor:
+    leaf = torch.zeros(1, requires_grad=True)
+    torch.autograd.backward((leaf * y.abs()).sum())
+    assert leaf.grad is not None
+    return leaf.grad
 
 
 def _as_large(y: Tensor) -> int:

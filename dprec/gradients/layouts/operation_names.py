@@ -39,9 +39,9 @@ POINTWISE = """
     __and__ __deepcopy__ __eq__ __floordiv__ __iand__ __ilshift__ __invert__ __ior__ __irshift__ __ixor__ __lshift__
     __or__ __rdiv__ __rfloordiv__ __rlshift__ __rmod__ __rpow__ __rrshift__ __rshift__ __rsub__ __xor__
     _standard_gamma _threshold abs absolute acos acosh add addcdiv addcmul alpha_dropout angle arccos arccosh arcsin
-    arcsinh arctan arctan2 arctanh as_tensor asarray asin asinh atan atan2 atanh baddbmm bernoulli bfloat16
+    arcsinh arctan arctan2 arctanh as_tensor asarray asin asinh atan atan2 atanh bernoulli bfloat16
     binary_cross_entropy binary_cross_entropy_with_logits binomial bitwise_and bitwise_left_shift bitwise_not
-    bitwise_or bitwise_right_shift bitwise_xor bmm bool broadcast_tensors broadcast_to byte cauchy cdouble ceil celu
+    bitwise_or bitwise_right_shift bitwise_xor bool broadcast_tensors broadcast_to byte cauchy cdouble ceil celu
     cfloat chalf char clamp clamp_max clamp_min clip clone complex conj conj_physical contiguous copy copysign cos
     cosh cpu cuda data deg2rad detach digamma div divide double dropout elu empty_like eq erf erfc erfinv exp exp2
     expand expand_as expm1 exponential fill fix float float_power floor floor_divide fmax fmin fmod frac frexp

@@ -177,6 +177,11 @@ def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor]
     return True
 
 
+def _products_of_rows(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    """`bmm`, `baddbmm`: row u of one with row u of the other, which are matrices: their own rows are added up."""
+    return aligned(name, args, kwargs, followed, out)
+
+
 def _added_product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Rows times a matrix, and what is nobody's."""
     left = args[1] if len(args) > 1 else kwargs.get("mat1")
@@ -335,6 +340,7 @@ _KEEPS: dict[str, Keeps] = {
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     "addmm": _added_product,
+    **dict.fromkeys(("bmm", "baddbmm"), _products_of_rows),
     **dict.fromkeys(("matmul", "__rmatmul__", "linalg_matmul", "mm", "mv"), _product),
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys(("squeeze", "column_stack", "view_as_real", "view_as_complex"), _always),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dprec.errors import UncoveredUse
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.layouts.layout import layout_of, operation_name, place, tensors_in
 
+_MAKER = "_make_subclass"
 _FORM_ALONE = ("new_", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
@@ -92,6 +94,30 @@ class Unseen(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             self._descent.asked -= 1
+
+
+@contextmanager
+def no_class_over_users() -> Iterator[None]:
+    """Refuse tensors of other classes over the users' memory, such as `nn.Parameter(x)`: torch makes them unseen."""
+    had, make = Tensor.__dict__.get(_MAKER), getattr(Tensor, _MAKER)
+
+    def refused(kind: type[Tensor], data: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if layout_of(data) is not None:
+            raise NoRule(
+                f"losses(batch) makes a {kind.__name__} of what follows from the batch, which hides whose rows it has: "
+                "compute with the tensor itself"
+            )
+        made: Tensor = make(kind, data, *args, **kwargs)
+        return made
+
+    setattr(Tensor, _MAKER, staticmethod(refused))
+    try:
+        yield
+    finally:
+        if had is None:
+            delattr(Tensor, _MAKER)
+        else:
+            setattr(Tensor, _MAKER, had)
 
 
 def _refusal(name: str) -> UncoveredUse:

@@ -34,7 +34,7 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     apart = all(text.startswith(user) and text.count(user) == 1 for text, _ in mine)
     alike = not any(user in text for text, operand in others if layout_of(operand) is None)
     whole = len(set(own)) == len(own) and set(own) <= found and user not in own
-    if not (mine and user and apart and alike and whole):
+    if not (mine and user and apart and alike and whole and _same_sizes(letters, operands)):
         return NotImplemented
     rows = tape.rows(mine[0][1], "einsum", weight)
     result = function(equation, *(weight.detach() if n == place else each for n, each in enumerate(operands)))
@@ -48,6 +48,15 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return _built(texts, user, own, tensors, tape.users, weight.shape)
 
     return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
+
+
+def _same_sizes(letters: list[str], operands: list[Tensor]) -> bool:
+    """Whether each letter has one size: a dimension of 1 that torch repeats adds to every row of a weight."""
+    pairs = [(text, tuple(operand.shape)) for text, operand in zip(letters, operands, strict=True)]
+    if any(len(text) != len(shape) for text, shape in pairs):
+        return False
+    sizes = {size for text, shape in pairs for size in zip(text, shape, strict=True)}
+    return len(sizes) == len(set("".join(letters)))
 
 
 def _built(texts: str, user: str, own: str, tensors: list[Tensor], users: int, shape: torch.Size) -> Contribution:

@@ -25,6 +25,7 @@ from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels import recurrent
 
 LAYER = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+CELLS = "losses(batch) depends on the last cell state of lstm, which has no per-user gradient rule"
 CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
 
 
@@ -56,6 +57,7 @@ def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         # A copy, so that nobody changes in place what the backward pass reads.
         output = hidden.transpose(0, 1).to(dtype, copy=True, memory_format=torch.contiguous_format)
     last = [torch.stack(states).to(dtype) for states in zip(*last_states, strict=True)]  # (layers, N, h) each
+    last[1:] = [tape.without_gradient(cells, CELLS) for cells in last[1:]]
     return marked(output, rows), *(_layers_first(states, name, rows) for states in last)
 
 

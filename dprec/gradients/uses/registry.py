@@ -59,6 +59,9 @@ class Recorder(Protocol):
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
         """Return what makes contributions of an output's gradient, for an operation that calls it once going back."""
 
+    def without_gradient(self, output: Tensor, why: str) -> Tensor:
+        """Return `output`, whose gradient no rule has: where losses depend on it, users are taken one by one."""
+
 
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = Callable[[Recorder, Operation, Any, Any], Any]  # (tape, operation, args, kwargs) -> result
