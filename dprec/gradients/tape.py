@@ -48,6 +48,7 @@ CHECKPOINT = (
     "not seen: leave it out and make micro-batches smaller"
 )
 _UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+_GROWING = {"resize_", "resize_as_"}
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
@@ -312,9 +313,12 @@ class Tape(AsWritten):
                     layout.MEMORY.shared(tensors)
             self._refuse_hidden(func, args, kwargs, tensors)
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
+            filled = args[0].numel() if name in _GROWING and args else 0
             result = called(func, args, kwargs)
             if name in _UNFILLED:
                 result.zero_()  # else values that were there before
+            elif name in _GROWING:
+                result.view(-1)[filled:].zero_()
             if tells(result):
                 refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]

@@ -302,6 +302,23 @@ def test_a_second_ctrl_c_stops_at_once(recipe: Path, here: Path) -> None:
     assert not (here / "run/checkpoints/last.ckpt").exists()
 
 
+def test_a_second_ctrl_c_while_the_run_is_saved_says_what_is_there(recipe: Path, here: Path) -> None:
+    script = SAVING + TERMINATED
+    words = [sys.executable, "-c", script, "SIGINT", "1", str(recipe), "--out", "run", "--checkpoint_every", "2"]
+    process = subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True, timeout=400, check=False)
+    assert process.returncode == 130
+    assert process.stderr.splitlines()[-1] == "stopped; continue with: python -m dprec.fit --resume run"
+    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
+
+
+SAVING = """
+from dprec.run.saved.checkpoints import SaveRun
+def save(self, trainer, *_):
+    raise KeyboardInterrupt
+SaveRun.on_exception = save
+"""
+
+
 def signalled(number: str, times: int, args: list[str]) -> subprocess.CompletedProcess[str]:
     """Train in a process that gets a signal so many times in its third step."""
     words = [sys.executable, "-c", TERMINATED, number, str(times), *args]

@@ -346,7 +346,9 @@ def test_memory_that_torch_leaves_as_it_was_is_empty_in_losses() -> None:
         left = torch.full((99, 9), 7.0)
         del left
         made = [torch.empty_strided((99, 9), (9, 1)), x.new_empty_strided((99, 9), (9, 1))]
+        grown = torch.ones(1).resize_(99, 9)
     assert not any(bool(each.any()) for each in made)
+    assert float(grown.sum()) == 1
 
 
 @dataclass
