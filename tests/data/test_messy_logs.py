@@ -115,24 +115,25 @@ def test_one_user_with_50_000_events_is_one_user_like_others(tmp_path):
     assert sum(len(batch) for batch in several.test_dataloader()) == 31
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_line_with_too_many_fields_is_found_where_not_all_columns_are_asked_for(tmp_path, packed):
-    """Polars looks at all fields of a line only where all are read; the others would have moved by one."""
-    lines = ["user_id,title,item_id,timestamp", *(f"u{n % 9},a film,i{n % 7},{n}" for n in range(50))]
-    lines[30] = "u1,Alien, Resurrection,i3,29"
-    path = tmp_path / ("log.csv.gz" if packed else "log.csv")
+def one_wrong_line(path, right, wrong):
+    """Write a log whose 30th event is wrong, packed where the name says so."""
+    lines = ["user_id,title,item_id,timestamp", *(right.format(n % 9, n % 7, n) for n in range(50))]
+    lines[30] = wrong
     text = "\n".join(lines).encode()
-    path.write_bytes(gzip.compress(text) if packed else text)
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+def test_a_line_with_too_many_fields_is_found_where_not_all_columns_are_asked_for(tmp_path, name):
+    """Polars looks at all fields of a line only where all are read; the others would have moved by one."""
+    path = one_wrong_line(tmp_path / name, "u{},a film,i{},{}", "u1,Alien, Resurrection,i3,29")
     with pytest.raises(UserError, match="has lines with more fields than the first, such as line 31: mend"):
         read_interactions(str(path))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_quote_that_does_not_end_is_found_behind_others_that_do(tmp_path, packed):
-    lines = ["user_id,title,item_id,timestamp", *(f'u{n % 9},"a\nfilm",i{n % 7},{n}' for n in range(50))]
-    lines[30] = 'u1,"a film,i3,29'
-    path = tmp_path / ("log.csv.gz" if packed else "log.csv")
-    text = "\n".join(lines).encode()
-    path.write_bytes(gzip.compress(text) if packed else text)
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+def test_a_quote_that_does_not_end_is_found_behind_others_that_do(tmp_path, name):
+    path = one_wrong_line(tmp_path / name, 'u{},"a\nfilm",i{},{}', 'u1,"a film,i3,29')
     with pytest.raises(UserError, match='has a field in line 60 that begins with a quote and does not end, "a film'):
         read_interactions(str(path))
