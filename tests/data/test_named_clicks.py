@@ -139,7 +139,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "options", "says"),
     [
-        ({}, {"categories": {"adid": 9}}, "no column 'adid': its columns are user_id, ad_id"),
+        ({}, {"categories": {"adid": 9}}, "no column 'adid' (data.categories): its columns are user_id, ad_id"),
         ({}, {"label_column": "at"}, "data row 1: 'at' is '1600000000': want 0 or 1"),
         ({"clicked": [1, 2] * 10}, {}, "data row 2: 'clicked' is '2': want 0 or 1"),
         ({"clicked": [None] * ROWS}, {}, "data row 1: 'clicked' is missing: want 0 or 1, or true or false; leave"),
@@ -160,6 +160,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
         ({"user_id": [None] * ROWS}, {"user_column": "user_id"}, "has no records"),
         ({}, {"dataset": "criteo-kaggle"}, "data.categories is for logs with named columns"),
         ({}, {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs"),
+        ({}, {"label_column": "click", "user_column": "who"}, "'click' (data.label_column), 'who' (data.user_column):"),
         ({"at": [7] * ROWS}, {"time_column": "at"}, "all times are equal"),
     ],
 )  # fmt: skip

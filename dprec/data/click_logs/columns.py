@@ -21,6 +21,13 @@ from dprec.errors import UserError
 
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
 LOG = "log"
+_SETTINGS = {  # by the first word of a role
+    "label": "label_column",
+    "user": "user_column",
+    "time": "time_column",
+    "Number": "numbers",
+    "Category": "categories",
+}
 RowsOrValues: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
 OF_COUNTS = 10.0  # what models divide the logarithms of counts by
 
@@ -183,11 +190,20 @@ class WantedColumns(Wanted):
         ]
         if missing:
             what = "column" if len(missing) == 1 else "columns"
-            absent = ", ".join(f"'{name}'" for name in missing)
             alike = [name for name in names if plain(name) in map(plain, missing)]
             hint = f"; did you mean {', '.join(alike)}?" if alike else ""
-            raise UserError(f"{part} has no {what} {absent}: its columns are {', '.join(names)}{hint}")
+            raise UserError(f"{part} has no {what} {self._absent(missing)}: its columns are {', '.join(names)}{hint}")
         return self.columns
+
+    def _absent(self, missing: Sequence[str]) -> str:
+        """Return the names, and after them the settings that ask for them, where a recipe does."""
+        if "label" not in self.given:
+            return ", ".join(f"'{name}'" for name in missing)
+        asked: dict[str, list[str]] = {}
+        for name in missing:
+            first = next(role for role, column in self.columns.items() if column == name)
+            asked.setdefault(_SETTINGS[first.partition(" ")[0]], []).append(f"'{name}'")
+        return ", ".join(f"{', '.join(names)} (data.{setting})" for setting, names in asked.items())
 
     @property
     def by_row(self) -> bool:
