@@ -60,9 +60,13 @@ def private_loader(
     refuse_without(data, UserData, advice)
     if expected_batch is None:
         raise UserError("how many users a step has is not said: give expected_batch")
+    users = cast(Any, data)
+    if len(users) and not 1 <= expected_batch <= len(users):
+        raise UserError(
+            f"expected_batch is {expected_batch} and the data has {len(users)} {unit}s: give 1 to {len(users)}"
+        )
     for name in FIXED & options.keys():
         raise UserError(f"{name} is decided by the draws: leave it out")
-    users = cast(Any, data)
     draws: UserBatches = user_batches(sampling, len(users), expected_batch, sampling_seed, unit)
     collate = MicroBatches(default_collate if collate_fn is None else collate_fn, max_users, tokens)
     return DataLoader(users, batch_sampler=draws, collate_fn=collate, **options)

@@ -75,6 +75,8 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
         ({"epochs": math.nan}, "epochs is nan: give a finite number above 0"),
         ({"epochs": math.inf}, "epochs is inf: give a finite number above 0"),
         ({"expected_batch": None}, "give expected_batch"),
+        ({"expected_batch": 1000}, "expected_batch is 1000 and the data has 60 users: give 1 to 60"),
+        ({"expected_batch": 0}, "expected_batch is 0 and the data has 60 users: give 1 to 60"),
         ({"epsilon": None}, "neither epsilon nor noise_multiplier"),
         ({"optimizer": torch.optim.SGD(Sorter().parameters(), lr=1.0)}, "not the model's"),
         ({"users": iter([1])}, "has no __len__\\(\\), which has to return how many users"),
