@@ -31,8 +31,7 @@ Later recipes replace settings of earlier ones; overrides replace both.
 
 run
   --out DIR, --name NAME         run folder (runs/<recipe>/<n>), never overwritten, and its name
-  --resume RUN                   continue an interrupted run (also: --out RUN --ckpt_path last);
-                                 Ctrl-C and SIGTERM end a run after a step, and save it
+  --resume RUN                   continue a run, which Ctrl-C and SIGTERM save after a step
   --trust MODULE                 with --resume: import this module of yours, which the run names
   --seed N                       initial weights and dropout; never noise or sampling
   --checkpoint_every STEPS       steps between two checkpoints (50)
