@@ -303,9 +303,7 @@ def test_a_second_ctrl_c_stops_at_once(recipe: Path, here: Path) -> None:
 
 
 def test_a_second_ctrl_c_while_the_run_is_saved_says_what_is_there(recipe: Path, here: Path) -> None:
-    script = SAVING + TERMINATED
-    words = [sys.executable, "-c", script, "SIGINT", "1", str(recipe), "--out", "run", "--checkpoint_every", "2"]
-    process = subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True, timeout=400, check=False)
+    process = signalled("SIGINT", 1, [str(recipe), "--out", "run", "--checkpoint_every", "2"], SAVING + SIGNALLED)
     assert process.returncode == 130
     assert process.stderr.splitlines()[-1] == "stopped; continue with: python -m dprec.fit --resume run"
     assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
@@ -319,13 +317,13 @@ SaveRun.on_exception = save
 """
 
 
-def signalled(number: str, times: int, args: list[str]) -> subprocess.CompletedProcess[str]:
+def signalled(number: str, times: int, args: list[str], script: str | None = None) -> subprocess.CompletedProcess[str]:
     """Train in a process that gets a signal so many times in its third step."""
-    words = [sys.executable, "-c", TERMINATED, number, str(times), *args]
+    words = [sys.executable, "-c", script or SIGNALLED, number, str(times), *args]
     return subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True, timeout=400, check=False)
 
 
-TERMINATED = """
+SIGNALLED = """
 import os, signal, sys
 from dprec.fit import main
 from dprec.models import Learner

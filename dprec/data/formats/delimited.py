@@ -51,11 +51,11 @@ class CSV(NamedFormat):
                     if len(row) > len(names) and not quote:
                         return begins
                     begins = rows.line_num + 1
+            return None
         except csv.Error:
             return begins if quote else None
         except (OSError, EOFError, zlib.error, UnicodeDecodeError):  # such as of Zstandard
-            pass
-        return None
+            return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO, cast
+from typing import IO, TextIO, cast
 
 from dprec.data.formats.columns import BY_ROW, choose_columns
 from dprec.data.formats.table import Table, lines_of
@@ -100,10 +101,9 @@ def first_line(path: Path) -> str:
                 f"{path} is {kind} by its first bytes, not text: give it a name that ends in {ending}, or set "
                 f"data.format to {ending[1:]}"
             )
-        zipped = start.startswith(b"\x1f\x8b")
         if start == b"\x28\xb5\x2f\xfd":  # Zstandard, which Python cannot read
             return lines_of(path).head(1).collect().item()
-        with gzip.open(path, "rb") if zipped else open(path, "rb") as file:
+        with _unpacked(path) as file:
             lines = (line.decode("utf-8-sig", errors="replace").rstrip("\r\n") for line in file)
             return next((line for line in lines if line.strip()), "")
     except (OSError, EOFError, zlib.error) as error:
@@ -112,6 +112,10 @@ def first_line(path: Path) -> str:
 
 def text_of(path: Path) -> TextIO:
     """Open a text, also one that gzip has packed, with its line ends as they are."""
+    return TextIOWrapper(_unpacked(path), encoding="utf-8-sig", newline="")
+
+
+def _unpacked(path: Path) -> IO[bytes]:
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    return cast(TextIO, (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline=""))
+    return cast("IO[bytes]", (gzip.open if packed else open)(path, "rb"))
