@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dprec.cli.arguments import CommandLine
 from dprec.distributed.first import first_process
 from dprec.errors import Told, UserError
+from dprec.notices import heard_by
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,7 +110,9 @@ class Command:
         from rich.console import Console  # imported here, so that help does not wait
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
-        self.do(line, Console(width=None if told else PIPED, quiet=not first_process()))
+        console = Console(width=None if told else PIPED, quiet=not first_process())
+        with nullcontext() if first_process() else heard_by(lambda text: None):  # the first says what a log has
+            self.do(line, console)
 
 
 def _find_own_code(reads_run: bool, words: Sequence[str], alone: bool) -> None:

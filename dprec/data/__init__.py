@@ -3,7 +3,7 @@
 There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` as their base. All pass these stages:
 
     formats     what a file is: its rows, whatever it is written in
-    ids         when two spellings are one id, and numbers for ids; arrays has their orders, and files that are mapped
+    ids         when two spellings are one id, and numbers for ids; arrays has their orders, and mapped files
     logs        its rows → events by user, in memory or in mapped files
     datasets    a dataset's name → such a log, real, generated or a stand-in
     selection   which items and users count, what of them is held out, and some users' histories → a batch

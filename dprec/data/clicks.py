@@ -11,10 +11,10 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dprec.data.arrays.content import content_of
-from dprec.data.click_logs.columns import FEWEST, ClickColumns
 from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
-from dprec.data.click_logs.named import NamedLog
-from dprec.data.click_logs.presets import NAMED, PRESETS, NamedSettings
+from dprec.data.click_logs.named.columns import FEWEST, ClickColumns
+from dprec.data.click_logs.named.log import NamedLog
+from dprec.data.click_logs.named.presets import NAMED, PRESETS, NamedSettings
 from dprec.data.click_logs.records import EvaluatedRecords, TrainingRecords
 from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_clicks
 from dprec.data.click_logs.users import TrainingPeople
@@ -70,7 +70,8 @@ class Clicks(SampledData):
         records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
         format: of the log's files, such as csv or parquet; by default it is recognised.
         where: a condition in SQL that says which rows to use.
-        cache: folder for the converted log (156 bytes a record); beside the log by default.
+        cache: folder for the log as it is kept from the first reading on; by default beside the log, and only a log of
+            Criteo's form or of 256 MB and more is kept.
         on_missing: what to do if the log is not found: an error, or invented clicks under another name.
         vocabularies: buckets of each of Criteo's features, bucket 0 (missing) included; as published by default.
         table_scale: multiplies all vocabularies, and rows in `categories`, such as 0.1 for a small model.
@@ -141,7 +142,7 @@ class Clicks(SampledData):
         )
         named = named.before(PRESETS.get(dataset, NamedSettings()))
         self.unit = "record" if named.user_column is None else "user"
-        invented = {"vocabularies": vocabularies, "cache": cache, "synthetic_drift": synthetic_drift}
+        invented = {"vocabularies": vocabularies, "synthetic_drift": synthetic_drift}
         if dataset in NAMED and (given := [name for name, value in invented.items() if value]):
             raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
         self.columns: ClickColumns | None = None
@@ -212,7 +213,7 @@ class Clicks(SampledData):
     def _source(self) -> Source[ClickLog] | Source[NamedLog]:
         if self.columns is not None:
             return open_named_clicks(
-                self.dataset, self.path, self.on_missing, self.columns, self.days, self.synthetic_records
+                self.dataset, self.path, self.cache, self.on_missing, self.columns, self.days, self.synthetic_records
             )
         return open_clicks(
             self.dataset,
@@ -269,6 +270,20 @@ class Clicks(SampledData):
     def content(self) -> str:
         """A hash of all records, those held out too. Private data."""
         return content_of(*self.load().log.arrays)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What was read, and how it is cut, counted without noise. Private data."""
+        loaded = self.load()
+        log, parts = loaded.log, {"training": loaded.training, "validation": loaded.validation, "test": loaded.test}
+        people = {} if self.unit == "record" else {"people": self.users}
+        return {
+            **(log.facts if isinstance(log, NamedLog) else {}),
+            "records": len(log),
+            **{f"records_of_{name}": len(records) for name, records in parts.items()},
+            **{f"clicks_of_{name}": log.clicks(records) for name, records in parts.items()},
+            **people,
+        }
 
     @property
     def base_rate(self) -> float:

@@ -35,6 +35,11 @@ _HELD_OUT_IF_ANY = {
     "events_of_validation": "of these, for validation",
     "events_tested": "events tested",
 }
+_PARTS_OF_CLICKS = {
+    "training": "records for training",
+    "validation": "records after them, for validation",
+    "test": "last records, for the test",
+}
 
 
 def log_table(facts: Mapping[str, Any], title: str) -> Table:
@@ -51,7 +56,27 @@ def log_table(facts: Mapping[str, Any], title: str) -> Table:
 
 
 def data_table(summary: Mapping[str, Any], title: str) -> Table:
-    """A table about a log and what the filters of a run left of it; invented data has no log."""
+    """A table about a log and what a run makes of it; invented data has no log."""
+    return _of_clicks(summary, title) if "records" in summary else _of_histories(summary, title)
+
+
+def _of_clicks(summary: Mapping[str, Any], title: str) -> Table:
+    table = _table(title)
+    if "rows" in summary:
+        table.add_row("rows read", f"{summary['rows']:,}")
+        _add_if_any(table, summary, _READ_IF_ANY)
+        table.add_row("order in time from", summary["time_from"])
+        table.add_row("times", summary["times"])
+    for part, said in _PARTS_OF_CLICKS.items():
+        if records := summary[f"records_of_{part}"]:
+            share = summary[f"clicks_of_{part}"] / records
+            table.add_row(said, f"{records:,}, {share:.2%} clicked", style="bold")
+    if "people" in summary:
+        table.add_row("people of the training", f"{summary['people']:,}", style="bold")
+    return table
+
+
+def _of_histories(summary: Mapping[str, Any], title: str) -> Table:
     table = log_table(summary, title) if "rows" in summary else _table(title)
     _add_if_any(table, summary, _DROPPED_IF_ANY)
     for key, said in _KEPT.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from dprec.data.draws.poisson import batch_of, usual_batch
 from dprec.data.module import SampledData
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
+from dprec.notices import say
 from dprec.run.saved.checkpoints import AtomicCheckpointIO
 from dprec.run.saved.folder import RunFolder
 
@@ -68,7 +68,7 @@ def batch_for(settings: Settings, users: int, unit: str) -> int:
     if given is None or given <= users or "data.batch_size" in settings.overrides:
         return batch_of(given, users)
     taken = usual_batch(users)
-    print(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}", file=sys.stderr)
+    say(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}")
     return taken
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dprec.data import Clicks
-from dprec.data.click_logs.presets import PRESETS
+from dprec.data.click_logs.named.presets import PRESETS
 from dprec.errors import UserError
 
 START = 1_511_539_200  # where the nine days of Taobao's log begin

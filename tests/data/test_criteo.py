@@ -13,7 +13,7 @@ from dprec.data.click_logs import cache as click_cache
 from dprec.data.click_logs import criteo
 from dprec.data.click_logs.cache import converted
 from dprec.data.click_logs.criteo import LOCATE, parse, read_criteo
-from dprec.data.click_logs.log import bucket_ids
+from dprec.data.ids.hashed import bucket_ids
 from dprec.errors import UserError
 
 
@@ -185,12 +185,12 @@ def test_a_log_that_grows_meanwhile_is_refused(log, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(click_cache, "read_criteo", growing)
-        with pytest.raises(UserError, match="changed while it was converted"):
+        with pytest.raises(UserError, match="changed while it was prepared"):
             converted(log)
     assert len(converted(log)) == 301
 
 
-@pytest.mark.parametrize("wreck", ["values.int32", "clicked.uint8", "log.json"])
+@pytest.mark.parametrize("wreck", ["values.int32", "clicked.uint8", "meta.json"])
 def test_a_damaged_cache_is_remade(log, wreck):
     home = log.parent / "train.txt.dprec"
     converted(log)

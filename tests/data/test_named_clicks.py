@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 
 from dprec.data import ClickBatch, Clicks
 from dprec.errors import UserError
 from dprec.models.clicks import log_counts
+from dprec.run.data_summary import data_table
 
 ROWS = 20
 FRAME = pl.DataFrame(
@@ -186,3 +189,41 @@ def test_labels_that_are_all_the_same_are_refused_before_anything_is_spent(label
     data = of(FRAME.with_columns(clicked=pl.lit(label)), tmp_path)
     with pytest.raises(UserError, match="all 20 records have the same label.*set data.clicked"):
         data.load()
+
+
+def test_ids_that_may_be_one_person_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them is protected by itself."""
+    split = FRAME.with_columns(
+        user_id=pl.Series([["ann", "Ann", "bob", "cid", "7", "007"][n % 6] for n in range(ROWS)])
+    )
+    of(split, tmp_path, user_column="user_id").setup()
+    assert "4 user ids differ from another one by no more than case" in capsys.readouterr().err
+    of(FRAME, tmp_path, user_column="user_id").setup()
+    assert not capsys.readouterr().err
+
+
+def test_what_was_read_is_a_table_for_the_owner(tmp_path: Path) -> None:
+    log = FRAME.with_columns(user_id=pl.when(pl.col("user_id") == "u2").then(None).otherwise("user_id"))
+    data = of(log, tmp_path, user_column="user_id", time_column="at", where="ad_id != 103", validation=True)
+    assert data.summary == {
+        "rows": 20,
+        "not_as_where_says": 3,
+        "without_user_id": 3,
+        "time_from": "column 'at'",
+        "times": "2020-09-13 12:26 to 2020-09-13 12:26",
+        "records": 14,
+        "records_of_training": 8,
+        "records_of_validation": 3,
+        "records_of_test": 3,
+        "clicks_of_training": 3,
+        "clicks_of_validation": 2,
+        "clicks_of_test": 1,
+        "people": 5,
+    }
+    console = Console(width=100, record=True, quiet=False, file=StringIO())
+    console.print(data_table(data.summary, "log"))
+    shown = [" ".join(line.replace("│", " ").split()) for line in console.export_text().splitlines()]
+    assert "rows left out by data.where 3" in shown
+    assert "records for training 8, 37.50% clicked" in shown
+    assert "last records, for the test 3, 33.33% clicked" in shown
+    assert "people of the training 5" in shown

@@ -16,10 +16,9 @@ import pytest
 
 from dprec.data import Sequences
 from dprec.data.formats import table
-from dprec.data.logs import event_store
-from dprec.data.logs import reading as logs
+from dprec.data.logs import event_store, parts
 from dprec.data.logs.interactions import read_interactions
-from dprec.data.logs.prepared import home_of
+from dprec.data.logs.parts import home_of
 from dprec.data.logs.reading import HowToRead, open_log, prepare_log
 from dprec.errors import UserError
 from tests.commands.support import environment
@@ -95,7 +94,7 @@ def test_small_logs_leave_nothing_beside_them_and_large_ones_do(log, tmp_path, m
     small = open_log(log, HowToRead(), None)
     assert not isinstance(small.item, np.memmap)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
-    monkeypatch.setattr(logs, "LARGE", 1000)
+    monkeypatch.setattr(parts, "LARGE", 1000)
     same(open_log(log, HowToRead(), None), small)
     home = home_of(log, asdict(HowToRead()), None)
     assert home.parent == tmp_path

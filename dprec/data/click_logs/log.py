@@ -10,22 +10,11 @@ import numpy as np
 import torch
 
 from dprec.data.draws.batch import ClickBatch
+from dprec.data.ids.hashed import bucket_ids
 
 NUMBERS = 13  # counts of a record
 FEATURES = 26  # categorical features of a record
 WIDTH = NUMBERS + FEATURES
-
-
-def bucket_ids(hashes: np.ndarray, vocabularies: np.ndarray) -> np.ndarray:
-    """Ids 1..V - 1 of 32-bit hashes, 0 for hash 0 (missing). The id of a value depends on no other value.
-
-    >>> bucket_ids(np.array([[0, 9], [1, 10], [7, 12]], dtype=np.uint32), np.array([4, 11]))
-    array([[ 0,  9],
-           [ 1, 10],
-           [ 1,  2]])
-    """
-    signed = hashes.astype(np.int64)
-    return np.where(signed == 0, 0, (signed - 1) % (vocabularies - 1) + 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from dprec.data.click_logs.log import ClickLog
-from dprec.data.click_logs.named import NamedLog
+from dprec.data.click_logs.named.log import NamedLog
 from dprec.data.draws.batch import ClickBatch
 from dprec.errors import UserError
 

@@ -9,11 +9,12 @@ from typing import Literal
 
 from dprec.data.click_logs import criteo
 from dprec.data.click_logs.cache import converted
-from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog
-from dprec.data.click_logs.named import NamedLog, read_clicks
-from dprec.data.click_logs.named_world import named_clicks
-from dprec.data.click_logs.presets import NAMED
+from dprec.data.click_logs.named.columns import ClickColumns
+from dprec.data.click_logs.named.log import NamedLog
+from dprec.data.click_logs.named.presets import NAMED
+from dprec.data.click_logs.named.reading import read_clicks
+from dprec.data.click_logs.named.world import named_clicks
 from dprec.data.click_logs.world import synthetic_clicks
 from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.data.logs.parts import holds_parts
@@ -69,6 +70,7 @@ def open_clicks(
 def open_named_clicks(
     dataset: ClickDataset,
     path: str | None,
+    cache: str | None,
     on_missing: OnMissing,
     columns: ClickColumns,
     days: int | None,
@@ -88,7 +90,7 @@ def open_named_clicks(
     if path is None and not holds_parts(log):
         wanted = "put the log there, or set data.path"
         return stand_in(dataset, f"there is no log in {log}", wanted, on_missing, invent, "clicks")
-    return Source(read_clicks(log, columns, days), dataset)
+    return Source(read_clicks(log, columns, days, None if cache is None else Path(cache)), dataset)
 
 
 def _invented(records: int, vocabularies: Sequence[int], days: int, drift: float) -> ClickLog:

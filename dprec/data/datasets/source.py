@@ -11,8 +11,8 @@ from rich.console import Console
 from dprec.data.datasets import amazon, movielens
 from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import holds_parts
-from dprec.data.logs.prepared import is_prepared, size_of
+from dprec.data.logs.parts import holds_parts, size_of
+from dprec.data.logs.prepared import is_prepared
 from dprec.errors import UserError
 
 Dataset = Literal[

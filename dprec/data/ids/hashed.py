@@ -40,3 +40,15 @@ def codes(column: pl.Series, code: Callable[[str], int] = hash_of) -> np.ndarray
     read = raw.unique().with_columns(value=normal(pl.col("raw"))).drop_nulls()
     known = read.select("raw", code=pl.Series([code(value) for value in read["value"]], dtype=pl.UInt32))
     return raw.join(known, on="raw", how="left", maintain_order="left")["code"].fill_null(0).to_numpy()
+
+
+def bucket_ids(hashes: np.ndarray, vocabularies: np.ndarray) -> np.ndarray:
+    """Ids 1..V - 1 of 32-bit hashes, 0 for hash 0 (missing). The id of a value depends on no other value.
+
+    >>> bucket_ids(np.array([[0, 9], [1, 10], [7, 12]], dtype=np.uint32), np.array([4, 11]))
+    array([[ 0,  9],
+           [ 1, 10],
+           [ 1,  2]])
+    """
+    signed = hashes.astype(np.int64)
+    return np.where(signed == 0, 0, (signed - 1) % (vocabularies - 1) + 1)

@@ -118,13 +118,22 @@ class IdKeys:
                 f"{self.path}: {merged:,} more spellings of {self.role} ids were merged (white space, 12.0 for 12, "
                 f"Unicode forms): {len(keys):,} {self.role}s"
             )
-        if similar := alike(self.names(keys)):
+        self.warn_of_alike(keys)
+        return merged
+
+    def say_without(self, rows: int) -> None:
+        """Say that so many rows, one at least, have no id."""
+        said = ("row has", "counts") if rows == 1 else ("rows have", "count")
+        say(f"{self.path}: {rows:,} {said[0]} no {self.role} id and {said[1]} for nothing")
+
+    def warn_of_alike(self, keys: np.ndarray) -> None:
+        """Say how many of these distinct identities may be one with another: guarantees are for each by itself."""
+        if self.respelled and (similar := alike(self.names(keys))):
             say(
                 f"warning: {self.path}: {similar:,} {self.role} ids differ from another one by no more than case, "
                 f"width, leading zeros or white space inside, and count as {self.role}s of their own: where they are "
                 "one, mend the log"
             )
-        return merged
 
 
 def _digits(numbers: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dprec.data.click_logs.columns import WantedColumns
+from dprec.data.click_logs.named.columns import WantedColumns
 from dprec.data.formats import AUTO, format_of, refuse_unknown
 from dprec.data.formats.compression import readable
 from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.labelled_texts.log import Texts
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.errors import UserError
+from dprec.notices import say
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class _Reading:
 
     def finish(self) -> Texts:
         if self.without_user:
-            said = f"{self.without_user:,} rows have no user id and count for nothing"
-            print(f"{self.path}: {said}", file=sys.stderr)
+            self.ids.say_without(self.without_user)
         if not self.texts:
             raise UserError(f"{self.path} has no records: give at least one text, and a user's with user_column")
         labels = np.concatenate(self.labels)
         if len(labels) > 1 and (labels == labels[0]).all():
             said = f"all {len(labels):,} labels are '{self.columns.labels[labels[0]]}'"
-            print(f"{self.path}: {said}, so there is nothing to tell apart", file=sys.stderr)
+            say(f"{self.path}: {said}, so there is nothing to tell apart")
         users, names = None, None
         if self.columns.user is not None:
             users = np.concatenate(self.users)
             distinct, which = np.unique(users, return_inverse=True)
+            self.ids.warn_of_alike(distinct)
             names = self.ids.names(distinct).gather(which).to_list()
         pairs = None if self.columns.pair is None else self.pairs
         return Texts(self.texts, pairs, labels, users, names)

@@ -17,7 +17,6 @@ from dprec.data.logs.grouping import Grouping
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.times import Times
 from dprec.errors import UserError
-from dprec.notices import say
 
 _A = {"user": "a user", "item": "an item"}
 
@@ -127,8 +126,7 @@ class Reading:
             if count == self.rows - self.filtered:
                 raise UserError(f"{self.path}: no row has {_A[role]} id: is it another column? set data.{role}_column")
             if count:
-                said = ("row has", "counts") if count == 1 else ("rows have", "count")
-                say(f"{self.path}: {count:,} {said[0]} no {role} id and {said[1]} for nothing")
+                (self.users if role == "user" else self.items).say_without(count)
         if not self.store.events:
             raise UserError(
                 f"{self.path}: no row has both a user id and an item id: check data.user_column and data.item_column"

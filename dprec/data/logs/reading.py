@@ -17,11 +17,9 @@ from dprec.data.formats import AUTO, rows_about
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_interactions
-from dprec.data.logs.parts import parts_of
-from dprec.data.logs.prepared import home_of, is_prepared, open_prepared, prepare, size_of
+from dprec.data.logs.parts import home_of, is_kept, parts_of
+from dprec.data.logs.prepared import is_prepared, open_prepared, prepare
 from dprec.errors import UserError
-
-LARGE = 2**28  # bytes: a log of this size is always prepared
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
     if is_prepared(log):
         return _prepared(log, how)
     home = home_of(log, asdict(how), cache)
-    if cache is None and not home.exists() and size_of(log) < LARGE:
+    if not is_kept(log, home, cache):
         return read_interactions(log, **asdict(how))
     return prepare_log(log, how, home)[0]
 
@@ -54,7 +52,7 @@ def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bo
     """The events of a log from `home`, and whether this call prepared them, with a progress bar."""
 
     def read(work: Path) -> Interactions:
-        with _shown(log) as advance:
+        with shown(log, passes=3) as advance:  # reading, sorting, placing
             return read_interactions(log, **asdict(how), scratch=work, advance=advance)
 
     return prepare(log, asdict(how), home, read)
@@ -70,12 +68,12 @@ def _prepared(folder: Path, how: HowToRead) -> Interactions:
 
 
 @contextmanager
-def _shown(log: Path) -> Iterator[Callable[[int], object]]:
-    """Progress over reading, sorting and placing every row."""
+def shown(log: Path, passes: int) -> Iterator[Callable[[int], object]]:
+    """Progress over so many passes over all rows."""
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"preparing {log}, once", total=3 * max(1, sum(map(_rows, parts_of(log)))))
+        task = progress.add_task(f"preparing {log}, once", total=passes * max(1, sum(map(_rows, parts_of(log)))))
         yield lambda rows: progress.advance(task, rows)
 
 

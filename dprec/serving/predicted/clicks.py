@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from dprec.data import Clicks
-from dprec.data.click_logs.named import read_to_predict
+from dprec.data.click_logs.named.reading import read_to_predict
 from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 from dprec.models.clicks import ClickModel

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dprec.data.click_logs.columns import ClickColumns, RowsOrValues
+from dprec.data.click_logs.named.columns import ClickColumns, RowsOrValues
 
 LABEL = "clicked"  # the label's column where none is named
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dprec.data.click_logs.columns import Category, Number, Vocabulary
+from dprec.data.click_logs.named.columns import Category, Number, Vocabulary
 from dprec.data.ids.hashed import codes
 from dprec.data.ids.spelling import normal
 from dprec.errors import UserError

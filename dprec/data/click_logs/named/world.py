@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dprec.data.click_logs.columns import ClickColumns
-from dprec.data.click_logs.named import NamedLog
+from dprec.data.click_logs.named.columns import ClickColumns
+from dprec.data.click_logs.named.log import NamedLog, Records, side_by_side
 
 
 def named_clicks(columns: ClickColumns, records: int, days: int) -> NamedLog:
@@ -29,4 +29,5 @@ def named_clicks(columns: ClickColumns, records: int, days: int) -> NamedLog:
         numbers[:, number] = one_number.as_counts(np.where(rng.random(records) < 0.1, np.nan, values))
         worth += np.log(values) - 1.0
     clicked = rng.random(records) < 1 / (1 + np.exp(1.0 - worth))
-    return NamedLog(columns, numbers, hashed, clicked.astype(np.uint8), days, users if columns.user else None)
+    values = side_by_side(numbers, hashed)
+    return NamedLog(columns, Records(values, clicked.astype(np.uint8), users if columns.user else None), days)

@@ -73,6 +73,12 @@ class Category:
     def slots(self) -> int:
         return 1 if self.bag is None else self.bag
 
+    @property
+    def listed(self) -> str | None:
+        """A hash of the public values."""
+        values = None if self.vocabulary is None else "\n".join(self.vocabulary.values)
+        return None if values is None else hashlib.sha256(values.encode()).hexdigest()
+
 
 @dataclass(frozen=True)
 class Number:
@@ -153,12 +159,22 @@ class ClickColumns:
         return max((category.slots for category in self.categories), default=1)
 
     @property
+    def width(self) -> int:
+        """Numbers and places for ids in a record."""
+        return len(self.numbers) + self.slots
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What decides how a record is read, in plain values; ids are hashed into rows later."""
+        columns = [[one.column, one.bag, one.listed] for one in self.categories]
+        numbers = [[one.column, one.bounds] for one in self.numbers]
+        given = {"label": self.label, "user": self.user, "time": self.time, "where": self.where, "format": self.format}
+        return {**given, "clicked": self.clicked, "header": self.header, "categories": columns, "numbers": numbers}
+
+    @property
     def facts(self) -> list[Any]:
         """What makes it the same reading, in plain values; of vocabularies a hash."""
-        listed = [
-            hashlib.sha256("\n".join(one.vocabulary.values).encode()).hexdigest() if one.vocabulary else None
-            for one in self.categories
-        ]
+        listed = [one.listed for one in self.categories]
         columns = [[one.column, one.rows, one.bag] for one in self.categories]
         more = [] if self.clicked is None and self.header is None else [self.clicked, self.header]
         return [

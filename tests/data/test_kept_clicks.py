@@ -1,0 +1,183 @@
+"""A click log with named columns that is kept in files: the records of the same log in memory, made once, and whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dprec.data import Clicks
+from dprec.data.click_logs.named import reading
+from dprec.data.formats import table
+from dprec.data.logs import parts
+from dprec.errors import UserError
+from tests.commands.support import environment
+from tests.data.test_named_clicks import alike, everything
+
+ROWS = 3000
+OPTIONS: dict[str, Any] = {
+    "dataset": "clicks",
+    "categories": {"ad": 50, "kind": ["a", "b"]},
+    "bags": {},
+    "numbers": {"price": "log"},
+    "user_column": "user",
+    "time_column": "at",
+    "days": 5,
+    "batch_size": 40,
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for number in range(3):
+        frame = pl.DataFrame(
+            {
+                "user": [f"u{n}" if n else None for n in rng.integers(0, 200, ROWS // 3)],
+                "ad": rng.integers(0, 900, ROWS // 3),
+                "kind": rng.choice(["a", "b", "c"], ROWS // 3),
+                "price": rng.random(ROWS // 3),
+                "at": rng.integers(1_600_000_000, 1_600_900_000, ROWS // 3),
+                "clicked": rng.integers(0, 2, ROWS // 3),
+            }
+        )
+        frame.write_parquet(folder / f"part-{number}.parquet")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ROWS", 512)
+    monkeypatch.setattr(reading, "_TOGETHER", 700)
+
+
+def homes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("log.*.dprec"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"time_column": None}, {"user_column": None}, {"where": "price > 0.3"}, {"numbers": {}}, {"categories": None}],
+)
+def test_its_records_are_those_in_memory(log: Path, tmp_path: Path, other: dict[str, Any]) -> None:
+    options = OPTIONS | other
+    held = Clicks(path=str(log), **options)
+    kept = Clicks(path=str(log), cache=str(tmp_path / "cache"), **options)
+    assert isinstance(kept.load().log.arrays[-2], np.memmap)
+    assert not isinstance(held.load().log.arrays[-2], np.memmap)
+    assert alike(everything(kept), everything(held))
+    assert (kept.content, kept.fingerprint, kept.summary) == (held.content, held.fingerprint, held.summary)
+    assert [kept.load().log.days, kept.users] == [held.load().log.days, held.users]
+    if kept.unit == "user":
+        one, other_one = (data.training.__getitems__([0, 5, 3]) for data in (kept, held))
+        assert all(alike(a.records, b.records) for a, b in zip(one, other_one, strict=True))
+
+
+def test_it_is_read_once_and_says_again_what_it_said(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for scale in (1.0, 0.2):  # other sizes of tables are the same records
+        data = Clicks(path=str(log), cache=str(tmp_path / "cache"), table_scale=scale, **OPTIONS)
+        data.setup()
+        said.append(capsys.readouterr().err)
+        monkeypatch.setattr(reading, "_read", None)  # another reading would fail
+    assert "rows have no user id and count for nothing" in said[0]
+    assert said[1] == said[0]
+    (home,) = homes(tmp_path / "cache")
+    assert home.stat().st_mode & 0o077 == 0
+    assert sorted(file.name for file in home.iterdir()) == [
+        *("clicked.uint8", "meta.json", "time.int64", "users.int64", "values.int32")
+    ]
+
+
+def test_another_log_or_another_way_to_read_it_is_kept_anew(log: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    def records(**other: Any) -> int:
+        return len(Clicks(path=str(log), cache=str(cache), **OPTIONS | other).load().log)
+
+    first = records()
+    assert records(where="price > 0.5") < first
+    assert len(homes(cache)) == 2
+    records(categories={"ad": 50, "kind": ["a", "c"]})
+    assert len(homes(cache)) == 3
+    (log / "part-2.parquet").unlink()
+    assert records() < first
+    assert len(homes(cache)) == 3
+    values = homes(cache)[0] / "values.int32"
+    values.write_bytes(values.read_bytes()[:-7])
+    assert len({records(), records(where="price > 0.5")}) == 2  # the damaged folder is made again
+
+
+def test_small_logs_leave_nothing_beside_them_and_large_ones_do(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clicks(path=str(log), **OPTIONS).setup()
+    assert not homes(tmp_path)
+    monkeypatch.setattr(parts, "LARGE", 1000)
+    Clicks(path=str(log), **OPTIONS).setup()
+    assert len(homes(tmp_path)) == 1
+
+
+def test_a_finer_time_later_in_the_log_is_read_from_the_start(log: Path, tmp_path: Path) -> None:
+    file = log / "part-2.parquet"
+    pl.read_parquet(file).with_columns(at=pl.col("at") + 0.5).write_parquet(file)
+    held, kept = (Clicks(path=str(log), cache=cache, **OPTIONS) for cache in (None, str(tmp_path / "cache")))
+    assert alike(everything(kept), everything(held))
+
+
+def test_a_mistake_in_the_log_leaves_no_folder(log: Path, tmp_path: Path) -> None:
+    file = log / "part-2.parquet"
+    pl.read_parquet(file).with_columns(clicked=pl.lit(2)).write_parquet(file)
+    with pytest.raises(UserError, match="'clicked' is '2'"):
+        Clicks(path=str(log), cache=str(tmp_path / "cache"), **OPTIONS).setup()
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_no_room_is_one_line(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match="cannot write .*takes about 29 bytes a record.*set data.cache to a folder"):
+        Clicks(path=str(log), cache=str(tmp_path / "cache"), **OPTIONS).setup()
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+from dprec.data import Clicks
+from dprec.data.formats import table
+from dprec.run.outcome import peak_memory_mb
+table.ROWS = 1 << 14
+categories = {f"c{n}": 1000 for n in range(60)}
+data = Clicks("clicks", sys.argv[1], categories=categories, cache=sys.argv[2] or None, batch_size=100, days=5)
+data.setup()
+before = peak_memory_mb()
+for first in range(0, len(data.training), 5000):
+    data.training.__getitems__(range(first, min(first + 5000, len(data.training))))
+print(peak_memory_mb())
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux to know a process's memory")
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    """60 features of 400,000 records are 96 MB."""
+    rng = np.random.default_rng(0)
+    columns = {f"c{n}": rng.integers(0, 9, 400_000, dtype=np.int8) for n in range(60)}
+    pl.DataFrame({**columns, "clicked": rng.integers(0, 2, 400_000)}).write_parquet(tmp_path / "log.parquet")
+    peaks = []
+    for cache in ("", str(tmp_path / "cache"), str(tmp_path / "cache")):
+        words = [sys.executable, "-c", MEMORY, str(tmp_path / "log.parquet"), cache]
+        ran = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=300)
+        assert ran.returncode == 0, ran.stderr
+        peaks.append(float(ran.stdout))
+    assert peaks[1] < peaks[0] - 80, peaks
+    assert peaks[2] < peaks[0] - 80, peaks
