@@ -67,7 +67,7 @@ class System:
         if isinstance(made, RowChoice) and made.releases():
             raise UserError(
                 f"--strategies: {strategy} takes a share of privacy.epsilon, but a given noise has no epsilon: "
-                "name {strategy} in --beside, with an epsilon"
+                f"name {strategy} in --beside, with an epsilon"
             )
         plain = cls.with_noise(multiplier)
         sparsity = ("privacy.sparsity", json.dumps({"class_path": path}))

@@ -24,7 +24,7 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp32* i64* i64* fp32* fp32* i1* fp32*" + " i32" * 4 + " i64" * 4
+    types = "fp32* i64* i64* fp32* fp32* i1*" + " i32" * 4 + " i64" * 4
     given = {"DECAYS": True, "CHOSEN": True, "BN": 8, "BP": 64}
     assert shared_memory(kernels.lazy_noise_fwd_kernel, types, SEVERAL=False, **given) <= 99 * 1024
     of_tables = types.replace("fp32*", "i64*", 1)
@@ -38,12 +38,10 @@ def test_rows_equal_the_reference(kernels: ModuleType, count: int, width: int, d
     table, rows = torch.randn(50, width), torch.randperm(50)[:count].sort()[0]
     std, mean = torch.rand(count), torch.rand(count) if decays else torch.ones(count)
     exact = table.clone()
-    values = reference.lazy_noise(exact, rows, std, mean, row_noise(SOURCE.seed, 3, rows, SOURCE.step, width))
-    found, out = table.to(device), torch.empty(count, width, device=device)
-    given = mean.to(device) if decays else None
-    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, given, out)
+    reference.lazy_noise(exact, rows, std, mean, row_noise(SOURCE.seed, 3, rows, SOURCE.step, width))
+    found, given = table.to(device), mean.to(device) if decays else None
+    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, given)
     assert torch.allclose(found.cpu(), exact, atol=1e-6)
-    assert torch.allclose(out.cpu(), values, atol=1e-6)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -53,11 +51,10 @@ def test_rows_outside_of_the_mask_stay(kernels: ModuleType, device: str) -> None
     owes = torch.tensor([True, False, False, False, True, False, True])
     exact = table.clone()
     noise = row_noise(SOURCE.seed, 3, rows[owes], SOURCE.step, 70)
-    values = reference.lazy_noise(exact, rows[owes], std[owes], torch.ones(3), noise)
-    found, out = table.to(device), torch.empty(7, 70, device=device)
-    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, None, out, owes.to(device))
+    reference.lazy_noise(exact, rows[owes], std[owes], torch.ones(3), noise)
+    found = table.to(device)
+    kernels.lazy_noise(found, rows.to(device), std.to(device), SOURCE, None, owes.to(device))
     assert torch.allclose(found.cpu(), exact, atol=1e-6)
-    assert torch.allclose(out.cpu()[owes], values, atol=1e-6)
     assert torch.equal(found.cpu()[[0, 2, 3, 4, 5, 7]], table[[0, 2, 3, 4, 5, 7]])
 
 

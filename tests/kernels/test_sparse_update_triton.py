@@ -5,17 +5,13 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
-from dprec_kernels.row_noise import RowNoise
-from dprec_kernels.sparse_update import SGD, pieces, sparse_update
+from dprec_kernels.sparse_update import SGD, pieces, step_rows
 from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
-
-SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
 
 
 @outside
@@ -25,31 +21,22 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp32* i64* i64* i64* i64* fp32* fp32*" + " i32" * 4 + " fp32" * 3 + " i32" * 2 + " i64" * 4
-    kernel, most = kernels.sparse_update_fwd_kernel, {"BP": pieces.WIDEST // 2}
-    assert shared_memory(kernel, types, WEIGHTED=True, NOISY=True, SEVERAL=False, **most) <= 99 * 1024
+    types, most = "fp32* i64* i64* i64* fp32* i32 fp32 fp32", {"BD": pieces.WIDEST}
+    assert shared_memory(kernels.sparse_update_fwd_kernel, types, SEVERAL=False, **most) <= 99 * 1024
     of_tables = types.replace("fp32*", "i64*", 1)
-    assert shared_memory(kernel, of_tables, WEIGHTED=False, NOISY=False, SEVERAL=True, **most) <= 99 * 1024
+    assert shared_memory(kernels.sparse_update_fwd_kernel, of_tables, SEVERAL=True, **most) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("width", "std", "shared", "scaled"),
-    [(8, 0.7, False, False), (5, 0.0, False, True), (1, 0.7, True, True), (40, 0.7, True, False)],
-)
-def test_steps_equal_the_pieces(
-    kernels: ModuleType, width: int, std: float, shared: bool, scaled: bool, device: str
-) -> None:
-    rows, values, rule = torch.randint(0, 20, (4, 6)), torch.randn(4, 6, width), SGD(0.1, 0.3)
-    if shared:
-        values = values[:, :1].expand(4, 6, width)
-    table = torch.randn(20, width)
-    scales = torch.tensor([1.0, 0.5, 0.0, 2.0]) if scaled else None
+@pytest.mark.parametrize("width", [8, 5, 1, 40])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_steps_equal_the_pieces(kernels: ModuleType, decay: float, width: int, device: str) -> None:
+    table, rows, gradient = torch.randn(20, width), torch.tensor([0, 3, 19]), torch.randn(3, width)
     exact, found = table.clone(), table.to(device)
-    pieces.sparse_update(exact, pieces.merge(rows, scales), values, rule, std, SOURCE)
-    given = pieces.merge(rows.to(device), None if scales is None else scales.to(device))
-    kernels.sparse_update(found, given, values.to(device), rule, std, SOURCE)
-    assert torch.allclose(found.cpu(), exact, rtol=1e-5, atol=1e-5)
+    pieces.step_rows(exact, rows, gradient, SGD(0.1, decay))
+    kernels.step_rows(found, rows.to(device), gradient.to(device), SGD(0.1, decay))
+    assert torch.allclose(found.cpu(), exact, rtol=1e-6, atol=1e-6)
+    assert torch.equal(found.cpu()[[1, 2, *range(4, 19)]], table[[1, 2, *range(4, 19)]])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -68,23 +55,18 @@ def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, device: s
 
 
 @pytest.mark.parametrize(
-    ("table", "source", "fits"),
+    ("table", "fits"),
     [
-        (torch.zeros(4, 6), SOURCE, True),
-        (torch.zeros(4, 6), None, True),
-        (torch.zeros(4, 6, dtype=torch.float64), None, False),
-        (torch.zeros(4, 12)[:, ::2], None, False),
-        (torch.zeros(4, 6), torch.Generator(), False),
-        (torch.zeros(1, pieces.WIDEST + 1), None, False),
+        (torch.zeros(4, 6), True),
+        (torch.zeros(4, 6, dtype=torch.float64), False),
+        (torch.zeros(4, 12)[:, ::2], False),
+        (torch.zeros(1, pieces.WIDEST + 1), False),
     ],
 )
-def test_what_has_no_kernel_takes_the_pieces(
-    table: torch.Tensor, source: Any, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_kernel_takes_the_pieces(table: torch.Tensor, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr("dprec_kernels.paths.fast", lambda operation, tensor, fits: asked.append(fits) or pieces)
-    rows = torch.zeros(1, 1, dtype=torch.int64)
-    sparse_update(table, rows, torch.ones(1, 1, table.shape[1], dtype=table.dtype), SGD(1.0), source=source)
+    step_rows(table, torch.zeros(1, dtype=torch.int64), torch.ones(1, table.shape[1], dtype=table.dtype), SGD(1.0))
     assert asked == [fits]
 
 

@@ -13,7 +13,6 @@ from dprec_kernels.joint import Law, Measure, Products
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.row_sums import Part
 from dprec_kernels.sparse_update import SGD
-from dprec_kernels.sparse_update.pieces import Reads
 from dprec_kernels.tables import Tables
 
 DIMS = (64, 128, 256)
@@ -150,8 +149,8 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         4 * drawn + 16 * READS, normals=drawn,
     )  # fmt: skip
     yield Launch(
-        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, out, owes),
-        12 * drawn + 17 * READS, normals=drawn,
+        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, owes),
+        8 * drawn + 17 * READS, normals=drawn,
     )  # fmt: skip
     yield Launch(
         "dense_noise_fwd_kernel", case,
@@ -173,7 +172,7 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
     )  # fmt: skip
     yield Launch(
         "sparse_update_fwd_kernel", of_several,
-        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 40 * READS,
+        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 24 * READS,
     )  # fmt: skip
     part = Part([_new(RECORDS, 1, dim)] * TABLES, _new(RECORDS))
     yield Launch(
@@ -187,11 +186,9 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         lambda: row_sums.row_sums([part], rows, rows[: few * TABLES], rows, [few] * TABLES, torch.float32),
         4 * drawn + 4 * few * TABLES * dim + 28 * READS,
     )  # fmt: skip
-    reads = Reads(rows, rows, rows, rows, floats)
     yield Launch(
-        "sparse_update_fwd_kernel", some,
-        lambda: sparse_update.sparse_update(table, reads, out, SGD(0.1), 1.0, SOURCE),
-        12 * drawn + 28 * READS, normals=drawn,
+        "sparse_update_fwd_kernel", some, lambda: sparse_update.step_rows(table, rows, out, SGD(0.1)),
+        12 * drawn + 8 * READS,
     )  # fmt: skip
 
 

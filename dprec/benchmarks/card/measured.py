@@ -29,7 +29,7 @@ from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.ordering import ordered
 from dprec_kernels.row_noise import RowNoise, row_noise
 from dprec_kernels.row_sums import Part, row_sums
-from dprec_kernels.sparse_update import SGD, sparse_update
+from dprec_kernels.sparse_update import SGD, step_rows, summed
 
 ITEMS, LENGTH, DIM = 3417, 50, 64  # DPFormer on MovieLens
 USERS, STEPS = 2048, 10
@@ -92,7 +92,7 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
         lines = joint.Products(hidden.to(device), hidden.to(device))
         return joint.measured([joint.Measure([lines])], lines.left[:, 0, 0], 1e-6)
 
-    def summed(device: str) -> Tensor:
+    def products(device: str) -> Tensor:
         lines = joint.Products(hidden.to(device), hidden.to(device))
         return joint.sums([lines], weight[:, 0].to(device))[0]
 
@@ -109,12 +109,14 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
 
     def stepped(device: str) -> Tensor:
         own = table.to(device, copy=True)
-        sparse_update(own, target.to(device), hidden.to(device), SGD(0.1), std=1.0, source=SOURCE)
+        rows, gradient = summed(target.to(device), hidden.to(device))
+        step_rows(own, rows, gradient, SGD(0.1))
         return own
 
     def paid(device: str) -> Tensor:
         own, std = table.to(device, copy=True), torch.ones(len(few)).to(device)
-        return lazy_noise(own, few.to(device), std, SOURCE)
+        lazy_noise(own, few.to(device), std, SOURCE)
+        return own
 
     return {
         "catalogue_softmax_fwd_kernel": loss,
@@ -122,7 +124,7 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
         "catalogue_softmax_user_norms_kernel": norms,
         "joint_tiles_fwd_kernel": lambda device: sample_norms.linear(hidden.to(device), hidden.to(device)),
         "joint_norms_fwd_kernel": lambda device: torch.cat(of_several(device)[:2]),
-        "joint_sums_fwd_kernel": summed,
+        "joint_sums_fwd_kernel": products,
         "user_scales_fwd_kernel": lambda device: torch.stack(
             joint.scaled(*of_several(device), 1, target[:, 0].float().to(device), Clipping().law)[:2]
         ),

@@ -20,7 +20,7 @@ from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.ordering import ascending, distinct, is_among, picked
-from dprec_kernels.paths import answers_at_once, by_numpy
+from dprec_kernels.paths import answers_at_once
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
@@ -202,10 +202,7 @@ class Aggregated(LazyTable):
         if self.momentum is not None:
             self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
         elif rule is not None:
-            if by_numpy(self.values):
-                rule.update(self.values, rows, values)
-            else:
-                sparse_update.step_rows(self.values, rows, values, rule)
+            sparse_update.step_rows(self.values, rows, values, rule)
 
 
 class Replayed(LazyTable):

@@ -21,34 +21,27 @@ def lazy_noise(
     source: normals.Source,
     *,
     mean: Tensor | None = None,
-    out: Tensor | None = None,
     where: Tensor | None = None,
-) -> Tensor:
-    """Set table[rows] to mean · table[rows] + std · N(0, 1), and return these values (n, d), in one pass.
+) -> None:
+    """Set table[rows] to mean · table[rows] + std · N(0, 1) in one pass.
 
     rows (n,) are sorted and distinct; std and mean (n,) say what each owes, and what decay leaves of it (None: all).
-    With a mask `where` (n,), rows outside of it stay as they are and may repeat; what is returned there means nothing.
-    The values go to `out` where there is one, which spares the fresh memory. The table may lie in a file.
+    With a mask `where` (n,), rows outside of it stay as they are and may repeat. The table may lie in a file.
 
     >>> import torch
     >>> table, owed = torch.zeros(5, 2), torch.tensor([0.0, 3.0])
-    >>> read = lazy_noise(table, torch.tensor([1, 4]), owed, torch.Generator())
-    >>> torch.equal(read, table[[1, 4]]), table.any(1).tolist()
-    (True, [False, False, False, False, True])
+    >>> lazy_noise(table, torch.tensor([1, 4]), owed, torch.Generator())
+    >>> table.any(1).tolist()
+    [False, False, False, False, True]
     """
     normals.check(table, rows if where is None or not paths.answers_at_once(rows) else rows[where])
     for name, each in (("std", std), ("mean", mean)):
         if each is not None and each.shape != rows.shape:
             raise ValueError(f"{name} {tuple(each.shape)} must hold one number for each of rows {tuple(rows.shape)}")
     table = table.detach()
-    if out is None:
-        out = table.new_empty(len(rows), table.shape[1])
-    if out.shape != (len(rows), table.shape[1]) or out.dtype != table.dtype:
-        raise ValueError(f"out {tuple(out.shape)} must be {table.dtype} ({len(rows)}, {table.shape[1]})")
     std, mean = std.to(table.dtype), None if mean is None else mean.to(table.dtype)
-    if out.numel():
-        _fast(table, source).lazy_noise(table, rows, std, source, mean, out, where)
-    return out
+    if len(rows) and table.shape[1]:
+        _fast(table, source).lazy_noise(table, rows, std, source, mean, where)
 
 
 def of_tables(
@@ -62,8 +55,9 @@ def of_tables(
     >>> tables, source = Tables.of([torch.zeros(2, 3), torch.zeros(4, 1)]), RowNoise(seed=7, stream=5, step=0)
     >>> which, rows, every = torch.tensor([0, 1]), torch.tensor([1, 3]), torch.tensor([True, True])
     >>> of_tables(tables, which, rows, torch.ones(2), source, mean=None, where=every)
-    >>> again = lazy_noise(torch.zeros(4, 1), rows[1:], torch.ones(1), RowNoise(seed=7, stream=6, step=0))
-    >>> torch.equal(tables.each[1][3:], again), tables.each[0].any(1).tolist()
+    >>> again = torch.zeros(4, 1)
+    >>> lazy_noise(again, rows[1:], torch.ones(1), RowNoise(seed=7, stream=6, step=0))
+    >>> torch.equal(tables.each[1], again), tables.each[0].any(1).tolist()
     (True, [False, True])
     """
     if len({len(each) for each in (which, rows, std, where, *([] if mean is None else [mean]))}) > 1:

@@ -10,22 +10,24 @@ from torch import Tensor
 from dprec_kernels import normals
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.tables import Tables
+from dprec_kernels.workspace import workspace
 
 
 def lazy_noise(
-    table: Tensor, rows: Tensor, std: Tensor, source: normals.Source, mean: Tensor | None, out: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    std: Tensor,
+    source: normals.Source,
+    mean: Tensor | None,
     where: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Write mean · table[rows] + std · N(0, 1) over table[rows] and over out (n, d); with a mask (n,), only there."""
+) -> None:
+    """Write mean · table[rows] + std · N(0, 1) over table[rows]; with a mask (n,), only there."""
     if where is not None:
         there = where.nonzero().squeeze(1)
         rows, std, mean = rows[there], std[there], None if mean is None else mean[there]
-        some = out.new_empty(len(there), out.shape[1])
-        lazy_noise(table, rows, std, source, mean, some)
-        out.index_copy_(0, there, some)
-        return
-    for part in normals.parts(*out.shape):
-        values = torch.index_select(table, 0, rows[part], out=out[part])
+    for part in normals.parts(len(rows), table.shape[1]):
+        some = workspace.take("rows that owe noise", (len(rows[part]), table.shape[1]), table)
+        values = torch.index_select(table, 0, rows[part], out=some)
         if mean is not None:
             values.mul_(mean[part, None])
         values.addcmul_(normals.draw(source, rows[part], values), std[part, None])
@@ -39,4 +41,4 @@ def of_tables(
     for place, table in enumerate(tables.each):
         there = (where & (which == place)).nonzero().squeeze(1)
         own, left = replace(source, stream=source.stream + place), None if mean is None else mean[there]
-        lazy_noise(table, rows[there], std[there], own, left, table.new_empty(len(there), table.shape[1]))
+        lazy_noise(table, rows[there], std[there], own, left)

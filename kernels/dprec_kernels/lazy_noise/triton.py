@@ -16,7 +16,7 @@ from dprec_kernels.tables import Tables
 
 @triton.jit(do_not_specialize=["step", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def lazy_noise_fwd_kernel(
-    table, which, rows, std, mean, where, out, count, width, step, stream, key_low, key_high, row_shift, step_shift,
+    table, which, rows, std, mean, where, count, width, step, stream, key_low, key_high, row_shift, step_shift,
     DECAYS: tl.constexpr, CHOSEN: tl.constexpr, SEVERAL: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """One program: BP pairs of columns of BN rows.
@@ -45,24 +45,23 @@ def lazy_noise_fwd_kernel(
     z = normals(row, tl.zeros_like(row) + step, pair, drawn, key_low, key_high, row_shift, step_shift)
     value += z * tl.load(std + n, mask=n < count, other=0.0)[:, None]
     tl.store(into, value, mask=here)
-    if not SEVERAL:
-        tl.store(out + n[:, None] * width + column[None, :], value, mask=here)
 
 
 def lazy_noise(
-    table: Tensor, rows: Tensor, std: Tensor, source: RowNoise, mean: Tensor | None, out: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    std: Tensor,
+    source: RowNoise,
+    mean: Tensor | None,
     where: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Write mean · table[rows] + std · N(0, 1) over table[rows] and over a contiguous out (n, d), all float32.
-
-    With a mask `where` (n,), only there.
-    """
-    count, width = out.shape
+) -> None:
+    """Write mean · table[rows] + std · N(0, 1) over table[rows], all float32; with a mask `where` (n,), only there."""
+    count, width = len(rows), table.shape[1]
     block, pairs = tile(width)
     with torch.cuda.device_of(table):
         lazy_noise_fwd_kernel[(triton.cdiv(count, block), triton.cdiv(width, 2 * pairs))](
             table, rows, rows.contiguous(), std.contiguous(), std if mean is None else mean.contiguous(),
-            rows if where is None else where.contiguous(), out, count, width, source.step, source.stream,
+            rows if where is None else where.contiguous(), count, width, source.step, source.stream,
             *reference.keys(source.seed), DECAYS=mean is not None, CHOSEN=where is not None, SEVERAL=False, BN=block,
             BP=pairs,
         )  # fmt: skip
@@ -76,7 +75,7 @@ def of_tables(
     with torch.cuda.device_of(rows):
         lazy_noise_fwd_kernel[(triton.cdiv(len(rows), block), triton.cdiv(tables.widest, 2 * pairs))](
             tables.places, which.contiguous(), rows.contiguous(), std.contiguous(),
-            std if mean is None else mean.contiguous(), where.contiguous(), rows, len(rows), 0,
+            std if mean is None else mean.contiguous(), where.contiguous(), len(rows), 0,
             source.step, source.stream, *reference.keys(source.seed),
             DECAYS=mean is not None, CHOSEN=True, SEVERAL=True, BN=block, BP=pairs,
         )  # fmt: skip

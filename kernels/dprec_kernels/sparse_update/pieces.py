@@ -1,4 +1,4 @@
-"""The same in pieces: rows are merged, noised and stepped while they are in the cache."""
+"""The same by torch's own operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.paths import answers_at_once
 from dprec_kernels.sparse_update.sgd import SGD
@@ -78,21 +77,9 @@ def _read_again(reads: Reads, counts: Tensor) -> Tensor:
     return before[reads.begins + (counts - 1).clamp(min=0)] > before[reads.begins]
 
 
-def sparse_update(
-    table: Tensor, reads: Reads, values: Tensor, rule: SGD, std: float, source: normals.Source | None
-) -> None:
-    """Step the rows of `reads` by their merged, noised gradients."""
-    each, which = without_repeats(values, reads)
-    each = each.to(table.dtype)
-    for part in normals.parts(len(reads.rows), table.shape[1]):
-        begins = reads.begins[part]
-        first = int(begins[0])
-        last = int(reads.begins[part.stop]) if part.stop < len(reads.rows) else len(which)
-        weights = None if reads.weights is None else reads.weights[first:last]
-        gradient = _bagged(which[first:last], each, begins - first, weights)
-        if source is not None and std > 0:
-            gradient.add_(normals.draw(source, reads.rows[part], gradient), alpha=std)
-        rule.update(table, reads.rows[part], gradient)
+def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
+    """Step rows (n,) by their gradients (n, d)."""
+    rule.update(table, rows, gradient)
 
 
 def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, starts: Tensor, rule: SGD) -> None:
