@@ -11,7 +11,7 @@ goes on).
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dprec.data import Clicks, Sequences
+    from dprec.data import Clicks, Sequences, Texts
     from dprec.models import (
         DLRM,
         GRU,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         SequenceRecommender,
         Spectral,
         SpectralFormer,
+        TextClassifier,
+        TextItems,
         Transformer,
     )
     from dprec.serving.served import load
@@ -52,6 +54,9 @@ __all__ = [
     "Sequences",
     "Spectral",
     "SpectralFormer",
+    "TextClassifier",
+    "TextItems",
+    "Texts",
     "Transformer",
     "load",
     "private",
@@ -60,6 +65,7 @@ __all__ = [
 _HOMES = {
     "Clicks": "dprec.data",
     "Sequences": "dprec.data",
+    "Texts": "dprec.data",
     "Privacy": "dprec.training.callback",
     "load": "dprec.serving.served",
     "private": "dprec.training.script",

@@ -10,6 +10,7 @@ from dprec.benchmarks.common.process import keep_memory
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import BENCH
+from dprec.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,10 @@ def bench(line: CommandLine, console: Console) -> None:
     # Imported here, so that help does not wait for torch.
     from dprec.benchmarks import find
 
-    benchmark = find(line.only("benchmark"))
+    name = line.only("benchmark")
+    benchmark = find(name)
+    for switch in sorted(line.switches - set(getattr(benchmark, "SWITCHES", ("quick",)))):
+        raise UserError(f"bench {name} has no --{switch}: leave it out")
     if hasattr(benchmark, "bench"):
         benchmark.bench(line, console)
     else:
@@ -33,7 +37,7 @@ def compare(benchmark: ModuleType, line: CommandLine, console: Console) -> None:
     outputs = Outputs(line)
     options = {name: line.take(name) for name in getattr(benchmark, "OPTIONS", ())}
     line.refuse_overrides()
-    outputs.check(benchmark.ready_to_draw)
+    outputs.check()
     with console.status("starting") as status:
         rows = benchmark.run("quick" in line.switches, status.update, **options)
     outputs.give(rows, console, [benchmark.table(rows)], benchmark.picture)

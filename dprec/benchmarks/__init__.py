@@ -1,7 +1,8 @@
 """What is measured, by name.
 
-The module of a comparison gives `run(quick, say)`, `table(rows)`, `picture(rows, file)` and `ready_to_draw()`. It may
-name further arguments of `run` in `OPTIONS`: --NAME VALUE, or None. One of another kind gives `bench(line, console)`.
+The module of a comparison gives `run(quick, say)`, `table(rows)` and `picture(rows, file)`. It may name further
+arguments of `run` in `OPTIONS`: --NAME VALUE, or None. One of another kind gives `bench(line, console)`. `SWITCHES` are
+those it has, where these are not --quick alone.
 """
 
 from __future__ import annotations

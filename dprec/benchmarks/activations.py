@@ -45,9 +45,6 @@ def table(rows: Sequence[Row]) -> Any:
     return report.table(shown, columns, "variance after an activation: of so many samples, and by formula")
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """A sample's variance over the formula's, against its size."""
     plt = figure.pyplot()

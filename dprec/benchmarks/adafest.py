@@ -85,9 +85,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(rows, COLUMNS), line)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of 100 steps against the size of the table."""
     plt = figure.pyplot()

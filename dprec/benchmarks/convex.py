@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Group
 from rich.table import Table
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies import clicks, descent, means, risks
 from dprec.benchmarks.convex_studies import picture as drawing
@@ -53,9 +53,6 @@ def table(rows: Sequence[Row]) -> Group:
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Draw the panels of these studies."""
     (drawing.descent if any(row["study"] == descent.RISK for row in rows) else drawing.panels)(rows, file)
-
-
-ready_to_draw = figure.pyplot
 
 
 def slopes(rows: Sequence[Row]) -> list[str]:

@@ -21,6 +21,9 @@ PICTURES = {
 }
 
 
+SWITCHES = ()
+
+
 def bench(line: CommandLine, console: Console) -> None:
     """Train cells, print the tables, and write the requested files."""
     places = [Path(place.strip()) for place in (line.take("runs") or RUNS).split(",")]

@@ -21,6 +21,8 @@ def bench(line: CommandLine, console: Console) -> None:
     outputs, runs = Outputs(line), line.take("runs")
     outputs.check()
     if study == "theorem":
+        if runs is not None:
+            raise UserError("--runs: the study theorem trains nothing: leave it out")
         line.refuse_overrides()
         rows = bounds.rows()
         outputs.give(rows, console, [bounds.table(rows)], lambda _, file: theorem(file))

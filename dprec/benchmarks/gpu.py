@@ -29,9 +29,14 @@ MEASURED = {
 }  # fmt: skip
 
 
+SWITCHES = ("quick", "compile")
+
+
 def bench(line: CommandLine, console: Console) -> None:
     """Compile or run, print the tables, and write the rows to the requested file."""
     json_file, quick = line.take("json"), "quick" in line.switches
+    if line.take("picture") is not None:
+        raise UserError("bench gpu draws no picture: leave --picture out, or take --json FILE")
     line.refuse_overrides()
     if not paths.TRITON:
         raise UserError("the kernels of a card need triton: pip install triton")

@@ -158,9 +158,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(named, COLUMNS, section="case"), line)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of a step against the varied quantity, or normals in a second."""
     if "millions_per_second" in rows[0]:

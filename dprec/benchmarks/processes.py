@@ -86,9 +86,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(rows, COLUMNS), what)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Draw users a second by the number of processes."""
     names = [str(row["processes"]) for row in rows]

@@ -12,7 +12,7 @@ from functools import partial
 from rich.console import Group
 from rich.table import Table
 
-from dprec.benchmarks.common import bars, figure, report
+from dprec.benchmarks.common import bars, report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.compare import COLUMNS, Comparison
 from dprec.benchmarks.peers.memory import MemoryMeter
@@ -45,7 +45,6 @@ def table(rows: Sequence[Row]) -> Group:
 
 
 picture = bars.panels
-ready_to_draw = figure.pyplot
 
 
 def summary(rows: Sequence[Row], shape: str) -> str:

@@ -29,7 +29,7 @@ OPTIONS = ("recipes", "threads", "rounds")
 COLUMNS = {"recipe": "recipe", "threads": "threads", "seconds": "seconds", "spread": "of the rounds"} | {
     stage: stage for stage in STAGES
 } | {"cpu_seconds": "CPU", "training_share": "training"}  # fmt: skip
-# With --quick: a few users or records, and two steps.
+# With --quick: a few users or records, of other recipes as many as always, and two steps.
 SHORT = {
     "quickstart": ("--data.synthetic_users", "60", "--data.synthetic_items", "40", "--data.batch_size", "15"),
     "criteo_adafest": ("--data.dataset", "synthetic", "--data.synthetic_records", "700", "--data.batch_size", "50"),
@@ -44,13 +44,13 @@ def run(
     rounds: str | None = None,
 ) -> list[Row]:
     """Return a row for each recipe and number of threads: medians of so many rounds, which take turns."""
-    names = tuple(SHORT) if quick else RECIPES if recipes is None else tuple(recipes.split(","))
-    many = [whole("threads", each) for each in ("1" if quick else threads or "1,2").split(",")]
+    names = tuple(recipes.split(",")) if recipes else tuple(SHORT) if quick else RECIPES
+    many = [whole("threads", each) for each in (threads or ("1" if quick else "1,2")).split(",")]
     taken: dict[tuple[str, int], list[dict[str, list[float]]]] = {(n, t): [] for n in names for t in many}
-    for number in range(1 if quick else whole("rounds", rounds or "3")):
+    for number in range(whole("rounds", rounds or ("1" if quick else "3"))):
         for (name, count), found in taken.items():
             say(f"round {number + 1}: {name}, threads: {count}")
-            short = (*SHORT[name], "--trainer.max_steps", "2") if quick else ()
+            short = (*SHORT.get(name, ()), "--trainer.max_steps", "2") if quick else ()
             found.append(timed(name, count, short))
     return [_row(name, count, found) for (name, count), found in taken.items()]
 
@@ -79,9 +79,6 @@ def picture(rows: Sequence[Row], file: Path) -> None:
     """Draw the share of training."""
     names = [f"{row['recipe']}, {row['threads']}" for row in rows]
     figure.bars(names, [row["training_share"] for row in rows], "training's share of a run", file)
-
-
-ready_to_draw = figure.pyplot
 
 
 def _row(recipe: str, threads: int, found: Sequence[dict[str, list[float]]]) -> Row:

@@ -53,9 +53,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(rows, COLUMNS), line)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Peak of each strategy, beside the table itself."""
     names, peaks = [row["system"] for row in rows], [row["times_table"] for row in rows]

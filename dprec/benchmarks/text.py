@@ -143,9 +143,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(named, COLUMNS, section="case"), line)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of a step, and of its embedding's part, for the largest table."""
     plt = figure.pyplot()

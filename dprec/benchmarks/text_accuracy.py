@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dprec.benchmarks.common import report
+from dprec.benchmarks.common import figure, report
 from dprec.benchmarks.common.finish import finish
+from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import numbers
 from dprec.cli.arguments import CommandLine
@@ -59,7 +60,8 @@ def bench(line: CommandLine, console: Console) -> None:
     """Train what is missing, print the table, and write what is asked for."""
     quick = "quick" in line.switches
     runs = Path(line.take("runs") or ("runs/text-accuracy-quick" if quick else "runs/text-accuracy"))
-    json_file, only, seeds = line.take("json"), line.take("epsilons"), line.take_number("seeds") or (1 if quick else 3)
+    outputs, only, seeds = Outputs(line), line.take("epsilons"), line.take_number("seeds") or (1 if quick else 3)
+    outputs.check()
     shared = [RECIPE, *SETTINGS, *(TINY if quick else ()), *line.words]
     encoder = pretrained(runs, shared)
     rows: list[Row] = []
@@ -72,10 +74,25 @@ def bench(line: CommandLine, console: Console) -> None:
                 finish(folder, [*shared, "--model.encoder", str(encoder), *budget, *own])
                 found.append(json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
             rows.append(row_of(system, epsilon, found, encoder))
-    if json_file:
-        report.write_json(rows, Path(json_file))
     shown = [row | {"accuracy": f"{row['accuracy']:.4f}"} for row in rows]
-    console.print(report.table(shown, COLUMNS, "accuracy on held-out generated texts, after training on public ones"))
+    table = report.table(shown, COLUMNS, "accuracy on held-out generated texts, after training on public ones")
+    outputs.give(rows, console, [table], draw)
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Accuracy against ε, a line for each thing that is trained, and between which values its seeds lie."""
+    plt = figure.pyplot()
+    drawn, panel = plt.subplots(figsize=(5, 3.6), layout="constrained")
+    for system in METHODS:
+        found = sorted((row["epsilon"], row["accuracy"], *row["spread"]) for row in rows if row["system"] == system)
+        epsilons, accuracies, least, most = zip(*found, strict=True)
+        (line,) = panel.plot(epsilons, accuracies, marker="o", markersize=4, label=system)
+        panel.fill_between(epsilons, least, most, color=line.get_color(), alpha=0.12)
+    panel.set_xlabel("ε")
+    panel.set_ylabel("accuracy on held-out texts")
+    panel.legend(frameon=False, fontsize=8)
+    figure.dress(panel)
+    figure.save(plt, drawn, file)
 
 
 def pretrained(runs: Path, shared: Sequence[str]) -> Path:

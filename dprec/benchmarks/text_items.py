@@ -86,9 +86,6 @@ def table(rows: Sequence[Row]) -> Table:
     return report.table(shown, COLUMNS, "events of items that nobody met in training; popularity scores 0")
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """How well each ranks the new items among themselves."""
     names = [row["model"] if row["epsilon"] is None else f"{row['model']}, ε = {row['epsilon']:g}" for row in rows]

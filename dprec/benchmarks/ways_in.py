@@ -189,9 +189,6 @@ def table(rows: Sequence[Row]) -> Group:
     return Group(report.table(rows, COLUMNS), line)
 
 
-ready_to_draw = figure.pyplot
-
-
 def picture(rows: Sequence[Row], file: Path) -> None:
     """Time of a step by both ways."""
     plt = figure.pyplot()

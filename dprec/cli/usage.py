@@ -260,7 +260,7 @@ usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
        dprec bench gpu [--compile]
 
-Measures dprec's claims on this machine, beside its peers, and prints one table.
+Measures dprec's claims on this machine, beside its peers, and prints them as tables.
 
   activations      the variance of a Gaussian after ReLU and GELU, as DPFormer computes it, against samples
   phantom          private training against non-private, Opacus and fastDP: time and memory of a step
@@ -283,8 +283,8 @@ Measures dprec's claims on this machine, beside its peers, and prints one table.
   ways-in          LazyDP, AdaFEST and FEST on a DLRM written by hand: a step from a script and in Lightning
 
   --json FILE      the same rows as a list of objects
-  --picture FILE   the comparison as a picture; needs matplotlib
-  --quick          tiny sizes: only shows that everything runs
+  --picture FILE   the comparison as a picture, of all but gpu; needs matplotlib
+  --quick          tiny sizes: only shows that everything runs; of all but dpformer-tables
 
   --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
   --threads N      of phantom: of each step, default 1; of runs: a list, default 1,2

@@ -20,7 +20,7 @@ from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_c
 from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.stand_in import OnMissing, Source
 from dprec.data.draws.batch import ClickBatch, PersonBatch
-from dprec.data.draws.poisson import UserBatches
+from dprec.data.draws.poisson import UserBatches, batch_of
 from dprec.data.draws.stream import PeriodBatches
 from dprec.data.formats import AUTO
 from dprec.data.module import Law, SampledData
@@ -80,7 +80,8 @@ class Clicks(SampledData):
         period_passes: passes over each period before the next one; `trainer.max_epochs` counts passes over all periods.
         test_days: days held out at the end for the test.
         validation: also hold out the day before them.
-        batch_size: records, or people, in a step: expected with Poisson sampling, exact with shuffling.
+        batch_size: records, or people, in a step, or below 1 a share of them: expected with Poisson sampling, exact
+            with shuffling; null for as many as suit their number.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
         micro_batch: the most records of a micro-batch; changes speed and memory, not results. By default 4,096, and
@@ -118,7 +119,7 @@ class Clicks(SampledData):
         period_passes: float = 1.0,
         test_days: int = 1,
         validation: bool = False,
-        batch_size: int = 4096,
+        batch_size: int | float | None = 4096,
         sampling: Law = "poisson",
         sampling_seed: int | None = None,
         micro_batch: int | None = None,
@@ -308,9 +309,12 @@ class Clicks(SampledData):
             return super()._draws()
         if self.sampling != "poisson":
             raise UserError(f"data.sampling is {self.sampling}, but periods are sampled: give poisson")
-        periods = self.periods(self.period_days)
-        assert self.batch_size is not None
-        return PeriodBatches(periods, int(self.batch_size), self.period_passes, self.sampling_seed, self.unit)
+        if self.batch_size is None or self.batch_size < 1:
+            raise UserError(
+                f"data.batch_size is {self.batch_size}, but periods have their own sizes: give a whole number"
+            )
+        periods, batch = self.periods(self.period_days), batch_of(self.batch_size, self.users)
+        return PeriodBatches(periods, batch, self.period_passes, self.sampling_seed, self.unit)
 
     @property
     def training(self) -> TrainingRecords | TrainingPeople[PersonBatch]:

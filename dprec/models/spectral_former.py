@@ -63,7 +63,7 @@ class SpectralFormer(Spectral):
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        return super().releases_of(arguments)  # it uses the shares unchanged
+        return super().releases_of(arguments)  # written anew: a plan believes only the class that has the `__init__`
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)

@@ -1,4 +1,4 @@
-"""DP-FEST: rows that are chosen once, before training."""
+"""DP-FEST: rows that are chosen before training, once, or with running counts anew for each period."""
 
 from __future__ import annotations
 

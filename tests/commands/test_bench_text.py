@@ -49,7 +49,8 @@ def test_what_is_learnt_by_each_way_has_a_row(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # the second time only reads
-        assert bench(["text-accuracy", "--quick", "--json", "rows.json"]) == 0
+        assert bench(["text-accuracy", "--quick", "--json", "rows.json", "--picture", "drawn/texts.png"]) == 0
+        assert (tmp_path / "drawn/texts.png").stat().st_size > 5000
     rows = json.loads(Path("rows.json").read_text())
     assert [row["system"] for row in rows] == list(text_accuracy.METHODS)
     assert all(0 <= row["accuracy"] <= 1 for row in rows)

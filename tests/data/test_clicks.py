@@ -202,3 +202,10 @@ def test_a_card_takes_more_of_a_step_at_once(device, micro_batch, parts):
     data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
     batches = next(iter(data.train_dataloader()))
     assert len(batches) == parts
+
+
+def test_a_batch_may_be_a_share_of_the_records_but_not_of_periods():
+    options = {"dataset": "synthetic", "synthetic_records": 700, "table_scale": 0.01}
+    assert Clicks(batch_size=0.1, **options).batches.expected_batch == 60
+    with pytest.raises(UserError, match=r"data.batch_size is 0.1, but periods have their own sizes"):
+        Clicks(batch_size=0.1, period_days=1, **options).batches  # noqa: B018

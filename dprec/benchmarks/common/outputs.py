@@ -18,10 +18,10 @@ class Outputs:
     def __init__(self, line: CommandLine) -> None:
         self._json, self._picture = line.take("json"), line.take("picture")
 
-    def check(self, ready_to_draw: Callable[[], object] = figure.pyplot) -> None:
+    def check(self) -> None:
         """Say before anything is measured that there is nothing to draw with."""
         if self._picture:
-            ready_to_draw()
+            figure.pyplot()
 
     def give(
         self,
