@@ -20,7 +20,7 @@ def audit(line: CommandLine, console: Console) -> None:
     from dprec.auditing import picture, report
     from dprec.auditing.audit import Audit
     from dprec.auditing.systems import asked_canaries, asked_systems
-    from dprec.benchmarks.common.figure import pyplot
+    from dprec.reporting.figure import pyplot
 
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.audit quickstart")

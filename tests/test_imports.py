@@ -142,6 +142,12 @@ def folder_of(module: str) -> str:
     return module if (ROOT / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
 
 
+def package_of(module: str) -> str:
+    """The folder right under the package that a module is in; nothing for those that are in none."""
+    first = ".".join(module.split(".")[:2])
+    return first if (ROOT / first.replace(".", "/")).is_dir() and first != "dprec" else ""
+
+
 def test_no_two_folders_import_each_other() -> None:
     """The commands at the top may import anything, and nothing but errors is theirs."""
     arrows: dict[str, set[str]] = {}
@@ -149,6 +155,16 @@ def test_no_two_folders_import_each_other() -> None:
         own = folder_of(name)
         if own != "dprec":
             arrows.setdefault(own, set()).update({folder_of(module) for module in modules} - {own, "dprec"})
+    assert not circles(arrows)
+
+
+def test_no_two_packages_import_each_other() -> None:
+    """Folders right under the package, with all that is in them."""
+    arrows: dict[str, set[str]] = {}
+    for name, modules in inside().items():
+        own = package_of(name)
+        arrows.setdefault(own, set()).update({package_of(module) for module in modules} - {own, ""})
+    arrows.pop("", None)
     assert not circles(arrows)
 
 

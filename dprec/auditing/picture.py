@@ -1,4 +1,4 @@
-"""Exposure against occurrences, after EANA's Figure 5, and the two panels of its Figure 2."""
+"""Exposure against occurrences, after EANA's Figure 5."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dprec.auditing import eana
-from dprec.benchmarks.common.figure import DPREC, dress, pyplot, save
+from dprec.reporting.figure import DPREC, dress, pyplot, save
 
 COLOURS = ("#0f172a", "#64748b", "#0284c7", "#15803d", "#a16207", "#7e22ce")
 STYLES = ("-", ":", "-.")
@@ -59,29 +58,3 @@ def _looks(names: Sequence[str]) -> list[dict[str, Any]]:
         colour = DPREC if recipe else COLOURS[distinct.index(family) % len(COLOURS)]
         looks.append({"color": colour, "linestyle": STYLES[families[:place].count(family) % len(STYLES)]})
     return looks
-
-
-def theorem(file: Path, delta: float = 1e-7, width: float = 10.0, sigmas: Sequence[float] = (0.1, 0.3, 1.0)) -> None:
-    """ε of EANA's Theorem 3.1 over the number of users of a coordinate, and its ratio to DP-SGD's."""
-    plt = pyplot()
-    counts = np.geomspace(10, 100_000, 60)
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for sigma, colour in zip(sigmas, (DPREC, *COLOURS), strict=False):
-        private = _epsilons(eana.dp_sgd, delta, counts, sigma, width)
-        left.plot(counts, private, color=colour, linewidth=1, linestyle=":")
-        for bound, style in ((eana.added, "-"), (eana.printed, "--")):
-            found = _epsilons(bound, delta, counts, sigma, width)
-            left.plot(counts, found, color=colour, linestyle=style, label=f"σ = {sigma:g}" if style == "-" else None)
-            right.plot(counts, found / private, color=colour, linestyle=style)
-    left.set_yscale("log")
-    dress(left, f"ε at δ = {delta:g}")
-    dress(right, "ε of EANA / ε of DP-SGD")
-    for panel in (left, right):
-        panel.set_xscale("log")
-        panel.set_xlabel("users who touch each coordinate")
-    left.legend(frameon=False, fontsize=8, title="solid: corrected, dashed: printed, dotted: DP-SGD")
-    save(plt, drawn, file)
-
-
-def _epsilons(bound: eana.Bound, delta: float, counts: np.ndarray, sigma: float, width: float) -> np.ndarray:
-    return np.array([eana.epsilon(bound, delta, count, sigma, width=width) for count in counts])

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.models.networks import reattention
+from dprec.reporting import figure
 
 STDS = (0.01, 0.1, 1.0)  # of N(0, std): the table's second argument is no variance
 SAMPLES = tuple(10**power for power in range(1, 7))

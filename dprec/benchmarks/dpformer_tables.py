@@ -7,11 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.dpformer_study import document, pictures, runs, tables
 from dprec.benchmarks.dpformer_study.cells import FIGURES, Cell, all_cells, figure_cells, grid_cells
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
+from dprec.reporting import figure
 
 RUNS = "runs/dpformer-tables"
 PICTURES = {

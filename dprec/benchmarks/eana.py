@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dprec.auditing.picture import theorem
 from dprec.benchmarks.common import report
 from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.eana_studies import bounds, context_log, precision
@@ -25,7 +24,7 @@ def bench(line: CommandLine, console: Console) -> None:
             raise UserError("--runs: the study theorem trains nothing: leave it out")
         line.refuse_overrides()
         rows = bounds.rows()
-        outputs.give(rows, console, [bounds.table(rows)], lambda _, file: theorem(file))
+        outputs.give(rows, console, [bounds.table(rows)], lambda _, file: bounds.picture(file))
     elif study in ("precision", "context"):
         where = Path(runs or f"runs/eana-{study}{'-quick' if quick else ''}")
         rows = report.rows_of(where, lambda folder: _trained(study, folder, quick, line.words))

@@ -22,7 +22,7 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.table_work import noise
@@ -33,6 +33,7 @@ from dprec.benchmarks.table_work.steps import HOOKED, SYSTEMS, Pooled, Step
 from dprec.errors import UserError
 from dprec.models import DLRM
 from dprec.models.clicks import ClickModel
+from dprec.reporting import figure
 from dprec_kernels.threads import one_thread
 
 BATCH = 2048

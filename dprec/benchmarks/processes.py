@@ -20,12 +20,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from rich.console import Group
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.measure import against
 from dprec.benchmarks.common.report import Row
 from dprec.data import Sequences
 from dprec.distributed.ending import leave
 from dprec.models import Transformer
+from dprec.reporting import figure
 from dprec.training.script import private
 from dprec_kernels.threads import one_thread
 

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 from rich.console import Group
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import whole
 from dprec.benchmarks.common.timed_run import STAGES
 from dprec.errors import UserError
+from dprec.reporting import figure
 
 RECIPES = ("quickstart", "movielens_dpformer", "games_dpformer", "criteo_adafest", "dlrm_lazydp")
 OPTIONS = ("recipes", "threads", "rounds")

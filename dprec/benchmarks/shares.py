@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events, users_at
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study import popularity
@@ -26,6 +26,7 @@ from dprec.errors import UserError
 from dprec.models.items import shares as item_shares
 from dprec.models.items.cooccurrence import item_counts
 from dprec.noise.gaussian import GaussianNoise
+from dprec.reporting import figure
 
 RECIPE = "recipes/movielens_dpformer.yaml"
 TINY = ["--data.dataset", "synthetic", "--data.synthetic_users", "300"]

@@ -19,10 +19,11 @@ from typing import Any
 
 from rich.console import Group
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
 from dprec.errors import UserError
+from dprec.reporting import figure
 
 ROWS, SMALL, DIM, STEPS = 10_000_000, 1_000, 64, 3
 COLUMNS = {"system": "system", "rows": "rows", "table_mb": "table MB", "peak_mb": "peak MB", "times_table": "times"}

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from rich.console import Group
 from torch import Tensor, nn
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.measure import against, race
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
@@ -33,6 +33,7 @@ from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
+from dprec.reporting import figure
 from dprec.sparsity import AdaFEST, Dense
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import numbers
 from dprec.cli.arguments import CommandLine
+from dprec.reporting import figure
 from dprec.run.saved.checkpoints import load_run
 
 RECIPE = "recipes/text_adafest.yaml"

@@ -20,13 +20,14 @@ import pytorch_lightning
 import torch
 from rich.table import Table
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.data import Sequences
 from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.metrics.ranking import RankingMetrics
 from dprec.metrics.ranks import both_ranks
 from dprec.models import TextItems, Transformer
+from dprec.reporting import figure
 from dprec.training.callback import Privacy
 from dprec_kernels.threads import one_thread
 

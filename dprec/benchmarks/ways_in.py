@@ -21,11 +21,12 @@ from rich.console import Group
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.measure import against
 from dprec.benchmarks.common.report import Row
 from dprec.models import Learner
 from dprec.models.learning.optimizers import SGD
+from dprec.reporting import figure
 from dprec.sparsity import FEST, AdaFEST, LazyDP
 from dprec.sparsity.rows.strategy import Strategy
 from dprec.training.callback import Privacy

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dprec.auditing import eana, picture
+from dprec.auditing import eana
 
 CASES = [
     (alpha, m, x, sigma) for alpha in (1.5, 2, 5, 15) for m in (20, 300) for x, sigma in ((1, 1), (0.3, 0.5), (0, 2))
@@ -81,8 +79,3 @@ def test_the_ratio_to_dp_sgd_shrinks_with_users_and_with_less_noise() -> None:
     assert ratio(100, 1.0) > ratio(1000, 1.0) > ratio(10_000, 1.0) > 1
     assert ratio(1000, 1.0) > ratio(1000, 0.1)
     assert ratio(1000, 1.0, eana.printed) > ratio(1000, 1.0)
-
-
-def test_the_picture_of_both_panels(tmp_path: Path) -> None:
-    picture.theorem(tmp_path / "theorem.png", sigmas=(1.0,))
-    assert (tmp_path / "theorem.png").read_bytes().startswith(b"\x89PNG")

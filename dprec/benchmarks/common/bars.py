@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.benchmarks.common.figure import DPREC, PLAIN, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.common.report import Row, cell
+from dprec.reporting.figure import DPREC, PLAIN, PRIVATE, dress, pyplot, save
 
 
 def panels(rows: Sequence[Row], file: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
+from dprec.reporting import figure
 
 
 class Outputs:

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from rich.console import Console, RenderableType
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.outputs import Outputs
 from dprec.benchmarks.common.report import Row
 from dprec.cli.arguments import CommandLine
 from dprec.errors import UserError
+from dprec.reporting import figure
 
 COLUMNS = {
     "epsilon": "ε",

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dprec.benchmarks.common.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.convex_studies import descent as measurements
 from dprec.benchmarks.convex_studies.clicks import STUDY
 from dprec.benchmarks.convex_studies.measured import curve
+from dprec.reporting.figure import DPREC, PRIVATE, dress, pyplot, save
 
 OTHER, FAINT = "#0369a1", "#94a3b8"
 TOP = 1.05  # normalised entropy: above 1 a model is worse than the base rate

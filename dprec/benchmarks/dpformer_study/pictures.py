@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.benchmarks.common.figure import DPREC, PRIVATE, dress, pyplot, save
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.dpformer_study.cells import DATA, EPSILONS, MODELS, PAPER
 from dprec.benchmarks.dpformer_study.tables import belongs
+from dprec.reporting.figure import DPREC, PRIVATE, dress, pyplot, save
 
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": ("with Re-Attention", DPREC), "transformer": ("without", PRIVATE)}

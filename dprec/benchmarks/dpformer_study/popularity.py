@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.release import users_at
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.data.logs.histories import Histories
 from dprec.models.items.cooccurrence import item_counts
+from dprec.reporting import figure
 
 BINS = 40
 COLUMNS = {"users_from": "users, from", "users_to": "to", "items": "items", "events": "share of events, %"}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.report import Row
+from dprec.reporting import figure
 
 RECIPE = "recipes/movielens20m_dual_encoder_paper_sgd.yaml"
 TABLES = ("embedding*", "own_context*")

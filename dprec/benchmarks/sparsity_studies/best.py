@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from dprec.benchmarks.common import figure, report, sweep
+from dprec.benchmarks.common import report, sweep
 from dprec.benchmarks.common.report import Row
+from dprec.reporting import figure
 
 LOSSES = (0.001, 0.005, 0.01, 0.02)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.data import Clicks
 from dprec.models import PCTR
+from dprec.reporting import figure
 
 STEPS, LARGEST = 50, 5  # as in the paper
 ALL = "all features"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.benchmarks.common import figure
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.sweep import Point
+from dprec.reporting import figure
 
 RATIOS = (0.1, 1.0, 2.0, 5.0, 10.0)
 THRESHOLDS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)

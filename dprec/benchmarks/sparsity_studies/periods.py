@@ -10,9 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.finish import finish
 from dprec.benchmarks.common.report import Row
+from dprec.reporting import figure
 
 RECIPE = "recipes/criteo_time_series_dpsgd.yaml"
 PERIODS = (1, 2, 4, 8, 16, 18)  # days, of 18 for training, as in the paper

@@ -17,9 +17,10 @@ import torch
 from rich.console import Group
 from torch import Tensor
 
-from dprec.benchmarks.common import figure, report
+from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.noise.gaussian import CHUNK, GaussianNoise
+from dprec.reporting import figure
 from dprec_kernels.dense_noise import dense_noise
 from dprec_kernels.threads import one_thread
 
