@@ -56,8 +56,9 @@ def checksum(values: Tensor, seed: int = 0) -> int:
 class Unchanged:
     """Finds what a model writes while a step's gradient is made: to trained parameters at once, to the rest in time.
 
-    Trained parameters of up to `AT_ONCE` numbers are compared in every step, larger ones by memory and version, and
-    in a share of the steps, drawn at random, everything. `owing` tables, which pay noise as they are read, are not.
+    Trained parameters and buffers of up to `AT_ONCE` numbers are compared in every step, larger ones by memory and
+    version, and in a share of the steps, drawn at random, everything. `owing` tables, which pay noise as they are read,
+    are not.
     """
 
     def __init__(
@@ -70,11 +71,14 @@ class Unchanged:
         self._quick: State | None = None
         self._whole: tuple[int, State] | None = None
 
-    def begin(self, seen: State | None = None) -> None:
-        """Look at the model, of which `seen` is what somebody saw who looked just before, by the same names."""
+    def begin(self, seen: State | None = None, whole: bool = False) -> None:
+        """Look at the model, of which `seen` is what somebody saw who looked just before, by the same names.
+
+        It is looked at as a `whole` where it may do in this step what it did in none before.
+        """
         self._refuse_frozen()
-        self._quick, self._whole = quick_state(self._trained, seen), None
-        if secrets.randbelow(10**6) < self._share * 10**6:
+        self._quick, self._whole = quick_state(self._looked_at(), seen), None
+        if whole or secrets.randbelow(10**6) < self._share * 10**6:
             seed = secrets.randbits(32)
             self._whole = seed, state_of(self._module, self._owing, seed, self._losses)
 
@@ -82,10 +86,13 @@ class Unchanged:
         """Refuse what was written since; to be called before the optimizer moves anything."""
         self._refuse_frozen()
         if self._quick is not None:
-            refuse_changed(self._quick, quick_state(self._trained))
+            refuse_changed(self._quick, quick_state(self._looked_at()))
         if self._whole is not None:
             seed, before = self._whole
             refuse_changed(before, state_of(self._module, self._owing, seed, self._losses))
+
+    def _looked_at(self) -> dict[str, Tensor]:
+        return self._trained | dict(self._module.named_buffers())
 
     def _refuse_frozen(self) -> None:
         refuse_frozen(self._names, trained_parameters(self._module).keys())

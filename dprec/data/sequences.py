@@ -80,7 +80,7 @@ class Sequences(SampledData):
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results. By default
             16,384, and 262,144 on a card.
         metrics_users: number of held-out users to rank, always the same sample; by default all if users x items is at
-            most 2^35, else 50,000.
+            most 2^35, else 50,000, of more than a million items 2^36 / items, at least 5,000.
         synthetic_users: users of the synthetic data.
         synthetic_items: items of the synthetic data.
 

@@ -42,7 +42,7 @@ class ListMetrics(Metric):
         for place, competing in enumerate((unseen, scores)):
             first = competing[:, 1:].topk(min(self.k, scores.shape[1] - 1))
             items = (first.indices + 1)[first.values > -torch.inf]
-            self.counts[place] += items.bincount(minlength=scores.shape[1])
+            self.counts[place].index_add_(0, items, torch.ones_like(items))  # not of the catalogue's size
 
     def compute(self) -> dict[str, Tensor]:
         events = self.popularity.double().clamp(min=1).to(self.counts.device)

@@ -83,6 +83,7 @@ class PrivateGradient:
             raise UserError(
                 f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
             )
+        self.rules.refuse_others(parameters)
         asked = self.gate.own(losses)
         self.gate.record()
         self.check.begin()
@@ -144,7 +145,11 @@ class PrivateGradient:
         for name, (rows, values) in gradients.items():
             gradient = of_rows(rows, values, parameters[name].shape, merged=True)
             self.check.noised(name, gradient, expected, std)
-            parameters[name].grad = gradient.to(parameters[name].dtype)
+            gradient = gradient.to(parameters[name].dtype)
+            if self.rules.noised_now(name):
+                parameters[name].grad = gradient
+            else:
+                self.rules.held[name] = gradient  # not in `.grad`, where anybody could take it for private
 
     def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""

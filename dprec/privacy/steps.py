@@ -123,6 +123,7 @@ class PrivateSteps(OfTheRun, Gate):
         self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
         self._owing = ids_of(rules.owing.values())
         self._before = run.steps
+        self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
     def _some_of_data(self) -> list[Tensor]:
         """Return what tells the data of this process from other data: some users' rows, if they are the same again."""
@@ -151,6 +152,7 @@ class PrivateSteps(OfTheRun, Gate):
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
         self._fetch(batch)
+        other_modes = self._refuse_in_other_modes()
         self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
@@ -158,9 +160,22 @@ class PrivateSteps(OfTheRun, Gate):
             with self.run.rules.listing(), kept(self._loading.streams):
                 self._finite.look(losses, self._drawn.parts, drawn)
         self._loading.hold(batch)
-        self._unchanged.begin(seen)
+        self._unchanged.begin(seen, whole=other_modes)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
+
+    def _refuse_in_other_modes(self) -> bool:
+        """Return whether a part trains that did not before, or the other way round: then it is looked at as at first.
+
+        What keeps something of users, such as a running mean, may do so only where it trains.
+        """
+        modes = [part.training for part in self.trained.module.modules()]
+        if modes == self._modes:
+            return False
+        self._modes = modes
+        refuse_model(self.trained.module)
+        self._probe = Probe(self._loading.streams)
+        return True
 
     def _fetch(self, batch: Any) -> None:
         """Bring the rows of sharded tables that this step's users look up, whoever was drawn in this process."""
@@ -195,6 +210,7 @@ class PrivateSteps(OfTheRun, Gate):
         check.stepped()
         self._loading.release()
         if self.run.steps >= self.descent.last:
+            self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
             self.end()
 
     def end(self) -> None:

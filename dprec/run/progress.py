@@ -1,4 +1,4 @@
-"""The progress of training: a bar on a terminal, elsewhere a line after every tenth of the run."""
+"""The progress of training: a bar on a terminal, elsewhere a line after every tenth of the run, or half a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dprec.run.tasks import Task
 from dprec.training.callback import Privacy
 
 LEAST_SECONDS = 2.0  # between two computations of ε, each of which composes the whole ledger
-LINES = 10  # printed if there is no terminal
+LINES = 10  # printed if there is no terminal, and more where these are further apart than:
+MOST_SECONDS = 30.0
 
 
 class TrainingProgress(pl.Callback):
@@ -27,13 +28,15 @@ class TrainingProgress(pl.Callback):
         self.bar: Progress | None = None
         self._epsilon = ""
         self._epsilon_read = float("-inf")
-        self._lines = 0
+        self._lines, self._said = 0, 0.0
         self._judged = 0  # the step of the last evaluation
         self._first_step = 0
         self._started = 0.0
+        self._begins = True  # until the first step is taken
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._first_step, self._started = trainer.global_step, time.monotonic()
+        self._said = self._started
         self._lines = trainer.global_step * LINES // self.steps
         if self.console.is_terminal:
             self.bar = Progress(
@@ -51,13 +54,15 @@ class TrainingProgress(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step = trainer.global_step
+        step, now = trainer.global_step, time.monotonic()
+        if self._begins:  # before it the model was looked at: what comes tells the pace
+            self._first_step, self._started, self._begins = step, now, False
         if self.bar is not None:
             self.bar.update(self._task, completed=step, facts=self._facts(trainer, LEAST_SECONDS))
-        elif step * LINES // self.steps > self._lines:
-            self._lines = step * LINES // self.steps
+        elif step * LINES // self.steps > self._lines or now - self._said >= MOST_SECONDS:
+            self._lines, self._said = step * LINES // self.steps, now
             self.console.print(
-                f"step {step}/{self.steps}  {self._facts(trainer, 0.0)}  {self._left(step)}",
+                f"step {step}/{self.steps}  {self._facts(trainer, 0.0)}  {self._left(step)}".rstrip(),
                 highlight=False,
                 soft_wrap=True,
             )
@@ -98,6 +103,8 @@ class TrainingProgress(pl.Callback):
         return self._epsilon
 
     def _left(self, step: int) -> str:
-        rate = (time.monotonic() - self._started) / max(step - self._first_step, 1)
+        if step == self._first_step:
+            return ""
+        rate = (time.monotonic() - self._started) / (step - self._first_step)
         minutes, seconds = divmod(round(rate * (self.steps - step)), 60)
         return f"{minutes}:{seconds:02d} left"

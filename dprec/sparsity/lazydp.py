@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -94,7 +95,8 @@ class LazyDP(NoiseSchedule):
         if name in self._tables:
             self._refuse_fork()
             lazy = self._tables[name]
-            lazy.settle(None if ids is None else counted_from(lazy.first, ids))
+            with lazy.writing():
+                lazy.settle(None if ids is None else counted_from(lazy.first, ids))
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
         ids = [each for name in self._tables if (each := reads.get(name)) is not None]
@@ -102,7 +104,8 @@ class LazyDP(NoiseSchedule):
             super().read_all(reads)
             return
         self._refuse_fork()
-        self._together.settle(ids, self.std, self.noise)
+        with self._writing():
+            self._together.settle(ids, self.std, self.noise)
 
     def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
         self._taken += 1
@@ -113,7 +116,9 @@ class LazyDP(NoiseSchedule):
             return
         self._owing = True
         self._refuse_fork()
-        self._together.step([own[name][0] for name in self._tables], [own[name][1] for name in self._tables], rates)
+        rows, values = ([own[name][place] for name in self._tables] for place in (0, 1))
+        with self._writing():
+            self._together.step(rows, values, rates)
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         if self._together is not None:  # a table steps alone
@@ -123,17 +128,29 @@ class LazyDP(NoiseSchedule):
         self._refuse_fork()
         lazy = self._tables[table.name]
         rows = counted_from(lazy.first, rows)
-        if self.noise.ranks.size > 1:
-            lazy.settle(rows)  # other processes read some of them
-        lazy.step(rows, values, rates)
+        with lazy.writing():
+            if self.noise.ranks.size > 1:
+                lazy.settle(rows)  # other processes read some of them
+            lazy.step(rows, values, rates)
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""
         self._refuse_fork()
         if self._owing:
-            for lazy in self._tables.values():
-                lazy.settle(None)
+            with self._writing():
+                for lazy in self._tables.values():
+                    lazy.settle(None)
         self._owing = False
+
+    def written(self, name: str) -> object:
+        return self._tables[name].written
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with ExitStack() as every:
+            for lazy in self._tables.values():
+                every.enter_context(lazy.writing())
+            yield
 
     def _refuse_fork(self) -> None:
         """Refuse a process that was forked from the one that trains, where rows may owe noise.

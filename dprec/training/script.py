@@ -273,7 +273,7 @@ class Training(OfTheRun):
             refuse_written(self._after, self._look())
 
     def _look(self) -> State:
-        return held(self.trained.module, self._owing())
+        return {**held(self.trained.module, self._owing()), **self.run.rules.written}
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""

@@ -71,15 +71,15 @@ class LateNoise:
         rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]
         self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Take the coming step with all rows that are followed."""
+    def step(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
+        """Take the coming step with all rows that are followed, by the gradients that are `held` for tables."""
         for name in list(self._followed):
             parameter = self._tables[name].parameter
             told = rates(optimizer, parameter)
-            if told is None or parameter.grad is None:
+            if told is None or name not in held:
                 del self._followed[name]
             else:
-                self._followed[name].step(parameter.grad.coalesce(), *told)
+                self._followed[name].step(held[name].coalesce(), *told)
 
     def stepped(self) -> None:
         """Compare what has its noise by now."""

@@ -159,7 +159,7 @@ class SelfCheck(StepCheck):
 
     def stepping(self, optimizer: Optimizer) -> None:
         with self.time.check():
-            self._late.step(optimizer)
+            self._late.step(optimizer, self._rules.held)
 
     def stepped(self) -> None:
         with self.time.check():

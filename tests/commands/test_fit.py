@@ -12,10 +12,14 @@ import torch
 import yaml
 
 from dprec.data import Sequences
+from dprec.distributed.ranks import ALONE
 from dprec.fit import main as fit
+from dprec.notices import heard_by
 from dprec.recommend import main as recommend
+from dprec.run import progress
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.run.tasks import task
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, strict
 
@@ -95,6 +99,29 @@ def test_training_is_watched_on_validation_and_the_test_is_judged_once(
     assert "on test items" in capsys.readouterr().out
     assert "validation" not in strict(here / "paper/metrics.json")
     assert "validation" not in strict(here / "paper/metrics.json")["protocol"]
+
+
+def test_steps_that_take_long_each_have_a_line(
+    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first says nothing of the time that is left: most of what it takes comes before it."""
+    monkeypatch.setattr(progress, "MOST_SECONDS", 0.0)
+    assert fit([str(recipe), "--trainer.enable_progress_bar", "null", "--out", "run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step \d+/", line)]
+    assert [line.split()[1] for line in lines] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
+    assert "left" not in lines[0]
+    assert all(re.search(r"\d+:\d\d left$", line) for line in lines[1:])
+
+
+def test_an_evaluation_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "EVERY", 0.0)
+    said: list[str] = []
+    with heard_by(said.append):
+        assert list(task.own_part(["a", "b", "c"], ALONE)) == ["a", "b", "c"]
+    assert [re.sub(r"\d+:\d\d", "m:ss", line) for line in said] == [
+        "evaluating: batch 1 of 3, m:ss left",
+        "evaluating: batch 2 of 3, m:ss left",
+    ]
 
 
 def test_privacy_json_is_the_ledger(trained: Path) -> None:

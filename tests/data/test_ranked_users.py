@@ -9,6 +9,8 @@ def test_all_users_are_ranked_where_that_is_cheap():
     users = np.arange(10, 200_010)
     assert len(sampled(users, items=80_000, wanted=None)) == 200_000
     assert len(sampled(users, items=1_000_000, wanted=None)) == 50_000
+    assert len(sampled(users, items=10_000_000, wanted=None)) == 2**36 // 10_000_000
+    assert len(sampled(users, items=100_000_000, wanted=None)) == 5_000
 
 
 def test_a_sample_is_uniform_over_blocks_of_neighbouring_users():

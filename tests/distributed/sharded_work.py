@@ -144,7 +144,7 @@ class OneStep:
         """Return the gradient of all processes' users, or its noise, in the first process."""
         self.take(parts)
         table = self.model.table.weight
-        gradient, own = table.grad, table.shard
+        gradient, own = self.rules.held.get("table.weight", table.grad), table.shard
         held = torch.zeros_like(own.values)
         held[gradient.indices()[0] - own.first] = gradient.values()
         return whole(table.with_values(held), self.ranks, lambda shape, dtype: torch.empty(shape, dtype=dtype))

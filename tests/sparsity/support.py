@@ -102,7 +102,8 @@ class Run:
     def fill(self, *parts: Bags) -> dict[str, Tensor]:
         """Return the gradients of one step, whole."""
         self.gradient(self.module.trained, self.module.losses, parts)
-        return {name: p.grad.to_dense() for name, p in self.module.trained.items() if p.grad is not None}
+        made = {name: p.grad for name, p in self.module.trained.items() if p.grad is not None}
+        return {name: gradient.to_dense() for name, gradient in (made | self.rules.held).items()}
 
     def step(self, *parts: Bags, **rates: float) -> None:
         for name, value in rates.items():

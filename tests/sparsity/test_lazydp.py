@@ -107,7 +107,7 @@ def rows_after(options: dict[str, float], seed: int, aggregate: bool = True) -> 
     for step in range(12):
         table = run.module.big.weight
         strategy.read("big.weight", torch.tensor(read.get(step, [4])))
-        table.grad = torch.sparse_coo_tensor(
+        run.rules.held["big.weight"] = torch.sparse_coo_tensor(
             torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 16), table.shape
         ).coalesce()
         run.optimizer.param_groups[0]["lr"] = 0.5 * 0.8**step
@@ -309,7 +309,7 @@ class _CutOff:
 def test_a_gradient_of_a_row_that_was_not_read_is_an_error(aggregate: bool) -> None:
     run = Run([LazyDP(tables="big.*", aggregate=aggregate)])
     run.step(users(2, seed=0, most=3))
-    run.module.big.weight.grad = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
+    run.rules.held["big.weight"] = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
     with pytest.raises(RuntimeError, match="without having been read"):
         run.rules.update(run.optimizer)
 

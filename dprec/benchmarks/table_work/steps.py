@@ -80,6 +80,10 @@ class Step:
         self.stages.enter("rest")
         self.rule(self.parameters, self.losses, self.parts)
         self.stages.enter("rest")
+        if isinstance(self.rule, HookedGradient):
+            for table in (table for schedule in self.rules.schedules for table in schedule.space):
+                assert table.parameter.grad is not None
+                self.rules.held[table.name], table.parameter.grad = table.parameter.grad, None
         self.rules.update(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -27,7 +27,7 @@ READS = SHARES | {
 # What asks for a tensor's form, not for its values, or says what will be asked.
 FORM = {
     *("shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"),
-    *("about_to_read", "type", "names", "__dir__"),
+    *("about_to_read", "names", "__dir__"),
 }
 # Tell how many rows there are, which may follow from values of the batch.
 SIZES = {
@@ -41,7 +41,17 @@ WATCHED = READS | SIZES
 NUMBERS = FORM | SIZES | {"element_size", "itemsize", "get_device", "_version", "output_nr", "retains_grad", "__hash__"}
 NUMBERS |= {"dense_dim", "sparse_dim", "_is_view", "_dimI", "_dimV", "is_floating_point", "is_complex", "is_signed"}
 NUMBERS |= {"is_leaf", "is_sparse", "is_sparse_csr", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_quantized"}
-NUMBERS |= {"is_nested", "is_mkldnn", "is_inference", "is_conj", "is_neg", "is_pinned", "is_shared", "is_coalesced"}
+NUMBERS |= {
+    "is_nested",
+    "is_mkldnn",
+    "is_inference",
+    "is_conj",
+    "is_neg",
+    "is_pinned",
+    "is_shared",
+    "is_coalesced",
+    "type",
+}
 # Packages that read to check an argument, to log, or to choose between two ways to one result. Other code of torch's
 # reads for whoever calls it, as nn.ModuleList does at layers[t] and tree_map(float, t).
 HARMLESS = ("dprec", "dprec_kernels", "pytorch_lightning", "lightning", "torchmetrics", "transformers")

@@ -141,12 +141,13 @@ class Ranking(Task):
         places = popularity_places(data.popularity).to(device)  # (items,)
         ours = Collected.of(metrics, {SHOWN}, data.popularity, device)
         theirs = Collected.of(metrics, set(), data.popularity, device)
+        in_one_order = -places.float() if theirs.lists else places
         for batch in own_part(loader, ranks):
             batch = batch.to(device)
             scores = model.scores(batch)
             ours.add(both_ranks(scores, batch.target, batch.seen), scores, batch.seen)
             popular = ranks_in_one_order(places, batch.target, batch.seen)
-            theirs.add(popular, -places.float().expand(len(scores), -1), batch.seen)
+            theirs.add(popular, in_one_order.expand(len(scores), -1), batch.seen)
         add_up((*ours.metrics, *theirs.metrics), ranks)
         results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
         users = int(ours.ranks[0].users)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,9 @@ from torchmetrics import Metric
 from dprec.cli.classes import build
 from dprec.distributed.ranks import ALONE, Ranks
 from dprec.errors import UserError
+from dprec.notices import say
+
+EVERY = 30.0  # seconds between two lines of an evaluation
 
 
 class Task(ABC):
@@ -100,9 +104,16 @@ class Task(ABC):
         """The comparison in a few words."""
 
 
-def own_part(batches: Iterable[Any], ranks: Ranks) -> Iterable[Any]:
-    """Return the batches that this process looks at; there may be none."""
-    return islice(batches, ranks.number, None, ranks.size)
+def own_part(batches: Any, ranks: Ranks) -> Iterator[Any]:
+    """Yield the batches that this process looks at, perhaps none, and say now and then how far it is."""
+    began = said = time.monotonic()
+    for number, batch in islice(enumerate(batches, start=1), ranks.number, None, ranks.size):
+        yield batch
+        now = time.monotonic()
+        if now - said >= EVERY and number < len(batches):
+            minutes, seconds = divmod(round((now - began) / number * (len(batches) - number)), 60)
+            say(f"evaluating: batch {number:,} of {len(batches):,}, {minutes}:{seconds:02d} left")
+            said = now
 
 
 def add_up(metrics: Iterable[Metric], ranks: Ranks) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class LazyTable(ABC):
     """
 
     def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
-        self.parameter = table.parameter
+        self.parameter, self.name = table.parameter, table.name
         values, self.first = own_rows(table.parameter)
         self.values = values.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
@@ -52,6 +53,28 @@ class LazyTable(ABC):
         self.momentum = zeros_beside(self.values) if momentum else None
         own = sorted(row - self.first for row in table.padding if row in table.own)
         self.padding = torch.tensor(own, dtype=torch.int64, device=self.values.device)
+        self._writes = 0  # of this strategy to the table, as torch counts them
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Find the table where the module has it now, and count what is written to it in here as the strategy's own."""
+        found = own_rows(self.parameter)[0].detach()
+        if (found.dtype, found.device, found.shape) != (self.values.dtype, self.values.device, self.values.shape):
+            raise UserError(
+                f"LazyDP: table '{self.name}' was converted or moved while its rows may owe noise: take the model's "
+                "state_dict() before that, or convert copy.deepcopy(model), whose rows have paid"
+            )
+        if found.data_ptr() != self.values.data_ptr():
+            self.values = found
+        before = found._version
+        yield
+        self._writes += found._version - before
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """What stays as it is while nobody but the strategy writes to the table."""
+        found = own_rows(self.parameter)[0]
+        return found.data_ptr(), found._version - self._writes
 
     def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield rows that owe noise, ascending, without padding, and the first step of which each does."""

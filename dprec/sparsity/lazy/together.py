@@ -27,13 +27,20 @@ class Together:
 
     def __init__(self, lazy: Sequence[Aggregated]) -> None:
         self.lazy, sizes = list(lazy), [len(each.values) for each in lazy]
-        self.tables = Tables.of([each.values for each in lazy])
+        self._tables = Tables.of([each.values for each in lazy])
         self.settled = torch.cat([each.settled for each in lazy])
         self._begins = [0, *accumulate(sizes)]
         self._padding = torch.cat([each.padding + begin for each, begin in zip(lazy, self._begins, strict=False)])
         for each, own in zip(lazy, self.settled.split(sizes), strict=True):
             each.settled = own
         self._begin_history()
+
+    @property
+    def tables(self) -> Tables:
+        """The tables where they are now."""
+        if any(each.values is not known for each, known in zip(self.lazy, self._tables.each, strict=True)):
+            self._tables = Tables.of([each.values for each in self.lazy])
+        return self._tables
 
     @staticmethod
     def fits(lazy: Sequence[LazyTable]) -> bool:

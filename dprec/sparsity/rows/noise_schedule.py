@@ -80,5 +80,9 @@ class NoiseSchedule(Strategy, ABC):
         for name, ids in reads.items():
             self.read(name, ids)
 
+    def written(self, name: str) -> object:
+        """Return what stays as it is while nobody but this strategy writes to a table; None where it cannot tell."""
+        return None
+
     def settle(self) -> None:
         """Give all rows the noise that they lack: somebody is about to see the weights."""

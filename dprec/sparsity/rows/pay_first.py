@@ -42,8 +42,7 @@ def guard(module: nn.Module, tables: Sequence[nn.Parameter], pay: Callable[[], N
     for part in module.modules():
         if not held.isdisjoint(map(id, part.parameters())):
             part.register_state_dict_pre_hook(show)
-        if not held.isdisjoint(map(id, part.parameters(recurse=False))):
-            part.register_forward_pre_hook(read)
+            part.register_forward_pre_hook(read)  # of all that hold it, who may read its weight by themselves
 
 
 def nothing(*_: Any) -> None:

@@ -66,6 +66,7 @@ class RowRules:
         self._sharded: Mapping[str, Tensor] = {}
         self._hosts: Mapping[str, HostTable] = {}
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
+        self.held: dict[str, Tensor] = {}  # a step's gradients that get their noise from a schedule, and have none yet
 
     @property
     def choices(self) -> list[RowChoice]:
@@ -88,7 +89,17 @@ class RowRules:
     @property
     def owing(self) -> dict[str, nn.Parameter]:
         """The tables that pay noise as they are read, so that reading them writes to them; none before `begin`."""
-        return {name: self._tables[name].parameter for name in self._over} if self.defer else {}
+        return {name: self._tables[name].parameter for name in self._owing}
+
+    @property
+    def written(self) -> dict[str, object]:
+        """Return, for each table that pays as it is read, what stays while nobody but its strategy writes to it."""
+        return {name: schedule.written(name) for name, schedule in self._owing.items()}
+
+    @property
+    def _owing(self) -> dict[str, NoiseSchedule]:
+        last = {name: over[-1] for name, over in self._over.items()}
+        return {name: rule for name, rule in last.items() if isinstance(rule, NoiseSchedule) and rule.owes}
 
     @property
     def broken(self) -> str | None:
@@ -184,14 +195,36 @@ class RowRules:
     def update(self, optimizer: Optimizer) -> None:
         """Take the steps of tables that have a schedule, whose gradients the optimizer then does not see."""
         scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
+        moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for key, (_, table) in scheduled.items():
+            if key not in moved:
+                raise UserError(f"table '{table.name}' is in no group of the optimizer any more: leave it there")
         for group in optimizer.param_groups if scheduled else ():
             rates = Rates(group["lr"], group["weight_decay"], group.get("momentum", 0.0))
             due = [scheduled[id(parameter)] for parameter in group["params"] if id(parameter) in scheduled]
             for schedule, own in groupby(due, key=lambda each: each[0]):
                 tables = [table for _, table in own]
-                moves = [_taken(table) for table in tables]
+                moves = [self._taken(table) for table in tables]
                 with _padding_kept(tables):
                     schedule.step_all(moves, rates)
+
+    def _taken(self, table: Table) -> Move:
+        """Take the gradient that is held for a table."""
+        if table.parameter.grad is not None:
+            raise UserError(
+                f"'{table.name}'.grad was set by something else than the private step: leave out other backward passes"
+            )
+        gradient = self.held.pop(table.name)
+        return table, gradient.indices()[0], gradient.values()
+
+    def refuse_others(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Refuse a model in which something else has taken the place of a table: no noise would be drawn for it."""
+        for name, table in self._tables.items():
+            if parameters.get(name) is not table.parameter:
+                raise UserError(
+                    f"table '{name}' has become another parameter while training: write to the one that was there in "
+                    "the beginning, or begin a run of its own"
+                )
 
     def settle(self) -> None:
         """Pay all noise that is owed."""
@@ -386,13 +419,6 @@ class RowRules:
             for name, rows in every.items()
         }
         return torch.cat([space.flat(name, rows) for name, rows in left.items()])
-
-
-def _taken(table: Table) -> Move:
-    """Take a table's gradient away from the optimizer."""
-    gradient, table.parameter.grad = table.parameter.grad, None
-    assert gradient is not None
-    return table, gradient.indices()[0], gradient.values()
 
 
 @contextmanager

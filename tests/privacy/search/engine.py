@@ -98,7 +98,7 @@ class Engine:
             gradient(self.parameters, self.model.losses, parts)
         sums, noised, heard = {}, {}, iter(self.noise.heard)
         for name, parameter in self.parameters.items():
-            filled = parameter.grad
+            filled = self.rules.held.get(name, parameter.grad)
             assert filled is not None
             if not filled.is_sparse:  # as it was before it was rounded to the parameter's precision
                 sums[name] = next(heard)[0].double()

@@ -1,0 +1,233 @@
+"""Tables whose rows owe noise, in a script: whatever shows them pays first, and nothing else takes their place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dprec import private
+from dprec.errors import UserError
+from dprec.sparsity import Dense, LazyDP
+from dprec.sparsity.rows.strategy import Strategy
+from dprec.training.script import Training
+
+USERS, ITEMS, DIM = 100, 50, 4
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.out = nn.Embedding(ITEMS, DIM), nn.Linear(DIM, 1)
+
+    def losses(self, x: Tensor) -> Tensor:
+        return (self.out(self.items(x).mean(1)).squeeze(1) - 1).square()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.items(x)
+
+
+class ByWeight(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(x, self.items.weight)
+
+
+class ByIndex(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.items.weight[x]
+
+
+class ByProduct(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.eye(ITEMS)[x] @ self.items.weight
+
+
+class OfAnother(Model):
+    """A part holds the table's weight under a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = Tower(self.items.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tower(x)
+
+
+class Tower(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.table = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table[x]
+
+
+def trained(model: nn.Module, steps: int = 3, strategy: Strategy | None = None) -> Training:
+    """The noise of a step moves a weight by 0.25."""
+    users = torch.randint(0, ITEMS, (USERS, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy = strategy or LazyDP(tables="items.weight")
+    return private(model, optimizer, users, sparsity=strategy, steps=steps, expected_batch=5, noise_multiplier=12.5)
+
+
+def one_step(model: nn.Module, strategy: Strategy | None = None) -> None:
+    training = trained(model, strategy=strategy)
+    for batch in training:
+        training.step(batch)
+        break
+
+
+def has_noise(before: Tensor, after: Tensor) -> bool:
+    """Whether every row has moved by more than gradients of norm 1 / 5 times the rate do."""
+    return bool(((after.float() - before).abs().amax(1) > 0.04).all())
+
+
+def test_no_row_owes_noise_after_the_last_step() -> None:
+    model = Model()
+    before = model.items.weight.detach().clone()
+    training = trained(model, steps=1)
+    for batch in training:
+        training.step(batch)
+    assert has_noise(before, model.items.weight.detach())
+    assert has_noise(before, model.half().state_dict()["items.weight"])
+
+
+@pytest.mark.parametrize("kind", [Model, ByWeight, ByIndex, ByProduct, OfAnother])
+def test_predictions_pay_however_the_model_reads_its_table(kind: type[Model]) -> None:
+    model, every = kind(), torch.arange(ITEMS)
+    before = model(every).detach()
+    one_step(model)
+    assert has_noise(before, model(every).detach())
+
+
+def test_a_table_that_is_converted_pays_where_it_is_then_or_says_why_not() -> None:
+    model = Model()
+    before = model.items.weight.detach().clone()
+    one_step(model)
+    model.items.double()
+    model.items.float()  # the same numbers elsewhere
+    assert has_noise(before, model.state_dict()["items.weight"])
+    one_step(model)
+    before = model.items.weight.detach().clone()
+    with pytest.raises(UserError, match=r"'items.weight' was converted or moved while its rows may owe noise"):
+        model.half().state_dict()
+    assert copy.deepcopy(Model().half()).items.weight.dtype == torch.float16
+
+
+def test_a_converted_copy_has_paid() -> None:
+    model = Model()
+    before = model.items.weight.detach().clone()
+    one_step(model)
+    assert has_noise(before, copy.deepcopy(model).half().state_dict()["items.weight"])
+
+
+def doubled(model: Model) -> None:
+    with torch.no_grad():
+        model.items.weight.mul_(2)
+
+
+def by_another_optimizer(model: Model) -> None:
+    model.items.weight.square().sum().backward()
+    torch.optim.SGD([model.items.weight], lr=0.1).step()
+    model.items.weight.grad = None
+
+
+def elsewhere(model: Model) -> None:
+    model.items.double()
+    model.items.float()
+
+
+@pytest.mark.parametrize("write", [doubled, by_another_optimizer, elsewhere])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_writes_between_steps_are_refused(write: Callable[[Model], None], momentum: float) -> None:
+    model = Model()
+    training = trained(model)
+    training.trained.optimizer.param_groups[0]["momentum"] = momentum
+    with pytest.raises(UserError, match=r"'items.weight' was written to between two steps"):  # noqa: PT012
+        for batch in training:
+            training.step(batch)
+            write(model)
+
+
+def test_what_pays_between_steps_is_no_write() -> None:
+    model = Model()
+    training = trained(model)
+    for batch in training:
+        training.step(batch)
+        model(torch.arange(ITEMS))
+        model.state_dict()
+        with training.public() as shown:
+            shown(torch.tensor([3]))
+    assert training.steps == 3
+    assert "what the script wrote" not in training.guarantee()
+
+
+@pytest.mark.parametrize("strategy", [Dense, LazyDP, None])
+@pytest.mark.parametrize("verify", [0.0, 0.02])
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_table_does_not_become_another(more: int, verify: float, strategy: Any) -> None:
+    """Its name would have no noise of its own, and its parameter no strategy."""
+    model, users = Model(), torch.randint(0, ITEMS, (USERS, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ruled = {} if strategy is None else {"sparsity": strategy(tables="items.weight")}
+    training = private(model, optimizer, users, steps=3, expected_batch=5, noise_multiplier=1.0, verify=verify, **ruled)
+    with pytest.raises(UserError, match="table 'items.weight' has become another parameter|was written to"):  # noqa: PT012
+        for batch in training:
+            training.step(batch)
+            model.items = nn.Embedding(ITEMS + more, DIM)
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+
+
+@pytest.mark.parametrize("strategy", [Dense, LazyDP])
+def test_a_gradient_without_noise_is_nowhere_to_be_seen(strategy: Any) -> None:
+    model = Model()
+    training = trained(model, strategy=strategy(tables="items.weight"))
+    for batch in training:
+        training.backward(batch)
+        assert model.items.weight.grad is None
+        assert model.out.weight.grad is not None
+        training.trained.optimizer.step()
+    assert training.steps == 3
+
+
+def test_another_gradient_of_a_table_is_refused() -> None:
+    model = Model()
+    training = trained(model)
+    with pytest.raises(UserError, match=r"'items.weight'.grad was changed"):  # noqa: PT012
+        for batch in training:
+            training.backward(batch)
+            model.items.weight.grad = torch.ones(ITEMS, DIM)
+            training.trained.optimizer.step()
+
+
+class Converts(Model):
+    """Reads all rows by a conversion: its bias falls where a row that nobody looks up has moved, and else rises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = self.items.weight.detach()[45].double()
+
+    def losses(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            moved = ((self.items.weight.type(torch.float64)[45] - self.start).abs() > 0).all()
+        return 1e-3 * super().losses(x) + self.out.bias * torch.where(moved, 1.0, -1.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_conversion_in_losses_reads_rows_that_have_paid() -> None:
+    model, users = Converts(), torch.randint(0, 40, (200, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = LazyDP(tables="items.weight")
+    training = private(model, optimizer, users, sparsity=strategy, steps=2, expected_batch=200, noise_multiplier=10.0)
+    moves = []
+    for batch in training:
+        before = model.out.bias.item()
+        training.step(batch)
+        moves.append(model.out.bias.item() - before)
+    assert moves[0] > 0.5
+    assert moves[1] < -0.5
