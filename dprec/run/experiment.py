@@ -22,6 +22,7 @@ from dprec.distributed.first import first_process
 from dprec.distributed.ranks import group_of
 from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
+from dprec.gradients.parameters import trained_parameters
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
 from dprec.run.card_errors import one_line_of_a_card
@@ -30,7 +31,7 @@ from dprec.run.console import notice_box
 from dprec.run.data_summary import data_table
 from dprec.run.interrupted import stopped_after_a_step
 from dprec.run.memory import keep_freed_memory
-from dprec.run.outcome import peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
+from dprec.run.outcome import hint_of_tables, peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import SaveRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
@@ -39,6 +40,7 @@ from dprec.run.saved.resume import refuse_other_content, refuse_other_data, stor
 from dprec.run.saved.trusted import resume_command
 from dprec.run.tasks import task_of
 from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
+from dprec.sparsity.rows.tables import tables_of
 from dprec.training.callback import Privacy
 
 
@@ -112,6 +114,9 @@ class Experiment:
         console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
         if self.privacy is not None and (warning := warning_of_delta(self.privacy.delta)) is not None:
             console.print(warning, soft_wrap=True, highlight=False)
+        tables = tables_of(self.model, trained_parameters(self.model))
+        if (hint := hint_of_tables(self.privacy, tables)) is not None:
+            console.print(hint, soft_wrap=True, highlight=False)
         if summary := getattr(self.data, "summary", None):
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:

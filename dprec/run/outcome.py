@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.table import Table
 from dprec.accounting.figures import round_up
 from dprec.run.console import in_lines, notice_box
 from dprec.run.saved.folder import RunFolder
+from dprec.sparsity.rows.tables import Table as EmbeddingTable
 from dprec.training.callback import Privacy
 
 try:
@@ -21,6 +22,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 
+MANY_ROWS = 1_000_000  # of a table: noise in all of them takes longer than the rest of a step
 TOO_LARGE = 0.1  # a δ, which should be below 1 / users
 
 
@@ -35,6 +37,19 @@ def sparsity(privacy: Privacy | None) -> dict[str, Any]:
     """What strategies for tables saved per step; empty without strategies."""
     report = {} if privacy is None else privacy.rules.report()
     return {"sparsity": report} if report else {}
+
+
+def hint_of_tables(privacy: Privacy | None, tables: Iterable[EmbeddingTable]) -> str | None:
+    """What to do where every row of a large table gets noise in every step, which takes most of the time."""
+    if privacy is None or privacy.rules.strategies:
+        return None
+    large = next((table for table in tables if table.rows >= MANY_ROWS), None)
+    if large is None:
+        return None
+    return (
+        f"table '{large.name}' has {large.rows:,} rows, and each gets noise in every step: privacy.sparsity can spare "
+        "rows that nobody reads (docs/logs.md, Millions of items)"
+    )
 
 
 def promise(privacy: Privacy | None, steps: int) -> str:

@@ -16,6 +16,7 @@ from dprec.data.draws.poisson import UserBatches, user_batches
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner
+from dprec.notices import say
 from dprec.run.console import notice_box
 from dprec.run.experiment import sizes_for
 from dprec.run.outcome import warning_of_delta
@@ -65,6 +66,7 @@ class RunPlan:
             fit_batch(settings, data)
             batches, items = data.batches, task_of(model).describe(data).get("items")
             notice = data.notice
+            _say_what_is_left_out(getattr(data, "summary", {}))
         else:
             batches = _batches(settings, users)
             given = tree["data"]["init_args"]
@@ -138,6 +140,12 @@ def _batches(settings: Settings, users: int) -> UserBatches:
         raise UserError("--users: data.period_days needs the number of records of each period; leave --users out")
     module = settings.make("data")  # this reads no data
     return user_batches(given["sampling"], users, batch_for(settings, users, module.unit), unit=module.unit)
+
+
+def _say_what_is_left_out(summary: Mapping[str, Any]) -> None:
+    users, items = (summary.get(key, 0) for key in ("users_with_few_events", "items_left_out"))
+    if users or items:
+        say(f"data.min_events or data.catalogue leave out {users:,} users and {items:,} items (exact, not private)")
 
 
 def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Release, ...]:

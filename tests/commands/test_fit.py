@@ -16,7 +16,7 @@ from dprec.distributed.ranks import ALONE
 from dprec.fit import main as fit
 from dprec.notices import heard_by
 from dprec.recommend import main as recommend
-from dprec.run import progress
+from dprec.run import outcome, progress
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.tasks import task
@@ -111,6 +111,16 @@ def test_steps_that_take_long_each_have_a_line(
     assert [line.split()[1] for line in lines] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
     assert "left" not in lines[0]
     assert all(re.search(r"\d+:\d\d left$", line) for line in lines[1:])
+
+
+def test_a_large_table_with_noise_in_every_row_is_hinted_at(
+    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(outcome, "MANY_ROWS", 13)
+    assert fit([str(recipe), "--trainer.max_steps", "1", "--out", "private"]) == 0
+    assert "has 13 rows, and each gets noise in every step: privacy.sparsity can spare" in capsys.readouterr().out
+    assert fit([str(recipe), "--trainer.max_steps", "1", "--privacy", "null", "--out", "plain"]) == 0
+    assert "gets noise in every step" not in capsys.readouterr().out
 
 
 def test_an_evaluation_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_what_is_planned_is_what_a_run_spends(trained: Path, recipe: Path, capsy
     answer, report = planned(capsys, str(recipe)), strict(trained / "metrics.json")
     for key in ("users", "items", "steps", "sampling_rate", "noise_multiplier", "delta", "epsilon"):
         assert answer[key] == pytest.approx(report[key]), key
+
+
+def test_what_the_filters_leave_out_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan([str(recipe)]) == 0
+    assert "leave out" not in capsys.readouterr().err
+    assert plan([str(recipe), "--data.min_events", "7"]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"data.min_events or data.catalogue leave out \d+ users and \d+ items", said), said
 
 
 def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
