@@ -58,10 +58,12 @@ def test_the_lower_bound_passes_the_promise_of_an_engine_that_breaks_it(broken: 
     assert seen.bound.epsilon > seen.promised
 
 
-@pytest.mark.slow
-def test_half_the_noise_passes_the_promise_once_there_are_canaries_enough() -> None:
-    """With ten thousands of canaries the theorem tells a factor of two; with a thousand only the gauge does."""
-    seen = watch(epsilon=3.0, broken=noise_times(0.5), coins=100_000, steps=1, rate=1.0)
+def test_two_fifths_of_the_noise_pass_the_promise_once_there_are_canaries_enough() -> None:
+    """Ten thousand canaries tell a factor of 2.5; with a thousand only the gauge does.
+
+    More tell little more: the noise has a margin for rounding that grows with the users of a step, 6 % of it here.
+    """
+    seen = watch(epsilon=3.0, broken=noise_times(0.4), coins=10_000, steps=1, rate=1.0)
     assert seen.bound.epsilon > seen.promised
 
 
