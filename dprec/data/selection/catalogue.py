@@ -37,19 +37,13 @@ class Catalogue:
             raise UserError(f"cannot read the catalogue {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise UserError(f"the catalogue {path} is not UTF-8 text: give one raw item id a line") from error
-        first_line: dict[str, int] = {}
-        for number, raw in enumerate(normal_texts(lines), start=1):
-            if raw is None:
-                continue
-            if raw in first_line:
-                raise UserError(
-                    f"the catalogue {path} lists item '{raw}' twice (lines {first_line[raw]} and {number}): "
-                    "list every item once"
-                )
-            first_line[raw] = number
-        if not first_line:
+        texts = normal_texts(lines)
+        ids = [raw for raw in texts if raw is not None]
+        if not ids:
             raise UserError(f"the catalogue {path} is empty: give one raw item id a line")
-        return cls(list(first_line))
+        if len(set(ids)) < len(ids):
+            _refuse_repeated(texts, path)
+        return cls(ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,3 +84,12 @@ class Catalogue:
         strange = sorted({raw for history in histories for raw in history if raw not in self._index})
         plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
         return [[self.index(plain.get(raw, raw) or "") or 0 for raw in history] for history in histories]
+
+
+def _refuse_repeated(texts: Iterable[str | None], path: Path) -> None:
+    first_line: dict[str, int] = {}
+    for number, raw in enumerate(texts, start=1):
+        if raw is not None and (first := first_line.setdefault(raw, number)) != number:
+            raise UserError(
+                f"the catalogue {path} lists item '{raw}' twice (lines {first} and {number}): list every item once"
+            )

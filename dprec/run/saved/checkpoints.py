@@ -25,6 +25,7 @@ from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.notices import say
 from dprec.run.saved.folder import RunFolder, checkpoint_of, replace_file, write_json
+from dprec.run.saved.texts import unpacked
 
 FORMAT = 1  # of the `dprec` part of a checkpoint
 
@@ -191,6 +192,13 @@ def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
             f"{path} has checkpoint format {found}, but this version reads {FORMAT}: use the dprec that wrote it"
         )
     _refuse_misshapen(checkpoint, path)
+    if isinstance(kept := checkpoint["dprec"].get("catalogue"), dict):
+        try:
+            checkpoint["dprec"]["catalogue"] = unpacked(kept)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: {error} in its catalogue, so it is not as dprec.fit wrote it: give another one"
+            ) from None
     return checkpoint
 
 

@@ -24,6 +24,7 @@ from dprec.metrics.lists import KINDS, ListMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics
 from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 from dprec.models import Recommender
+from dprec.run.saved.texts import packed
 from dprec.run.tasks.task import Task, add_up, own_part
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
@@ -102,7 +103,7 @@ class Ranking(Task):
 
     def belongings(self, data: Any) -> dict[str, Any]:
         return {
-            "catalogue": list(data.catalogue_ids),
+            "catalogue": packed(data.catalogue_ids),
             "context": getattr(data, "context", None),
             "prepared_as": getattr(data, "prepared_as", None),
         }
