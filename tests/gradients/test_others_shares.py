@@ -45,7 +45,8 @@ def summed(
     rules.begin(model, parameters, noise, 1.0)
     gradient = PrivateGradient(Clipping(), noise, rules=rules)
     gradient(parameters, losses or model.losses, parts)
-    return {name: p.grad.to_dense().double().clone() for name, p in parameters.items()}  # type: ignore[union-attr]
+    made = {name: rules.held.get(name, p.grad) for name, p in parameters.items()}
+    return {name: gradient.to_dense().double().clone() for name, gradient in made.items() if gradient is not None}
 
 
 def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
