@@ -38,7 +38,7 @@ class Together:
     @property
     def tables(self) -> Tables:
         """The tables where they are now."""
-        if any(each.values is not known for each, known in zip(self.lazy, self._tables.each, strict=True)):
+        if any(e.values.data_ptr() != known.data_ptr() for e, known in zip(self.lazy, self._tables.each, strict=True)):
             self._tables = Tables.of([each.values for each in self.lazy])
         return self._tables
 
