@@ -41,17 +41,8 @@ WATCHED = READS | SIZES
 NUMBERS = FORM | SIZES | {"element_size", "itemsize", "get_device", "_version", "output_nr", "retains_grad", "__hash__"}
 NUMBERS |= {"dense_dim", "sparse_dim", "_is_view", "_dimI", "_dimV", "is_floating_point", "is_complex", "is_signed"}
 NUMBERS |= {"is_leaf", "is_sparse", "is_sparse_csr", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_quantized"}
-NUMBERS |= {
-    "is_nested",
-    "is_mkldnn",
-    "is_inference",
-    "is_conj",
-    "is_neg",
-    "is_pinned",
-    "is_shared",
-    "is_coalesced",
-    "type",
-}
+NUMBERS |= {"is_nested", "is_mkldnn", "is_inference", "is_conj", "is_neg", "is_pinned", "is_shared", "is_coalesced"}
+NUMBERS |= {"type"}  # where it converts, it gives no number
 # Packages that read to check an argument, to log, or to choose between two ways to one result. Other code of torch's
 # reads for whoever calls it, as nn.ModuleList does at layers[t] and tree_map(float, t).
 HARMLESS = ("dprec", "dprec_kernels", "pytorch_lightning", "lightning", "torchmetrics", "transformers")

@@ -111,6 +111,6 @@ class Together:
 
         The table's first row, its place among the tables, and how many rows and columns it has.
         """
-        sizes, widths = zip(*(table.shape for table in self.tables.each), strict=True)
+        sizes, widths = zip(*(table.shape for table in self._tables.each), strict=True)
         columns = self._begins[:-1], range(len(sizes)), sizes, widths
         return spread(columns, counts, self.settled.device).unbind()
