@@ -30,11 +30,11 @@ def audit(line: CommandLine, console: Console) -> None:
     run = Audit(Path(line.take("out") or default), canaries, minutes)
     found = run.run(line, asked_systems(line), console)
     report.show(found, console)
-    console.print(f"audit: {run.folder / 'audit.json'}", soft_wrap=True, highlight=False)
+    console.print(f"audit: {run.folder / 'audit.json'}", soft_wrap=True)
     try:
         pyplot()
     except UserError:
-        console.print("no picture: it needs matplotlib", highlight=False)
+        console.print("no picture: it needs matplotlib")
     else:
         picture.exposures(found["systems"], canaries.references, run.folder / "exposure.png")
     broken = [f"{row['system']}: {breach}" for row in found["systems"] for breach in row["breaches"]]

@@ -44,8 +44,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
     notice_box(console, data.notice)
     console.print(task.table(results, f"{data.name}, {split}: {task.size(data)}"))
     if (warning := task.warning(results)) is not None:
-        console.print(warning, soft_wrap=True, highlight=False)
-    console.print(in_lines(guarantee["guarantee"]), soft_wrap=True, highlight=False)
+        console.print(warning, soft_wrap=True)
+    console.print(in_lines(guarantee["guarantee"]), soft_wrap=True)
 
 
 main = Command(evaluate, EVALUATE, switches=("json",), positionals="RUN")

@@ -26,9 +26,7 @@ def export(line: CommandLine, console: Console) -> None:
     if out is None:
         raise UserError("an export needs a folder: add --out FOLDER")
     file = export_run(load(run, trusted), kind, Path(out))
-    console.print(
-        f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True, highlight=False
-    )
+    console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 
 main = Command(export, EXPORT, positionals="RUN")

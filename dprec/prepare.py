@@ -42,10 +42,8 @@ def prepare(line: CommandLine, console: Console) -> None:
         print_json({"folder": str(home), **events.facts})
         return
     console.print(log_table(events.facts, str(log)))
-    console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True, highlight=False)
-    console.print(
-        f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True, highlight=False
-    )
+    console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True)
+    console.print(f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True)
 
 
 def _columns(text: str) -> Any:

@@ -25,7 +25,7 @@ def recipes(line: CommandLine, console: Console) -> None:
             _list(console, as_json="json" in line.switches)
         case ["copy", name]:
             copied = _copy(name, Path(out or "."))
-            console.print(f"{copied}: change it, then dprec fit {copied}", soft_wrap=True, highlight=False)
+            console.print(f"{copied}: change it, then dprec fit {copied}", soft_wrap=True)
         case ["copy", *names]:
             raise UserError(f"copy takes one name, got {len(names)}: dprec recipes copy quickstart")
         case [word, *_]:
@@ -39,7 +39,7 @@ def _list(console: Console, as_json: bool) -> None:
         return
     width = max(map(len, described))
     for name, sentence in described.items():
-        console.print(f"{name:{width}}  {sentence}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{name:{width}}  {sentence}", soft_wrap=True)
 
 
 def _copy(name: str, folder: Path) -> Path:

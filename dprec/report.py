@@ -40,7 +40,7 @@ def report(line: CommandLine, console: Console) -> None:
         write_private(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
-    console.print(f"report: {path}", soft_wrap=True, highlight=False)
+    console.print(f"report: {path}", soft_wrap=True)
 
 
 main = Command(report, REPORT, positionals="RUN")

@@ -37,7 +37,7 @@ def serve(line: CommandLine, console: Console) -> None:
         if host not in HOME:
             print(f"warning: who reaches {host} may ask: this service has no password and no TLS", file=sys.stderr)
         where = f"[{host}]" if ":" in host else host
-        console.print(f"{run} answers at http://{where}:{bound.getsockname()[1]}", soft_wrap=True, highlight=False)
+        console.print(f"{run} answers at http://{where}:{bound.getsockname()[1]}", soft_wrap=True)
         sys.stdout.flush()  # to a reader that waits for this line
         server(served, limits).run(sockets=[bound])
 

@@ -73,7 +73,7 @@ class Audit:
         deadline = time.monotonic() + 60 * self.minutes
         rows = []
         for place, system in enumerate(systems):
-            console.print(f"[bold]{system.name}[/bold] ({place + 1} of {len(systems)})", highlight=False)
+            console.print(f"{system.name} ({place + 1} of {len(systems)})", style="bold")
             seconds = TRAINING * (deadline - time.monotonic()) / (len(systems) - place)
             rows.append(self._system(line, system, seconds, console))
         report = {**self._asked(line, systems), "systems": rows}
@@ -103,7 +103,7 @@ class Audit:
         folder = self.folder / system.folder
         done, run = folder / "measured.json", RunFolder(folder / "run")
         if done.is_file():
-            console.print("measured before", highlight=False)
+            console.print("measured before")
             return json.loads(done.read_text(encoding="utf-8"))
         settings = canaried(line, system, self.canaries, folder, seconds)
         if run.metrics.is_file():

@@ -22,7 +22,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     for way in ("by_rank", "by_fit"):
         console.print(exposures(rows, way))
     for line in notes(rows):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
 
 
 def promises(rows: Sequence[Mapping[str, Any]]) -> Table:

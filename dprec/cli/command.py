@@ -110,7 +110,8 @@ class Command:
         from rich.console import Console  # imported here, so that help does not wait
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console(width=None if told else PIPED, quiet=not first_process())
+        quiet = not first_process()
+        console = Console(width=None if told else PIPED, quiet=quiet, markup=False, emoji=False, highlight=False)
         with nullcontext() if first_process() else heard_by(lambda text: None):  # the first says what a log has
             self.do(line, console)
 

@@ -68,9 +68,9 @@ def write_report(folder: RunFolder, console: Console) -> None:
     try:
         write_private(folder.report, run_page(Finished.read(folder.path)))
     except OSError as error:
-        console.print(f"no report: cannot write {folder.report}: {error.strerror}", soft_wrap=True, highlight=False)
+        console.print(f"no report: cannot write {folder.report}: {error.strerror}", soft_wrap=True)
     else:
-        console.print(f"report: {folder.report}", soft_wrap=True, highlight=False)
+        console.print(f"report: {folder.report}", soft_wrap=True)
 
 
 def quality_table(run: Finished) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
@@ -33,5 +32,5 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     table.add_column("item")
     table.add_column("score", justify="right")
     for place, (item, score) in enumerate(zip(items, scores, strict=True), start=1):
-        table.add_row(str(place), escape(item), f"{score:.3f}")
+        table.add_row(str(place), item, f"{score:.3f}")
     console.print(table)

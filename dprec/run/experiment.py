@@ -109,14 +109,14 @@ class Experiment:
             refuse_other_data(checkpoint, self.identity, self.data, run)
             refuse_other_content(content, self.data, run)
             self.batches.step = checkpoint["dprec"]["step"]
-            console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True, highlight=False)
+            console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True)
         notice_box(console, self.data.notice)
-        console.print(promise(self.privacy, self.steps), soft_wrap=True, highlight=False)
+        console.print(promise(self.privacy, self.steps), soft_wrap=True)
         if self.privacy is not None and (warning := warning_of_delta(self.privacy.delta)) is not None:
-            console.print(warning, soft_wrap=True, highlight=False)
+            console.print(warning, soft_wrap=True)
         tables = tables_of(self.model, trained_parameters(self.model))
         if (hint := hint_of_tables(self.privacy, tables)) is not None:
-            console.print(hint, soft_wrap=True, highlight=False)
+            console.print(hint, soft_wrap=True)
         if summary := getattr(self.data, "summary", None):
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:
@@ -316,7 +316,7 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
         settings, checkpoint = stored_settings(line, run, trusted)
         experiment = kind(settings, checkpoint)
         if checkpoint is None and first_process():
-            console.print(f"{run.path} has no checkpoint: it begins again", soft_wrap=True, highlight=False)
+            console.print(f"{run.path} has no checkpoint: it begins again", soft_wrap=True)
         with full_disk_is_one_line(run):
             experiment.train(run, console, checkpoint)
     return experiment

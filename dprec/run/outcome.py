@@ -102,9 +102,9 @@ def show(
         )
     lines.append(in_lines(report["guarantee"]))
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
     notice_box(console, report["notice"])
-    console.print(f"run folder: {run.path}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {run.path}", soft_wrap=True)
 
 
 def _times(factor: float) -> str:

@@ -128,7 +128,7 @@ class RunPlan:
             along.add_row(f"{point['steps']:,}", f"{point['epsilon']:.3f}")
         console.print(along)
         if (warning := warning_of_delta(self.delta)) is not None:
-            console.print(warning, soft_wrap=True, highlight=False)
+            console.print(warning, soft_wrap=True)
 
 
 def _batches(settings: Settings, users: int) -> UserBatches:

@@ -63,7 +63,6 @@ class TrainingProgress(pl.Callback):
             self._lines, self._said = step * LINES // self.steps, now
             self.console.print(
                 f"step {step}/{self.steps}  {self._facts(trainer, 0.0)}  {self._left(step)}".rstrip(),
-                highlight=False,
                 soft_wrap=True,
             )
 

@@ -145,7 +145,7 @@ class Tuning:
             f"score: {self.metric.upper()} on validation data, with noise of standard deviation "
             f"{price.score_noise / self.users:.2g}",
         ):
-            console.print(text, soft_wrap=True, highlight=False)
+            console.print(text, soft_wrap=True)
 
     def run(self, console: Console) -> Path:
         """Train, or go on, and return the folder of the run that is kept."""
@@ -168,7 +168,7 @@ class Tuning:
             if done.get("settling"):
                 self._settle(scores)
             for number in range(len(scores), len(picks)):
-                console.print(f"run {number + 1}: {said(picks[number])}", soft_wrap=True, highlight=False)
+                console.print(f"run {number + 1}: {said(picks[number])}", soft_wrap=True)
                 scores.append(self._score_of(picks[number], console))
                 write_private_json(scores_file, {"scores": scores, "settling": True})  # a score is not drawn again
                 self._settle(scores)
@@ -177,8 +177,8 @@ class Tuning:
             write_private_json(result, self._told(picks[kept], scores[kept], best))
             scores_file.unlink()
             plan_file.unlink()
-        console.print(f"kept: {said(picks[kept])}; the others are deleted", soft_wrap=True, highlight=False)
-        console.print(f"run folder: {best}", soft_wrap=True, highlight=False)
+        console.print(f"kept: {said(picks[kept])}; the others are deleted", soft_wrap=True)
+        console.print(f"run folder: {best}", soft_wrap=True)
         return best
 
     def _claim(self) -> None:

@@ -55,8 +55,8 @@ def recommend_to_all(
         (none, "users have seen every item and get none: --allow-seen gives them some"),
     ):
         if number:
-            console.print(f"{number:,} {said}", highlight=False)
-    console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True, highlight=False)
+            console.print(f"{number:,} {said}")
+    console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True)
 
 
 def _read(served: Served, users: str, columns: Mapping[str, str | None]) -> Interactions:

@@ -14,13 +14,17 @@ from pathlib import Path
 import jsonargparse
 import pytest
 import pytorch_lightning as pl
+from rich.console import Console
+from rich.table import Table
 
 from dprec.__main__ import NAMES, main
 from dprec.cli import usage
+from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.data import Sequences
 from dprec.fit import main as fit
 from dprec.models import Transformer
+from dprec.run.console import recommendation_table
 from dprec.training.callback import Privacy
 from tests.commands.support import ROOT, environment
 
@@ -157,3 +161,16 @@ def test_a_model_that_takes_nothing_but_its_size_trains(recipe: Path, here: Path
     (here / "own.yaml").write_text("model: my_pooled.Pooled\n")
     (here / "data.yaml").write_text(recipe.read_text().replace("model:\n  blocks: 1\n  dim: 8\n", ""))
     assert fit(["data.yaml", "own.yaml", "--out", "run"]) == 0
+
+
+def test_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path, an item or a run may look like markup, or like the name of an emoji."""
+    odd = "runs[red]/[/films] :cat: [3]"
+
+    def show(line: CommandLine, console: Console) -> None:
+        console.print(f"run folder: {odd}", soft_wrap=True)
+        recommendation_table(console, [odd], [0.5])
+        console.print(Table("name" * 20, title=odd))
+
+    assert Command(show, "usage", without_words=True)([]) == 0
+    assert capsys.readouterr().out.count(odd) == 3

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from dprec.errors import UserError
 from dprec_kernels.products import library
@@ -34,7 +35,7 @@ def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", sect
         if section and row[section] != last:
             last = row[section]
             found.add_section()
-            found.add_row(f"[bold]{last}[/bold]")
+            found.add_row(Text(last, style="bold"))
         found.add_row(*(cell(row[key]) for key in columns))
     return found
 

@@ -129,7 +129,7 @@ def _answer(address: str) -> bytes:
 def _fetch(address: str, target: Path, what: str) -> str:
     """Write a file and return its MD5."""
     digest = hashlib.md5(usedforsecurity=False)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with (
         urlopen(address, timeout=PATIENCE) as response,
         target.open("wb") as file,

@@ -70,7 +70,7 @@ def _prepared(folder: Path, how: HowToRead) -> Interactions:
 @contextmanager
 def shown(log: Path, passes: int) -> Iterator[Callable[[int], object]]:
     """Progress over so many passes over all rows."""
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"preparing {log}, once", total=passes * max(1, sum(map(_rows, parts_of(log)))))

@@ -71,4 +71,4 @@ def predict_clicks(
     frame = pl.concat(found, how="vertical_relaxed")  # a folder's parts may have numbers of several types
     write(frame, path)
     mean = float(frame[PROBABILITY].to_numpy().mean())
-    console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True, highlight=False)
+    console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True)
