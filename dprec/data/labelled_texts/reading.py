@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,9 @@ import polars as pl
 
 from dprec.data.click_logs.named.columns import WantedColumns
 from dprec.data.formats import AUTO, format_of, refuse_unknown
-from dprec.data.formats.compression import readable
 from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.labelled_texts.log import Texts
-from dprec.data.logs.parts import partition_of, parts_of
+from dprec.data.logs.parts import tables_of
 from dprec.errors import UserError
 from dprec.notices import say
 
@@ -59,11 +59,9 @@ def read_texts(path: Path, columns: TextColumns) -> Texts:
     reading = _Reading(path, columns)
     wanted = _Wanted(columns.roles, columns.where, lists_are_events=False)
     with tempfile.TemporaryDirectory(prefix="dprec-") as scratch:
-        for part in parts_of(path):
-            wanted.partition = partition_of(path, part)
-            file = readable(part, Path(scratch))
-            for batch in format_of(file, part, columns.format).table(file, part, wanted).batches():
-                reading.add(batch, part)
+        for table in tables_of(path, wanted, partial(format_of, name=columns.format), Path(scratch)):
+            for batch in table.batches():
+                reading.add(batch, table.part)
     return reading.finish()
 
 

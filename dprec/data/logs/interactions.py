@@ -10,18 +10,18 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dprec.data.formats import AUTO, format_of, refuse_unknown
-from dprec.data.formats.compression import readable
 from dprec.data.formats.format import Wanted
 from dprec.data.formats.frame import FRAME, frame_table
 from dprec.data.formats.table import Table
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.events import Reading
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import partition_of, parts_of
+from dprec.data.logs.parts import tables_of
 from dprec.data.logs.times import ReadAgain
 
 
@@ -89,12 +89,7 @@ class Log:
 
     def _tables(self, scratch: Path) -> Iterator[Table]:
         wanted = _wanted(self.columns, self.where, self.context_columns)
-        for part in parts_of(self.path):
-            wanted.partition = partition_of(self.path, part)
-            file = readable(part, scratch)
-            yield format_of(file, part, self.format).table(file, part, wanted)
-            if file != part:
-                file.unlink()
+        return tables_of(self.path, wanted, partial(format_of, name=self.format), scratch)
 
 
 def _columns_of(context: Mapping[str, Any] | None) -> ContextColumns | None:

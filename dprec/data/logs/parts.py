@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from dprec.data.formats import ENDINGS
-from dprec.data.formats.compression import unpacked_name
+from dprec.data.formats.compression import readable, unpacked_name
+from dprec.data.formats.format import Format, Wanted
+from dprec.data.formats.table import Table
 from dprec.errors import UserError
 
 ENDING = ".dprec"  # of folders that hold a prepared log
@@ -60,6 +62,19 @@ def partition_of(log: Path, part: Path) -> dict[str, str | None]:
         first = pattern
     pairs = [name.partition("=") for name in part.parts[first:-1] if "=" in name]
     return {unquote(key): None if value == _NULL else unquote(value) for key, _, value in pairs}
+
+
+def tables_of(log: Path, wanted: Wanted, format: Callable[[Path, Path], Format], scratch: Path) -> Iterator[Table]:
+    """Yield the table of each part; `format` is asked with a readable file and the part that it is from.
+
+    What a part is unpacked to is in `scratch`, until its table has been read.
+    """
+    for part in parts_of(log):
+        wanted.partition = partition_of(log, part)
+        file = readable(part, scratch)
+        yield format(file, part).table(file, part, wanted)
+        if file != part:
+            file.unlink()
 
 
 def state_of(log: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from dprec.data.click_logs.named.columns import ClickColumns, WantedColumns, kep
 from dprec.data.click_logs.named.features import counts, hashes, labels
 from dprec.data.click_logs.named.log import NamedLog, Records, side_by_side
 from dprec.data.formats import format_of, refuse_unknown
-from dprec.data.formats.compression import readable
 from dprec.data.formats.delimited import Unheaded
+from dprec.data.formats.format import Format
 from dprec.data.formats.table import THE_ROWS, Table
 from dprec.data.ids.keys import IdKeys, identity
-from dprec.data.logs.parts import home_of, is_kept, partition_of, parts_of, state_of
+from dprec.data.logs.parts import home_of, is_kept, state_of, tables_of
 from dprec.data.logs.reading import shown
 from dprec.data.logs.times import ReadAgain, Times
 from dprec.errors import UserError
@@ -88,17 +88,13 @@ def read_to_predict(
 
 
 def _tables(path: Path, columns: ClickColumns, wanted: WantedColumns) -> Iterator[Table]:
-    """Yield a log's parts."""
+    header = columns.header
+
+    def format(file: Path, part: Path) -> Format:
+        return format_of(file, part, columns.format) if header is None else Unheaded(header, part.name)
+
     with tempfile.TemporaryDirectory(prefix="dprec-") as scratch:
-        for part in parts_of(path):
-            wanted.partition = partition_of(path, part)
-            file = readable(part, Path(scratch))
-            how = (
-                format_of(file, part, columns.format) if columns.header is None else Unheaded(columns.header, part.name)
-            )
-            yield how.table(file, part, wanted)
-            if file != part:
-                file.unlink()
+        yield from tables_of(path, wanted, format, Path(scratch))
 
 
 def _features(batch: pl.DataFrame, part: Path, columns: ClickColumns) -> tuple[np.ndarray, np.ndarray]:
