@@ -87,18 +87,9 @@ def asked_canaries(line: CommandLine) -> Canaries:
     except ValueError:
         raise UserError(f"--canaries is {listed!r}: give numbers of users, such as 1,10,100") from None
     numbers = {name: line.take_number(name) or getattr(usual, name) for name in ("each", "references", "length")}
-    coins, seed = (_whole(line, option, usual) for option in ("coins", "seed_of_canaries"))
-    return Canaries(occurrences, coins=coins, seed=seed, **numbers)
-
-
-def _whole(line: CommandLine, option: str, usual: Canaries) -> int:
-    """A whole number of at least 0."""
-    value = line.take(option)
-    if value is None:
-        return int(getattr(usual, option.partition("_")[0]))
-    if not value.isascii() or not value.isdigit():
-        raise UserError(f"--{option} is {value!r}: give a whole number of at least 0")
-    return int(value)
+    coins, seed = (line.take_number(option, least=0) for option in ("coins", "seed_of_canaries"))
+    numbers |= {"coins": usual.coins if coins is None else coins, "seed": usual.seed if seed is None else seed}
+    return Canaries(occurrences, **numbers)
 
 
 def asked_systems(line: CommandLine) -> list[System]:

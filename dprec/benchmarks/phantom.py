@@ -14,13 +14,13 @@ from rich.table import Table
 
 from dprec.benchmarks.common import bars, report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.common.sweep import whole
 from dprec.benchmarks.peers.architectures import TRANSFORMER
 from dprec.benchmarks.peers.compare import COLUMNS, Comparison
 from dprec.benchmarks.peers.memory import MemoryMeter
 from dprec.benchmarks.peers.others import SYSTEMS, OptimizerAlone, PlainPyTorch
 from dprec.benchmarks.peers.shapes import Shape
 from dprec.benchmarks.peers.systems import DprecPlain, DprecPrivate, System
+from dprec.cli.arguments import whole_number
 from dprec_kernels.threads import of_threads
 
 OPTIONS = ("threads",)  # of the command line
@@ -44,7 +44,7 @@ CURVE_COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
 def run(quick: bool, say: Callable[[str], None], threads: str | None = None) -> list[Row]:
     """Return a row for each shape and system, and those of the memory curve."""
     rows: list[Row] = []
-    with of_threads(whole("threads", threads or "1")), MemoryMeter() as meter:
+    with of_threads(whole_number("threads", threads or "1")), MemoryMeter() as meter:
         for shape in SMALL if quick else SHAPES:
             rows += _comparison(shape, quick).rows(meter, say)
         rows += memory_curve(quick, meter, say)

@@ -20,8 +20,8 @@ from rich.console import Group
 
 from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.common.sweep import whole
 from dprec.benchmarks.common.timed_run import STAGES
+from dprec.cli.arguments import whole_number
 from dprec.errors import UserError
 from dprec.reporting import figure
 
@@ -46,9 +46,9 @@ def run(
 ) -> list[Row]:
     """Return a row for each recipe and number of threads: medians of so many rounds, which take turns."""
     names = tuple(recipes.split(",")) if recipes else tuple(SHORT) if quick else RECIPES
-    many = [whole("threads", each) for each in (threads or ("1" if quick else "1,2")).split(",")]
+    many = [whole_number("threads", each) for each in (threads or ("1" if quick else "1,2")).split(",")]
     taken: dict[tuple[str, int], list[dict[str, list[float]]]] = {(n, t): [] for n in names for t in many}
-    for number in range(whole("rounds", rounds or ("1" if quick else "3"))):
+    for number in range(whole_number("rounds", rounds or ("1" if quick else "3"))):
         for (name, count), found in taken.items():
             say(f"round {number + 1}: {name}, threads: {count}")
             short = (*SHORT.get(name, ()), "--trainer.max_steps", "2") if quick else ()

@@ -76,14 +76,10 @@ class CommandLine:
         self.take(key)
         return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
-    def take_number(self, key: str) -> int | None:
-        """As :meth:`take`, for a whole number of at least 1."""
+    def take_number(self, key: str, least: int = 1) -> int | None:
+        """As :meth:`take`, for a whole number."""
         value = self.take(key)
-        if value is None:
-            return None
-        if not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise UserError(f"{'-' if len(key) == 1 else '--'}{key} is {value!r}: give a whole number of at least 1")
-        return int(value)
+        return None if value is None else whole_number(key, value, least)
 
     def only(self, what: str) -> str:
         """The only word that is neither a recipe nor an option."""
@@ -94,6 +90,18 @@ class CommandLine:
     def refuse_overrides(self) -> None:
         if self.overrides:
             raise UserError(f"unknown option --{self.overrides[0][0]}: --help lists the options")
+
+
+def whole_number(option: str, text: str, least: int = 1) -> int:
+    """The number that an option's text is.
+
+    >>> whole_number("rounds", "3")
+    3
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        dashes = "-" if len(option) == 1 else "--"
+        raise UserError(f"{dashes}{option} is {text!r}: give a whole number of at least {least}")
+    return int(text)
 
 
 def _recipe(word: str) -> str:

@@ -186,8 +186,8 @@ def test_turns_alternate() -> None:
         (["dpformer-tables", "--quick"], "bench dpformer-tables has no --quick: leave it out"),
         (["gpu", "--picture", "x.png"], "bench gpu draws no picture"),
         (["eana", "--runs", "runs/x"], "--runs: the study theorem trains nothing"),
-        (["phantom", "--threads", "two"], "--threads two: give a whole number, 1 or more"),
-        (["runs", "--threads", "1,0"], "--threads 0: give a whole number, 1 or more"),
+        (["phantom", "--threads", "two"], "--threads is 'two': give a whole number of at least 1"),
+        (["runs", "--threads", "1,0"], "--threads is '0': give a whole number of at least 1"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
 )

@@ -251,8 +251,8 @@ def test_a_mistake_of_who_starts_it_is_one_line(
         port = str(taken.getsockname()[1])
         for words, says in (
             (["--port", port], f"cannot listen at 127.0.0.1, port {port} ("),
-            (["--port", "http"], "--port is 'http': give a number up to 65535"),
-            (["--port", "65536"], "--port is '65536'"),
+            (["--port", "http"], "--port is 'http': give a whole number of at least 0"),
+            (["--port", "65536"], "--port is 65536: give a number up to 65535"),
             (["--max_k", "0"], "--max_k is '0'"),
             (["--workers", "3"], "unknown option --workers"),
         ):

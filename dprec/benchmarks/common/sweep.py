@@ -155,10 +155,3 @@ def numbers(text: str) -> list[float]:
         return [float(word) for word in text.split(",")]
     except ValueError:
         raise UserError(f"--epsilons {text}: give numbers such as 1,3,8") from None
-
-
-def whole(option: str, text: str) -> int:
-    """The whole number, 1 or more, that an option names."""
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"--{option} {text}: give a whole number, 1 or more")
-    return int(text)
