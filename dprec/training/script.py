@@ -34,7 +34,7 @@ from dprec.privacy.steps import PrivateSteps, Trained
 from dprec.training.between import PrivateGradients, held, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
-from dprec.training.script_checks import densify, refuse_asking, refuse_optimizer
+from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
 from dprec.training.step_order import StepOrder
 
 
@@ -83,6 +83,7 @@ def private(
     if losses is None:
         refuse_without(model, Model, "write it, or give losses, a function that does")
         losses = cast(Model, model).losses
+    refuse_losses(losses)
     if (epochs is None) == (steps is None):
         raise UserError("how long to train is not said, or twice: give epochs or steps")
     batches: Any = made.batch_sampler

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
-from dprec.contract import AsksOfAll, offers
+from dprec.contract import AsksOfAll, Losses, offers
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -40,6 +40,22 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
             f"'{still[0]}' requires a gradient, and the optimizer does not move it, so that it would take a part of "
             "each user's clipping norm for nothing: set its requires_grad to False, or give it to the optimizer"
         )
+
+
+def refuse_losses(losses: Losses) -> None:
+    """Refuse a function that wants more, or less, than a batch."""
+    try:
+        signature = inspect.signature(losses)
+    except (TypeError, ValueError):  # of a builtin, which tells nothing
+        return
+    try:
+        signature.bind("a batch")
+    except TypeError:
+        name = getattr(losses, "__name__", type(losses).__name__)
+        raise UserError(
+            f"{name}{signature} is called with a batch alone: write it with one argument, such as "
+            "lambda batch: losses_of(model, batch)"
+        ) from None
 
 
 def refuse_asking(model: nn.Module) -> None:

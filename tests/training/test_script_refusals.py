@@ -91,6 +91,8 @@ def test_what_is_public_may_be_written_and_is_named() -> None:
         ({"epochs": None, "steps": 2.5}, "steps is 2.5: give a whole number"),
         ({"expected_batch": "50"}, "expected_batch is '50': give a whole number"),
         ({"losses": torch.zeros(3)}, "losses is a Tensor: give a function"),
+        ({"losses": lambda model, batch: batch}, r"<lambda>\(model, batch\) is called with a batch alone"),
+        ({"losses": lambda: None}, r"<lambda>\(\) is called with a batch alone"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(options: Any, said: str) -> None:
