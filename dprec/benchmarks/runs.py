@@ -7,7 +7,6 @@ the processors stand beside them, since on a machine that others share the clock
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import numpy as np
 from rich.console import Group
 
 from dprec.benchmarks.common import report
+from dprec.benchmarks.common.process import environment
 from dprec.benchmarks.common.report import Row
 from dprec.benchmarks.common.timed_run import STAGES
 from dprec.cli.arguments import whole_number
@@ -58,13 +58,11 @@ def run(
 
 def timed(recipe: str, threads: int, overrides: Sequence[str]) -> dict[str, list[float]]:
     """Return the seconds of each stage of a run, by the clock and of the processors."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    environment |= {"OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "stages.json"
         asked = [recipe, "--out", f"{folder}/run", "--trainer.enable_progress_bar", "false", *overrides]
         command = [sys.executable, "-m", "dprec.benchmarks.common.timed_run", str(file), str(time.time()), *asked]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment({}, threads), capture_output=True, text=True)
         if done.returncode or not file.exists():
             raise UserError(f"dprec fit {recipe} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
         found: dict[str, list[float]] = json.loads(file.read_text())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,9 @@ from typing import Any
 from rich.console import Group
 
 from dprec.benchmarks.common import report
+from dprec.benchmarks.common.process import GIVE_BACK, environment
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
+from dprec.benchmarks.peers.memory import forget_peak, read
 from dprec.errors import UserError
 from dprec.reporting import figure
 
@@ -67,12 +67,10 @@ def measured(system: str, rows: int, dim: int, steps: int, memory_map: str | Non
     """
     if sys.platform != "linux":
         raise UserError("the peak of resident memory is read from /proc: measure it on Linux")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    path = os.pathsep.join(filter(None, sys.path))
     words = [system, str(rows), str(dim), str(steps), memory_map or ""]
     done = subprocess.run(
         [sys.executable, "-m", "dprec.benchmarks.table_memory", *words],
-        capture_output=True, text=True, env=kept | GIVE_BACK | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env=environment(GIVE_BACK),
     )  # fmt: skip
     if done.returncode:
         raise UserError(f"{system} with {rows:,} rows could not be measured: {done.stderr.strip().splitlines()[-1:]}")

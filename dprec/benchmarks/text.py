@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from dprec.benchmarks.common import report
 from dprec.benchmarks.common.measure import against, race
+from dprec.benchmarks.common.process import GIVE_BACK, environment
 from dprec.benchmarks.common.report import Row
-from dprec.benchmarks.peers.memory import GIVE_BACK, forget_peak, read
+from dprec.benchmarks.peers.memory import forget_peak, read
 from dprec.data.draws.text_batch import TextBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -178,16 +179,14 @@ def compared(size: Size, say: Callable[[str], None]) -> list[Row]:
 
 def _in_a_process(system: str, size: Size) -> float | None:
     """Return the memory that a system takes in a process whose C library returns what is freed at once."""
-    before = {key: value for key, value in os.environ.items() if key.startswith("MALLOC_")}
-    for key in before:
-        del os.environ[key]
-    os.environ.update(GIVE_BACK)
+    before, own_environment = dict(os.environ), environment(GIVE_BACK)
+    os.environ.clear()
+    os.environ.update(own_environment)
     try:
         with ProcessPoolExecutor(1, get_context("spawn")) as own:
             return own.submit(memory, system, size).result()
     finally:
-        for key in GIVE_BACK:
-            del os.environ[key]
+        os.environ.clear()
         os.environ.update(before)
 
 

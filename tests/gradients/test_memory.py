@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from dprec.benchmarks.peers.memory import GIVE_BACK
+from dprec.benchmarks.common.process import GIVE_BACK, environment
 
 ROWS, DIM = 200_000, 64
 MANY = 1_000_000  # 256 MB, of which the process may have half
@@ -72,9 +71,8 @@ def test_a_run_takes_the_table_and_a_few_percent_of_it() -> None:
 
     And of a table in a file, which is twice what the process may have, nothing.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    settings = GIVE_BACK | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=kept | settings)
+    own = environment(GIVE_BACK)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=own)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("refused")  # by the same limit of memory under which a table in a file was trained and saved

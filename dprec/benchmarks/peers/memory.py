@@ -20,12 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dprec.benchmarks.common.process import GIVE_BACK, environment
 from dprec.benchmarks.peers.shapes import Shape
 
 MB = 1 << 20
 LIMIT = 16 << 30  # bytes; a system whose step takes more counts as one that cannot run
 SECONDS = 90  # the longest time of a step
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
 
 
 _answers = sys.stdout
@@ -48,11 +48,10 @@ class MemoryMeter:
     def __enter__(self) -> MemoryMeter:
         self._server: subprocess.Popen[str] | None = None
         if sys.platform == "linux":
-            kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "dprec.benchmarks.peers.memory"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                env=kept | GIVE_BACK | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                env=environment(GIVE_BACK),
             )  # fmt: skip
         return self
 
