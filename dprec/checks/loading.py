@@ -6,6 +6,7 @@ row for each user that the sampler drew for this very step, and a user alone mak
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,8 +45,10 @@ class Loading:
         return users
 
     def deal(self, ranks: Ranks) -> None:
-        """Let each process draw users of its own."""
+        """Let each process draw users of its own, and of each user what all others would."""
         deal(self.sampler, ranks)
+        if ranks.size > 1 and hasattr(self.dataset, "draw_by"):
+            self.dataset.draw_by(ranks.shared(secrets.randbits(128)))
 
     def forget_seeds(self) -> None:
         """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.

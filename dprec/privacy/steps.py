@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,7 +26,7 @@ from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.distributed.owners import Reading
-from dprec.distributed.ranks import ALONE, Ranks, pieces
+from dprec.distributed.ranks import ALONE, Ranks, fingerprint, pieces
 from dprec.distributed.sharded import ids_of, sharded
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
@@ -43,7 +44,8 @@ from dprec.verify.drawn import Drawn
 from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
 
-LOOKED_AT = 16  # users whose rows all processes compare before the first step
+LOOKED_AT = 1024  # users whose rows all processes compare before the first step
+AT_ONCE = 64  # of them that are made into batches together
 
 
 @dataclass(frozen=True)
@@ -126,19 +128,29 @@ class PrivateSteps(OfTheRun, Gate):
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
     def _some_of_data(self) -> list[Tensor]:
-        """Return what tells the data of this process from other data: some users' rows, if they are the same again."""
+        """Return what tells the data of this process from other data: the rows of users that nobody knows before."""
         if self._ranks.size == 1:
             return []
         count = len(self._loading)
-        some = sorted({count * place // LOOKED_AT for place in range(LOOKED_AT)})
+        picked = np.random.default_rng(self._ranks.shared(secrets.randbits(128)))
+        some = np.sort(picked.choice(count, min(count, LOOKED_AT), replace=False)).tolist()
         read = []
         for _ in range(2):
-            with SameDraws(streams=self._loading.streams):
-                rows = [t for user in some for part in self._loading.of([user]) for t in batch_tensors(part)]
-            read.append([pieces(row) for row in rows])
+            rows: list[Tensor] = []
+            for start in range(0, len(some), AT_ONCE):
+                with SameDraws(streams=self._loading.streams):
+                    for part in self._loading.of(some[start : start + AT_ONCE]):
+                        rows += map(pieces, batch_tensors(part))
+            read.append(rows)
         first, again = read
-        same = len(first) == len(again) and all(map(torch.equal, first, again))
-        return first if same else []
+        stays = fingerprint(first) == fingerprint(again)
+        self._ranks.refuse_different(
+            "cannot compare their data, since a user's item is another each time it is read, and one could count in "
+            "several: let items be drawn by torch's, NumPy's or Python's global generators, or by one that the data "
+            "set holds",
+            "alike" if stays else self._ranks.number,
+        )
+        return first
 
     def draw(self, batch: Any, seen: State | None = None) -> None:
         """Take the batch of the coming step, if it is what the sampler drew.

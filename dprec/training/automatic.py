@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -62,8 +63,9 @@ class OwnLosses(OfTheRun):
         numbered = (self._number,) if self._numbered else ()
         if id(part) in self._to_log:
             self._to_log.remove(id(part))
-            return self._each(self._step(content, *numbered))
-        with silent(self._module):
+            with logging(self._module, partial(_weighted, self._module.log, len(part))):
+                return self._each(self._step(content, *numbered))
+        with logging(self._module, _nothing):
             return self._each(self._step(content, *numbered))
 
     def _each(self, returned: Any) -> Tensor:
@@ -149,10 +151,10 @@ class AutomaticStep(OfTheRun):
 
 
 @contextmanager
-def silent(module: pl.LightningModule) -> Iterator[None]:
-    """Let the module log nothing."""
+def logging(module: pl.LightningModule, log: Callable[..., None]) -> Iterator[None]:
+    """Let the module log by this."""
     own = module.__dict__.get("log")
-    module.__dict__["log"] = _nothing
+    module.__dict__["log"] = log
     try:
         yield
     finally:
@@ -160,6 +162,13 @@ def silent(module: pl.LightningModule) -> Iterator[None]:
             del module.__dict__["log"]
         else:
             module.__dict__["log"] = own
+
+
+def _weighted(log: Callable[..., None], users: int, *args: Any, **options: Any) -> None:
+    """Log a mean over so many users, which Lightning would look for in the batch."""
+    if options.get("batch_size") is None:
+        options["batch_size"] = users
+    log(*args, **options)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,7 +22,7 @@ from dprec.training.automatic import AutomaticStep
 from dprec.training.lightning_checks import refuse_module
 from dprec.training.loaders import private_loader
 from dprec.training.other_callbacks import refuse_averaging, refuse_overtaking, refuse_tuners
-from dprec.training.saved import forget_evaluation
+from dprec.training.saved import begins_anew, forget_evaluation, forget_measured
 
 
 class Privacy(PrivateRun, pl.Callback):
@@ -128,3 +129,8 @@ class Privacy(PrivateRun, pl.Callback):
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         forget_evaluation(checkpoint)
+        forget_measured(checkpoint, trainer.callbacks)  # type: ignore[attr-defined]
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        for name in begins_anew(trainer.callbacks):  # type: ignore[attr-defined]
+            warnings.warn(f"{name} begins anew: what it had measured of the data is in no checkpoint", stacklevel=2)

@@ -1,11 +1,15 @@
-"""Takes out of a checkpoint what is not private: how many batches were evaluated."""
+"""Takes out of a checkpoint what is not private: how many batches were evaluated, metrics, and times."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, Timer
+
 EVALUATION = ("validate_loop", "test_loop", "predict_loop")
+MEASURING = (Checkpoint, EarlyStopping, Timer)
 
 
 def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
@@ -21,6 +25,24 @@ def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
         for key in state:
             if loop in EVALUATION or ".val_loop." in key:
                 state[key] = _zeroed(state[key])
+
+
+def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl.Callback]) -> None:
+    """Leave out the states of callbacks that keep a metric, or how long training took.
+
+    >>> saved = {"callbacks": {Timer().state_key: {"time_elapsed": 0.1}, "Mine": {"rounds": 3}}}
+    >>> forget_measured(saved, [Timer()])
+    >>> saved
+    {'callbacks': {'Mine': {'rounds': 3}}}
+    """
+    for callback in callbacks:
+        if isinstance(callback, MEASURING):
+            checkpoint.get("callbacks", {}).pop(callback.state_key, None)
+
+
+def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
+    """Return the names of callbacks that do after a resume what they would not have done without a break."""
+    return [type(callback).__name__ for callback in callbacks if isinstance(callback, (EarlyStopping, Timer))]
 
 
 def _zeroed(value: Any) -> Any:

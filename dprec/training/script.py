@@ -253,21 +253,29 @@ class Training(OfTheRun):
             yield self._order.left
         self._order.refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
-        for drawn in self.loader:
-            if self.run.steps >= steps.descent.last:
-                return
+        batches: Iterator[Any] | None = None
+        while self.run.steps < steps.descent.last:
             seen = self._look()
             refuse_written(self._after, seen)
-            batch = self._loading.transfer(drawn)
-            if self._watched or not isinstance(batch, list) or not batch:
-                steps.draw(batch, seen)
-            else:  # the probe comes before the comparison: it says more exactly what is wrong with a model
-                with unchanged(self.trained.module, self._owing(), self.trained.losses):
-                    self._watched = True
-                    steps.draw(batch, seen)
+            with self._order.drawing():
+                batches = iter(self.loader) if batches is None else batches
+                if (drawn := next(batches, None)) is None:
+                    return
+                batch = self._loading.transfer(drawn)
+                self._check(steps, batch, seen)
             self._order.drawn(batch)
             yield batch
             self._order.refuse_skipped()
+
+    def _check(self, steps: PrivateSteps, batch: Any, seen: State) -> None:
+        """Have the batch of the coming step looked at, and the model, too, before its first."""
+        if self._watched or not isinstance(batch, list) or not batch:
+            steps.draw(batch, seen)
+            return
+        # The probe comes before the comparison: it says more exactly what is wrong with a model.
+        with unchanged(self.trained.module, self._owing(), self.trained.losses):
+            self._watched = True
+            steps.draw(batch, seen)
 
     def _refuse_written(self) -> None:
         if self._steps is not None:

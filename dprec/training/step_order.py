@@ -6,7 +6,8 @@ The optimizer tells of its own steps by hooks. Whoever goes past this order is t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError
 from dprec.training.between import PrivateGradients
 
-Phase = Literal["idle", "drawn", "filled", "stepping"]
+Phase = Literal["idle", "lost", "drawn", "filled", "stepping"]
 
 
 class StepOrder(OfTheRun):
@@ -25,6 +26,7 @@ class StepOrder(OfTheRun):
     def __init__(self, optimizer: Optimizer, release: Callable[[], None], moved: Callable[[], None]) -> None:
         self.phase: Phase = "idle"
         self.left: list[Any] | None = None  # the batch last drawn
+        self._lost = ""  # the error that ended a draw
         self._optimizer: Any = optimizer
         self._release, self._moved = release, moved
         self._gradients: PrivateGradients | None = None
@@ -38,6 +40,15 @@ class StepOrder(OfTheRun):
         )
         vars(optimizer)["_dprec_hooks"] = self._hooks
 
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """While a batch is drawn: an error of the data, or of a check, may tell who was in it."""
+        try:
+            yield
+        except Exception as error:
+            self.phase, self._lost = "lost", str(error).partition("\n")[0] or type(error).__name__
+            raise
+
     def drawn(self, batch: list[Any]) -> None:
         """Hear that a batch is drawn."""
         self.phase, self.left = "drawn", batch
@@ -46,6 +57,8 @@ class StepOrder(OfTheRun):
         """Hear that a gradient is asked for."""
         if self.phase == "filled":
             raise UserError("training.backward(batch) was called twice for a batch: let optimizer.step() follow it")
+        if self.phase == "lost":
+            self.refuse_skipped()
         if self.phase == "idle":
             raise UserError(
                 "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
@@ -69,6 +82,11 @@ class StepOrder(OfTheRun):
             raise UserError(
                 "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
                 "raise expected_batch, and bound memory by max_users"
+            )
+        if self.phase == "lost":
+            raise UserError(
+                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, and go "
+                "on from what was saved before"
             )
         if self.phase == "stepping":
             raise UserError(

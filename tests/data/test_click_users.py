@@ -81,6 +81,18 @@ def test_whose_records_are_drawn_hangs_on_nobody_else(tmp_path: Path) -> None:
     assert held(again.training.__getitems__(range(5))) == held(together)
 
 
+def test_processes_that_share_a_key_draw_the_same_of_each_person(tmp_path: Path) -> None:
+    """Else they could not compare their data."""
+
+    def drawn(key: int, **options: Any) -> list[list[int]]:
+        training = people(tmp_path, records_per_step=2, **options).training
+        training.draw_by(key)
+        return held(training.__getitems__(range(5)))
+
+    assert drawn(1 << 100 | 7) == drawn(1 << 100 | 7) != drawn(7)
+    assert drawn(1, sampling_seed=3) == drawn(2, sampling_seed=3)
+
+
 def test_unseeded_draws_differ_between_runs(tmp_path: Path) -> None:
     runs = [people(tmp_path, [40], records_per_step=20, batch_size=1).training for _ in range(2)]
     assert held(runs[0][0]) != held(runs[1][0])

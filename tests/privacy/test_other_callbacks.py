@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import BatchSizeFinder, LearningRateFinder
+import torch
+from pytorch_lightning.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder, ModelCheckpoint, Timer
 
 from dprec import Privacy
 from dprec.errors import UserError
@@ -65,3 +66,41 @@ def test_a_callback_that_trains_by_itself_is_refused_for_that(callback: Any, tmp
     with pytest.raises(UserError, match="without privacy") as caught:
         train(callback(), default_root_dir=str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+class Counts(pl.Callback):
+    """What a callback of one's own keeps is one's own."""
+
+    steps = 0
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def test_a_checkpoint_has_neither_metrics_nor_times(tmp_path: Path) -> None:
+    """A metric of held-out items has no noise, and a checkpoint is what is published."""
+
+    def callbacks() -> list[pl.Callback]:
+        return [EarlyStopping("ndcg@10", mode="max"), ModelCheckpoint(tmp_path, monitor="ndcg@10"), Timer(), Counts()]
+
+    file, module, before = tmp_path / "saved.ckpt", support.data(), callbacks()
+    trainer = support.trainer(None, limit_val_batches=1, enable_checkpointing=True)
+    trainer.callbacks = [*before, Privacy(noise_multiplier=1.0)]
+    trainer.fit(support.model(module), module)
+    trainer.save_checkpoint(file)
+    assert float(before[0].best_score) >= 0  # so that there was something to tell
+    told = torch.load(file, weights_only=False)["callbacks"]
+    assert sorted(key.partition("{")[0] for key in told) == ["Counts", "Privacy"]
+
+    trainer = support.trainer(None, limit_val_batches=1, enable_checkpointing=True, max_epochs=4)
+    after, module = callbacks(), support.data()
+    trainer.callbacks = [*after, Privacy(noise_multiplier=1.0)]
+    with pytest.warns(UserWarning, match="EarlyStopping begins anew"):
+        trainer.fit(support.model(module), module, ckpt_path=file, weights_only=False)
+    assert after[3].steps >= before[3].steps

@@ -225,3 +225,33 @@ def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None
         register(hook)
     with pytest.raises(UserError, match="written to" if post else "was changed"):
         take(run)
+
+
+@pytest.mark.parametrize("lost_by", ["collate", "rows", "transfer"])
+def test_an_error_that_ends_a_draw_is_followed_by_no_other(lost_by: str) -> None:
+    """Who goes on decides by what a draw holds whether it counts: it would not be Poisson sampling any more."""
+    users, failing = people(), False
+
+    def collate(items: list[Any]) -> Any:
+        if failing and lost_by == "collate" and items:
+            raise MemoryError("two long histories met")
+        rows = items[1:] if failing and lost_by == "rows" and len(items) > 1 else items
+        return tuple(torch.stack(column) for column in zip(*rows, strict=True)) if rows else []
+
+    run = training(users=users, loader={"collate_fn": collate, "max_users": 8})
+    steps = iter(run)
+    run.step(next(steps))
+    failing = True
+    if lost_by == "transfer":
+        run._loading.transfer = lambda batch: (_ for _ in ()).throw(MemoryError("two long histories met"))
+    with pytest.raises((MemoryError, UserError), match="long histories|have .* rows"):
+        next(steps)
+    failing = False
+    for _ in range(2):
+        with pytest.raises(UserError, match="an error ended a draw .*(long histories|rows).*tells who was in it"):
+            next(iter(run))
+    with pytest.raises(UserError, match="an error ended a draw"):
+        run.step([])
+    with pytest.raises(UserError, match="would not be whole"):
+        run.state_dict()
+    assert run.steps == 1

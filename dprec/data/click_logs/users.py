@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from dprec.data.draws.of_users import DrawsOfUsers
 from dprec.data.selection.packing import pack
 from dprec.errors import UserError
 
@@ -32,8 +32,7 @@ class TrainingPeople(Dataset, Generic[People]):
 
     Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
     function of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and
-    nobody else's records change its law. The key comes from the operating system, or from `seed`. `step` tells which
-    step it is.
+    nobody else's records change its law. `step` tells which step it is.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class TrainingPeople(Dataset, Generic[People]):
         self.log, self.micro_batch, self.most, self._step = log, micro_batch, most, step
         self.offsets, self.records = _grouped(log.users[records.start : records.stop])
         self.records += records.start
-        self._key = (
-            [secrets.randbits(64), secrets.randbits(64)]
-            if seed is None
-            else np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(2, np.uint64)
-        )
+        self._draws = DrawsOfUsers(seed, _STREAM)
+
+    def draw_by(self, key: int) -> None:
+        """Draw by another key, which several processes share."""
+        self._draws.draw_by(key)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -74,7 +73,7 @@ class TrainingPeople(Dataset, Generic[People]):
         records = self.records[self.offsets[user] : self.offsets[user + 1]]
         if self.most is None or len(records) <= self.most:
             return records
-        rng = np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, user, step]))
+        rng = self._draws.of(user, step)
         return records[np.sort(rng.choice(len(records), self.most, replace=False, shuffle=False))]
 
     def _batch(self, own: Sequence[np.ndarray]) -> People:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from dprec.data.draws.of_users import DrawsOfUsers
 
 _STREAM = 0x746172676574  # keeps these draws apart from others of the same seed
 
@@ -14,7 +15,7 @@ class OneTarget:
     """Draws, for a user of a step, one of the events that have an event before them, each equally likely.
 
     The draw is a function of a key, the step and the user's number. So it is the same whenever a step's batch is made
-    again, and nobody else's history changes its law. The key comes from the operating system, or from `seed`.
+    again, and nobody else's history changes its law.
 
     >>> one = OneTarget(seed=1, step=lambda: 5)
     >>> place, only = one([3, 3], [9, 1]).tolist()
@@ -23,19 +24,12 @@ class OneTarget:
     """
 
     def __init__(self, seed: int | None, step: Callable[[], int]) -> None:
-        self._key = (
-            np.array([secrets.randbits(64), secrets.randbits(64)], dtype=np.uint64)
-            if seed is None
-            else np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(2, np.uint64)
-        )
+        self.draws = DrawsOfUsers(seed, _STREAM)
         self._step = step
 
     def __call__(self, users: Sequence[int] | np.ndarray, transitions: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return (B,) which of each user's transitions is drawn, from 0; 0 where there is none."""
         step = self._step()
-        drawn = [self._uniform(int(user), step) for user in users]
+        drawn = [self.draws.of(int(user), step).random() for user in users]
         counts = np.maximum(np.asarray(transitions, dtype=np.int64), 1)
         return np.minimum((np.array(drawn) * counts).astype(np.int64), counts - 1)
-
-    def _uniform(self, user: int, step: int) -> float:
-        return float(np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, user, step])).random())

@@ -79,6 +79,11 @@ class TrainingUsers(Dataset):
         self.max_length = max_length
         self.one_target = one_target
 
+    def draw_by(self, key: int) -> None:
+        """Draw targets by another key, which several processes share."""
+        if self.one_target is not None:
+            self.one_target.draws.draw_by(key)
+
     def __len__(self) -> int:
         return self.training.users
 
