@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,16 @@ def test_folders_stay_small_enough_to_read() -> None:
         if folder.is_dir() and (count := len([f for f in folder.glob("*.py") if f.stem != "__init__"])) > 11
     }
     assert not {name for name in many if name.split("/")[1] in {each.split(".")[1] for each in UPWARDS}}
+
+
+def test_the_table_of_folders_says_what_each_imports() -> None:
+    rows = re.findall(r"^\| `dprec/(\w+)` \| .* \| (.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    told = {
+        folder: set() if knows == "nothing" else set(knows.split(", ")) for folder, knows in rows if knows[:3] != "all"
+    }
+    assert len(told) > 12
+    for folder, knows in told.items():
+        found = set().union(*(imported(file) for file in (PACKAGE / folder).rglob("*.py")))
+        folders = {name.split(".")[1] for name in found if name.startswith("dprec.")}
+        folders = {name for name in folders if (PACKAGE / name).is_dir()} - {folder}
+        assert knows == folders | {"kernels" for name in found if name.startswith("dprec_kernels")}, folder
