@@ -86,7 +86,11 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
         pytest.importorskip(NEEDS[document.name])
     put_files(document, workplace)
     monkeypatch.syspath_prepend(workplace)
-    for _, _, module, *argv in commands(document):
+    before = [words for other in DOCUMENTS[: DOCUMENTS.index(document)] for words in commands(other)]
+    for words in commands(document):
+        _, _, module, *argv = words
+        if words in before and module in ("dprec.tune", "dprec.audit"):
+            continue  # the document before runs the same, and no command needs what they leave
         if "--resume" in argv:
             Path(argv[argv.index("--resume") + 1], "metrics.json").unlink()  # as if it had been killed
         elif module == "dprec.fit":

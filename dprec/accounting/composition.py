@@ -107,10 +107,16 @@ def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> n
 
 def _poisson_divergence(sigma: float, rate: float, order: int) -> float:
     """The library's formula (Mironov, Talwar and Zhang 2019), all terms of its sum at once."""
-    k = np.arange(order + 1)
-    ways = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    k, ways = _ways(order)
     terms = ways + k * math.log(rate) + (order - k) * math.log1p(-rate) + k * (k - 1) / 2 / sigma / sigma
     return float(logsumexp(terms)) / (order - 1)
+
+
+@lru_cache(maxsize=128)
+def _ways(order: int) -> tuple[np.ndarray, np.ndarray]:
+    """0 to `order`, and the logarithms of the binomial coefficients."""
+    k = np.arange(order + 1)
+    return k, gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
 
 
 def _tidy(uses: Uses, subset: Uses | None) -> tuple[dict[tuple[float, float], int], dict[tuple[float, float], int]]:

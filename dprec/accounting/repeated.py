@@ -110,12 +110,19 @@ class Price:
                 f"privacy.epsilon {budget.epsilon:g} does not pay for a choice among {repeated.mean:g} runs on "
                 "average: raise it, or lower --runs"
             )
+        # Secant steps in log-log, kept inside a bracket: a price is almost straight there, but for the least ε.
+        guess, slope, last, attempt = high / 2, 1.0, None, 0
         while best.epsilon < (1 - CLOSE) * budget.epsilon and high / low > 1 + CLOSE / 10:
-            tried = at(math.sqrt(low * high))
+            attempt += 1
+            tried = at(guess if low < guess < high and attempt % 4 else math.sqrt(low * high))
             if tried.epsilon > budget.epsilon:
                 high = tried.epsilon_of_run
             else:
                 low, best = tried.epsilon_of_run, tried
+            x, y = math.log(tried.epsilon_of_run), math.log(tried.epsilon / ((1 - CLOSE / 2) * budget.epsilon))
+            if last is not None and x != last[0]:
+                slope = max((y - last[1]) / (x - last[0]), 0.1)
+            last, guess = (x, y), math.exp(x - y / slope)
         return best
 
 

@@ -21,6 +21,7 @@ from dprec.fit import main as fit
 from dprec.models import Learner
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
+from tests import warm
 from tests.commands.support import environment, strict
 
 STEPS = 40
@@ -254,14 +255,14 @@ def test_dropout_goes_on_where_it_was(recipe: Path, here: Path, every: int) -> N
 def test_sigkill_at_any_moment(recipe: Path, here: Path) -> None:
     """A checkpoint at every step, so that the kill often falls into the writing of one."""
     args = [str(recipe), "--out", "run", "--checkpoint_every", "1", "--trainer.max_steps", "60"]
-    process = subprocess.Popen([sys.executable, "-m", "dprec.fit", *args], env=environment())
+    process = warm.Command(["-m", "dprec.fit", *args], environment())
     last = here / "run/checkpoints/last.ckpt"
     deadline = time.monotonic() + 300
     while not last.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.1)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.wait(300)
     killed_at = read_checkpoint(last)["dprec"]["step"]
     assert 0 < killed_at < 60
     assert fit(["--resume", "run", "--checkpoint_every", "50"]) == 0
@@ -319,8 +320,7 @@ SaveRun.on_exception = save
 
 def signalled(number: str, times: int, args: list[str], script: str | None = None) -> subprocess.CompletedProcess[str]:
     """Train in a process that gets a signal so many times in its third step."""
-    words = [sys.executable, "-c", script or SIGNALLED, number, str(times), *args]
-    return subprocess.run(words, env=environment(), stderr=subprocess.PIPE, text=True, timeout=400, check=False)
+    return warm.run(["-c", script or SIGNALLED, number, str(times), *args], environment())
 
 
 SIGNALLED = """
@@ -445,8 +445,7 @@ def test_what_is_told_of_the_ledger_is_never_less_than_a_checkpoint_holds(
 def test_a_file_that_the_system_cuts_off_is_one_line(recipe: Path, here: Path) -> None:
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); "
     run = "from dprec.fit import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", limit + run, str(recipe), "--out", "run", "--model.dim", "64"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True)
+    done = warm.run(["-c", limit + run, str(recipe), "--out", "run", "--model.dim", "64"], environment())
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot write the checkpoint run/checkpoints/last.ckpt (")
     assert done.stderr.count("\n") == 1

@@ -9,15 +9,14 @@ of Python for an answer, copies from the host, and how many numbers travel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 
@@ -116,7 +115,8 @@ class OnPretend(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> OnPretend:
-        with torch.inference_mode(inner.is_inference()):  # a view of what was made before stays what that is
+        same = inner.is_inference() == torch.is_inference_mode_enabled()  # most often; to enter a mode takes long
+        with nullcontext() if same else torch.inference_mode(inner.is_inference()):  # a view stays what its base is
             made: OnPretend = torch.Tensor._make_wrapper_subclass(
                 cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
                 layout=inner.layout, device=DEVICE, requires_grad=False,
@@ -243,9 +243,46 @@ ONLY_THERE = {  # what torch runs on cards alone
 LAUNCHED: list[str] = []  # names of Triton's kernels, as they were launched
 
 
+@dataclass(frozen=True)
+class Known:
+    """What torch says of an operation, which it is slow to say."""
+
+    name: str
+    is_view: bool
+    changes_form: bool  # of its argument, in place
+    writes: bool  # into an argument
+
+
+@cache
+def _known(func: Any) -> Known:
+    written = any(each.alias_info and each.alias_info.is_write for each in func._schema.arguments)
+    return Known(func._schema.name, func.is_view, torch.Tag.inplace_view in func.tags, written)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if type(value) in (tuple, list):
+        for each in value:
+            yield from _leaves(each)
+    elif type(value) is dict:
+        yield from _leaves(list(value.values()))
+    else:
+        yield value
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Change all that tuples, lists and dictionaries hold; torch's tree_map does the same in many times the time."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_mapped(change, each) for each in value])
+    if kind is dict:
+        return {key: _mapped(change, each) for key, each in value.items()}
+    return change(value)
+
+
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    name = func._schema.name
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    known = _known(func)
+    name = known.name
+    tensors = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     here = [isinstance(tensor, OnPretend) for tensor in tensors]
     to = _target(args, kwargs, tensors)
     if name in NEVER:
@@ -255,22 +292,22 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name not in CROSSING and any(here):
         _refuse_strangers(name, tensors, here)
     _refuse_generator(name, kwargs)
-    _count(func, name, tensors, here, to, args, kwargs)
+    _count(known, tensors, here, to, args, kwargs)
     given = {key: value for key, value in kwargs.items() if key != "pin_memory"}
     if given.get("device") is not None:
         given["device"] = torch.device("cpu")
     if name == "aten::copy_":
         _inside(args[0]).copy_(_inside(args[1]).clone())  # torch copies results onto themselves
         return args[0]
-    if torch.Tag.inplace_view in func.tags:
+    if known.changes_form:
         with no_dispatch():
             func(*args, **kwargs)  # the wrapper's own form
-    result = ONLY_THERE.get(name, func)(*tree_map(_inside, args), **tree_map(_inside, given))
+    result = ONLY_THERE.get(name, func)(*_mapped(_inside, args), **_mapped(_inside, given))
     if name in ANSWERS or to == "cpu":
         return result
     same = {id(_inside(tensor)): tensor for tensor in tensors}  # in-place operations return their argument
-    wrapped = tree_map(lambda value: same.get(id(value), _outside(value)), result)
-    if func.is_view or any(written.alias_info and written.alias_info.is_write for written in func._schema.arguments):
+    wrapped = _mapped(lambda value: same.get(id(value), _outside(value)), result)
+    if known.is_view or known.writes:
         _follow_form(tensors)
     return wrapped
 
@@ -297,8 +334,9 @@ def _refuse_generator(name: str, kwargs: dict[str, Any]) -> None:
 
 
 def _count(
-    func: Any, name: str, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any, kwargs: dict[str, Any]
+    known: Known, tensors: list[torch.Tensor], here: list[bool], to: str, args: Any, kwargs: dict[str, Any]
 ) -> None:
+    name = known.name
     at_once = bool(kwargs.get("non_blocking") or (name == "aten::copy_" and args[2:3] == (True,)))
     if name == "aten::copy_":
         _count_copy(tensors[1], not here[0] and here[1], here[0] and not here[1], at_once)
@@ -306,9 +344,9 @@ def _count(
         _count_copy(tensors[0], here[0] and to == "cpu", not here[0], at_once)
     elif name in ANSWERS or name in SIZED:
         COUNT.syncs += 1
-    elif name in INDEXED and any(leaf.dtype == torch.bool for leaf in tree_leaves(args[1]) if leaf is not None):
+    elif name in INDEXED and any(leaf.dtype == torch.bool for leaf in _leaves(args[1]) if leaf is not None):
         COUNT.syncs += 1  # a mask's size is not known
-    if not func.is_view and name not in FORMS:
+    if not known.is_view and name not in FORMS:
         COUNT.launches += 1
 
 
@@ -361,7 +399,7 @@ def _in_bfloat16(function: Any, *args: Any, **kwargs: Any) -> Any:
         return value.to(torch.get_autocast_dtype("pretend")) if cast else value
 
     with torch._C._ExcludeDispatchKeyGuard(_OFF):
-        return function(*tree_map(lowered, args), **tree_map(lowered, kwargs))
+        return function(*_mapped(lowered, args), **_mapped(lowered, kwargs))
 
 
 for _name in ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "scaled_dot_product_attention"):

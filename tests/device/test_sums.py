@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def coarse(batch: Any) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_in_bfloat16_are_those_of_the_cpu_as_far_as_it_can_tell(name: str, precision: str) -> None:
     """In two of three models: rounding may put a number on the other side of a kink."""
-    assert sorted(_off(name, precision, seed) for seed in (1, 2, 3))[1] < 0.03
+    near = (seed for seed in (1, 2, 3) if _off(name, precision, seed) < 0.03)
+    assert len(list(islice(near, 2))) == 2  # the third is asked where one of two was off
 
 
 def _off(name: str, precision: str, seed: int) -> float:

@@ -54,7 +54,7 @@ RESUMED = ("DLRM with momentum", "AdaFEST")  # of LazyDP each part of a run has 
 
 
 def clicks(**options: Any) -> Clicks:
-    """Clicks with tables of which ten steps read a part, and some of which the last of four processes has no row."""
+    """Clicks with tables of which six steps read a part, and some of which the last of four processes has no row."""
     given: dict[str, Any] = {"synthetic_records": 600, "table_scale": 1e-3, "batch_size": 40, "micro_batch": 16}
     return Clicks("synthetic", **given | {"sampling_seed": 5} | options)
 
@@ -218,11 +218,11 @@ def everything(number: int, processes: int, folder: Path, names: list[str]) -> N
     for name in RESUMED if RESUMED[0] in names else ():
         half = folder / f"{name}, half alone.ckpt"
         answers[f"{name}, resumed"] = trained(name, processes, folder / f"{name}, resumed.ckpt", resume=half)
-    answers["checked"] = trained("DLRM with LazyDP", processes, steps=4, validated=True, verify=1.0, noise_seed=None)
+    answers["checked"] = trained("DLRM with LazyDP", processes, steps=3, validated=True, verify=1.0, noise_seed=None)
     answers["at once, checked"] = trained(
-        "DLRM with LazyDP", processes, steps=4, verify=1.0, noise_seed=None, sparsity=LazyDP()
+        "DLRM with LazyDP", processes, steps=3, verify=1.0, noise_seed=None, sparsity=LazyDP()
     )
-    answers["chosen, checked"] = trained("AdaFEST", processes, steps=4, verify=1.0, noise_seed=None)
+    answers["chosen, checked"] = trained("AdaFEST", processes, steps=3, verify=1.0, noise_seed=None)
     ranks = Group()
     for strategy in ALL:
         for who, mine in dealt(processes).items():

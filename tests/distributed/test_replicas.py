@@ -13,7 +13,7 @@ from tests.distributed import work
 from tests.once import once, shared_folder
 
 Answers = list[dict[str, Any]]
-CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches may come to in ten steps
+CLOSE = 2e-5  # what float32 rounding of users' gradients in other micro-batches may come to in six steps
 
 
 @pytest.fixture(scope="module")

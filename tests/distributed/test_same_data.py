@@ -2,73 +2,95 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import secrets
 from pathlib import Path
 
+import numpy as np
 import pytest
-
-SCRIPT = """
-import secrets, sys, numpy as np, torch, torch.distributed as dist
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.utils.data import Dataset
+
 import dprec
-number, kind, store = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + store, rank=number, world_size=2)
-torch.manual_seed(0)
-users, layer = torch.randn(500, 6), torch.nn.Linear(6, 1)
-if kind == "shifted":
-    users = users.roll(number, 0)
-if kind == "two of them" and number:
-    users[[310, 311]] = users[[311, 310]]
-users[3, 3] = torch.nan if kind == "not a number" else 0.0
+from tests.distributed import work
+
+USERS = 500
+REFUSED = {
+    "the same": "",
+    "shifted": "in another order",
+    "two of them": "in another order",
+    "another each time": "cannot compare their data",
+    "by its own generator": "",
+    "by a key": "",
+    "not a number": "",
+}
+
 
 class People(Dataset):
-    own, key = np.random.default_rng(number), secrets.randbits(60)
+    """Users of process `number`, whose rows are drawn as `kind` says."""
 
-    def __len__(self):
-        return len(users)
+    def __init__(self, kind: str, number: int) -> None:
+        self.kind = kind
+        self.rows = torch.randn(USERS, 6)
+        self.own, self.key = np.random.default_rng(number), secrets.randbits(60)
+        if kind == "shifted":
+            self.rows = self.rows.roll(number, 0)
+        if kind == "two of them" and number:
+            self.rows[[310, 311]] = self.rows[[311, 310]]
+        if kind == "not a number":
+            self.rows[3, 3] = torch.nan
 
-    def __getitem__(self, user):
-        draw = {"another each time": np.random.default_rng(), "by its own generator": self.own,
-                "by a key": np.random.default_rng([self.key, user])}.get(kind)
-        return (users[user] + (0 if draw is None else torch.tensor(draw.normal(), dtype=torch.float32) * 1e-7),)
+    def __len__(self) -> int:
+        return USERS
 
-    def draw_by(self, key):
+    def __getitem__(self, user: int) -> Tensor:
+        draws = {
+            "another each time": np.random.default_rng,
+            "by its own generator": lambda: self.own,
+            "by a key": lambda: np.random.default_rng([self.key, user]),
+        }
+        return self.rows[user] + (1e-7 * draws[self.kind]().normal() if self.kind in draws else 0.0)
+
+    def draw_by(self, key: int) -> None:
         self.key = key
 
-data = People()
-training = dprec.private(layer, torch.optim.SGD(layer.parameters(), 0.1), data, epsilon=8, expected_batch=10, steps=2,
-                         losses=lambda batch: layer(batch[0].nan_to_num()).squeeze(1).square())
-try:
-    for batch in training:
-        training.step(batch)
-except dprec.errors.UserError as error:
-    sys.exit(str(error))
-finally:
+
+def train(number: int, processes: int, folder: Path) -> None:
+    """Train on each kind of data, one after the other, and write what is said."""
+    dist.init_process_group("gloo", rank=number, world_size=processes)
+    for kind in REFUSED:
+        (folder / f"{number}, {kind}").write_text(work.told(lambda kind=kind: steps(kind, number)))
     dist.destroy_process_group()  # else a thread of it may end the process while Python leaves
-"""
 
 
-@pytest.mark.parametrize(
-    ("kind", "refused"),
-    [
-        ("shifted", "in another order"),
-        ("two of them", "in another order"),
-        ("another each time", "cannot compare their data"),
-        ("by its own generator", None),
-        ("by a key", None),
-        ("not a number", None),
-    ],
-)
-def test_data_that_differ_are_refused_before_the_first_step(kind: str, refused: str | None, tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(number), kind, str(tmp_path / "store")],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    said = [process.communicate(timeout=120)[1] for process in started]
-    assert [process.returncode for process in started] == [int(refused is not None)] * 2, said
-    assert all(refused is None or refused in each for each in said), said
+def steps(kind: str, number: int) -> None:
+    torch.manual_seed(0)
+    users, layer = People(kind, number), nn.Linear(6, 1)
+    training = dprec.private(
+        layer,
+        torch.optim.SGD(layer.parameters(), 0.1),
+        users,
+        epsilon=8,
+        expected_batch=10,
+        steps=2,
+        losses=lambda batch: layer(batch.nan_to_num()).squeeze(1).square(),
+    )
+    for place, batch in enumerate(training):
+        training.step(batch)
+        assert not REFUSED[kind], f"trained for {place + 1} steps"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("same data")
+    work.start(train, 2, folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_data_that_differ_are_refused_before_the_first_step(kind: str, folder: Path) -> None:
+    for number in range(2):
+        said = (folder / f"{number}, {kind}").read_text()
+        assert said.startswith("UserError: ") if REFUSED[kind] else not said, said
+        assert REFUSED[kind] in said

@@ -26,9 +26,10 @@ from dprec.privacy.step import PrivateGradient
 from dprec.run.tasks import task_of
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.training.callback import Privacy
+from tests import warm
 
 PATIENCE = 400  # seconds, on a busy machine
-STEPS = 10
+STEPS = 6
 SEEDS = {"noise_seed": 7, "noise_multiplier": 1.0}
 
 
@@ -165,7 +166,7 @@ def start(task: Callable[..., None], processes: int, *given: Any) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = mp.start_processes(  # type: ignore[no-untyped-call]
-        _begin, args=(processes, port, task, given), nprocs=processes, join=False, start_method="spawn"
+        _begin, args=(processes, port, task, given), nprocs=processes, join=False, start_method=warm.METHOD
     )
     assert context is not None
     while not context.join(timeout=PATIENCE):

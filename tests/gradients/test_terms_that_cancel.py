@@ -240,11 +240,16 @@ def test_a_share_keeps_the_bound(path: str, terms: int) -> None:
         assert 0 < length(summed(kind(), [user], strategy=strategy)) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("beside", [1e-6, 0.05])
 @pytest.mark.parametrize(("terms", "longest"), [(30, 400), (60, 400), (64, 300), (199, 200), (400, 600), (100, 1000)])
 @pytest.mark.parametrize(
-    ("path", "padding"),
-    [(path, side) for path in PATHS for side in ("before", "after") if side == "after" or path not in FROM_THE_FIRST],
+    ("path", "padding", "beside"),
+    [
+        (path, side, beside)
+        for path, (kind, _) in PATHS.items()
+        for side in ("before", "after")
+        if side == "after" or path not in FROM_THE_FIRST
+        for beside in ((1e-6, 0.05) if issubclass(kind, Linear) else (0.0,))  # the others have no gradient beside
+    ],
 )
 def test_whoever_joins_hardly_moves_the_others(
     path: str, terms: int, longest: int, padding: str, beside: float
