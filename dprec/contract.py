@@ -3,6 +3,7 @@
     Model         what every model has; in a script a function `losses` will do instead
     SharesRows, AsksOfAll, MixesUsers, RowsAlone, ThroughDescent     what a model may have besides
     UserData      what training draws users from
+    DrawsOfEach   what such data may have besides, for runs of several processes
     Users         users of whom any few can be made into micro-batches
     MicroBatch    some users' rows
 
@@ -90,6 +91,13 @@ class Users(Protocol):
 
     def of(self, users: Sequence[int]) -> list[Any]:
         """Return the micro-batches of these users alone, as training would get them."""
+
+
+class DrawsOfEach(Protocol):
+    """Data that draw something of each user, such as a few of many records, by a key of their own."""
+
+    def draw_by(self, key: int) -> None:
+        """Draw by this key of 128 bits from now on: processes of a run share it, so that they can compare data."""
 
 
 class MicroBatch(Protocol):

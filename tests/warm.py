@@ -1,6 +1,7 @@
 """Processes that begin where a new one has imported what every run imports, which takes seconds.
 
 They are copies of one process that has done nothing else: it has no secrets and no patches of the tests that ask.
+They hash alike, and begin with the same generators of NumPy and Python. Other systems than Linux spawn them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-METHOD = "forkserver"
+import torch
+
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 _context = multiprocessing.get_context(METHOD)
-_context.set_forkserver_preload(["pytorch_lightning", "pytest", "dprec.run.experiment", "dprec.training.callback"])
+if METHOD == "forkserver":
+    _context.set_forkserver_preload(["pytorch_lightning", "pytest", "dprec.run.experiment", "dprec.training.callback"])
 
 
 class Command:
@@ -47,7 +51,8 @@ class Command:
     def done(self, timeout: float) -> subprocess.CompletedProcess[str]:
         """Return how it ended and what it said."""
         code = self.wait(timeout)
-        out, error = (path.read_text() for path in self._files)
+        with self._told:
+            out, error = (path.read_text() for path in self._files)
         return subprocess.CompletedProcess(self.words, code, out, error)
 
 
@@ -63,6 +68,7 @@ def _run(words: list[str], environment: dict[str, str], folder: str, told: list[
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))  # which is read where torch is loaded
     os.chdir(folder)
     how, what, *rest = words
     try:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dprec.checks.entropy import FreshWorkers, Streams
+from dprec.contract import DrawsOfEach, offers
 from dprec.distributed.ranks import Ranks, deal
 from dprec.errors import UserError
 from dprec.gradients.uses.batches import batch_tensors, select_alone, selects
@@ -47,7 +48,7 @@ class Loading:
     def deal(self, ranks: Ranks) -> None:
         """Let each process draw users of its own, and of each user what all others would."""
         deal(self.sampler, ranks)
-        if ranks.size > 1 and hasattr(self.dataset, "draw_by"):
+        if ranks.size > 1 and offers(self.dataset, DrawsOfEach):
             self.dataset.draw_by(ranks.shared(secrets.randbits(128)))
 
     def forget_seeds(self) -> None:

@@ -208,13 +208,15 @@ def connected(collective: Callable[[], object]) -> None:
 
 
 def pieces(tensor: Tensor) -> Tensor:
-    """Return a tensor that tells this one from others: itself, or of a large one a part and the sum of all its bits."""
+    """Return a tensor that tells this one from others: itself, or of a large one a part and the sum of all its bits.
+
+    >>> len(pieces(torch.zeros(LOOKED_AT + 1, dtype=torch.bool))) == LOOKED_AT + 2
+    True
+    """
     flat = tensor.detach().reshape(-1)
     if flat.numel() <= LOOKED_AT:
         return flat
-    words = flat.view(
-        torch.int64 if flat.element_size() == 8 else torch.int32 if flat.element_size() == 4 else torch.int16
-    )
+    words = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
     return torch.cat([words[:: flat.numel() // LOOKED_AT].long(), words.sum(dtype=torch.int64).view(1)])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
@@ -103,7 +103,7 @@ class PrivateSteps(OfTheRun, Gate):
         )
         ranks.refuse_different(
             "have different data, or in another order, so that a user could count in several: let each read the same "
-            "data in the same order, with no seed of its own",
+            "data in the same order, with no seed of its own (data that draw of each user by a key have draw_by(key))",
             *self._some_of_data(),
         )
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
@@ -127,30 +127,28 @@ class PrivateSteps(OfTheRun, Gate):
         self._before = run.steps
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
-    def _some_of_data(self) -> list[Tensor]:
-        """Return what tells the data of this process from other data: the rows of users that nobody knows before."""
+    def _some_of_data(self) -> list[int]:
+        """Return what tells the data of this process from other data, by the rows of users drawn at random."""
         if self._ranks.size == 1:
             return []
         count = len(self._loading)
         picked = np.random.default_rng(self._ranks.shared(secrets.randbits(128)))
         some = np.sort(picked.choice(count, min(count, LOOKED_AT), replace=False)).tolist()
-        read = []
-        for _ in range(2):
-            rows: list[Tensor] = []
-            for start in range(0, len(some), AT_ONCE):
-                with SameDraws(streams=self._loading.streams):
-                    for part in self._loading.of(some[start : start + AT_ONCE]):
-                        rows += map(pieces, batch_tensors(part))
-            read.append(rows)
-        first, again = read
-        stays = fingerprint(first) == fingerprint(again)
+        together = min(AT_ONCE, self.run.sampling.expected_batch)
+        groups = [some[start : start + together] for start in range(0, len(some), together)]
+        first, again = ([self._told_by(users) for users in groups] for _ in range(2))
         self._ranks.refuse_different(
             "cannot compare their data, since a user's item is another each time it is read, and one could count in "
             "several: let items be drawn by torch's, NumPy's or Python's global generators, or by one that the data "
             "set holds",
-            "alike" if stays else self._ranks.number,
+            "alike" if first == again else self._ranks.number,
         )
         return first
+
+    def _told_by(self, users: Sequence[int]) -> int:
+        with SameDraws(streams=self._loading.streams):
+            made = [row for part in self._loading.of(users) for row in batch_tensors(part)]
+        return fingerprint([pieces(row) for row in made])
 
     def draw(self, batch: Any, seen: State | None = None) -> None:
         """Take the batch of the coming step, if it is what the sampler drew.

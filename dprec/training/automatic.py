@@ -63,9 +63,9 @@ class OwnLosses(OfTheRun):
         numbered = (self._number,) if self._numbered else ()
         if id(part) in self._to_log:
             self._to_log.remove(id(part))
-            with logging(self._module, partial(_weighted, self._module.log, len(part))):
+            with logged_by(self._module, partial(_weighted, self._module.log, len(part))):
                 return self._each(self._step(content, *numbered))
-        with logging(self._module, _nothing):
+        with logged_by(self._module, _nothing):
             return self._each(self._step(content, *numbered))
 
     def _each(self, returned: Any) -> Tensor:
@@ -151,7 +151,7 @@ class AutomaticStep(OfTheRun):
 
 
 @contextmanager
-def logging(module: pl.LightningModule, log: Callable[..., None]) -> Iterator[None]:
+def logged_by(module: pl.LightningModule, log: Callable[..., None]) -> Iterator[None]:
     """Let the module log by this."""
     own = module.__dict__.get("log")
     module.__dict__["log"] = log

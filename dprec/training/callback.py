@@ -132,5 +132,6 @@ class Privacy(PrivateRun, pl.Callback):
         forget_measured(checkpoint, trainer.callbacks)  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        for name in begins_anew(trainer.callbacks):  # type: ignore[attr-defined]
+        resumed = trainer.state.fn == "fit"
+        for name in begins_anew(trainer.callbacks) if resumed else ():  # type: ignore[attr-defined]
             warnings.warn(f"{name} begins anew: what it had measured of the data is in no checkpoint", stacklevel=2)

@@ -42,7 +42,9 @@ def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl
 
 def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
     """Return the names of callbacks that do after a resume what they would not have done without a break."""
-    return [type(callback).__name__ for callback in callbacks if isinstance(callback, (EarlyStopping, Timer))]
+    measuring = [each for each in callbacks if isinstance(each, MEASURING)]
+    kept = [each for each in measuring if not isinstance(each, Checkpoint) or getattr(each, "monitor", None)]
+    return [type(each).__name__ for each in kept]
 
 
 def _zeroed(value: Any) -> Any:

@@ -37,6 +37,8 @@ from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
 from dprec.training.step_order import StepOrder
 
+_END = object()  # of a pass
+
 
 def private(
     model: nn.Module,
@@ -204,6 +206,8 @@ class Training(OfTheRun):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
+        if self._order.phase == "lost":
+            self._order.refuse_skipped()
         if self._order.phase != "idle":
             raise UserError("a checkpoint between a draw and its step would not be whole: save after the step")
         self._refuse_written()
@@ -255,13 +259,14 @@ class Training(OfTheRun):
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         batches: Iterator[Any] | None = None
         while self.run.steps < steps.descent.last:
-            seen = self._look()
-            refuse_written(self._after, seen)
+            self._refuse_written()  # before a draw, which is not lost then
             with self._order.drawing():
                 batches = iter(self.loader) if batches is None else batches
-                if (drawn := next(batches, None)) is None:
+                if (drawn := next(batches, _END)) is _END:
                     return
                 batch = self._loading.transfer(drawn)
+                seen = self._look()
+                refuse_written(self._after, seen)  # by what makes batches
                 self._check(steps, batch, seen)
             self._order.drawn(batch)
             yield batch

@@ -42,10 +42,10 @@ class StepOrder(OfTheRun):
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """While a batch is drawn: an error of the data, or of a check, may tell who was in it."""
+        """While a batch is drawn: an error of the data, or of a check, may tell who was in it, and so may Ctrl-C."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             self.phase, self._lost = "lost", str(error).partition("\n")[0] or type(error).__name__
             raise
 
@@ -85,8 +85,8 @@ class StepOrder(OfTheRun):
             )
         if self.phase == "lost":
             raise UserError(
-                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, and go "
-                "on from what was saved before"
+                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, such "
+                "as by max_users where memory ends, and begin anew or go on from what was saved before"
             )
         if self.phase == "stepping":
             raise UserError(

@@ -21,6 +21,8 @@ REFUSED = {
     "shifted": "in another order",
     "two of them": "in another order",
     "another each time": "cannot compare their data",
+    "another each time in one": "cannot compare their data",
+    "by NumPy's generator": "",
     "by its own generator": "",
     "by a key": "",
     "not a number": "",
@@ -31,7 +33,7 @@ class People(Dataset):
     """Users of process `number`, whose rows are drawn as `kind` says."""
 
     def __init__(self, kind: str, number: int) -> None:
-        self.kind = kind
+        self.kind, self.number = kind, number
         self.rows = torch.randn(USERS, 6)
         self.own, self.key = np.random.default_rng(number), secrets.randbits(60)
         if kind == "shifted":
@@ -47,6 +49,8 @@ class People(Dataset):
     def __getitem__(self, user: int) -> Tensor:
         draws = {
             "another each time": np.random.default_rng,
+            "another each time in one": lambda: np.random.default_rng(self.number or None),
+            "by NumPy's generator": lambda: np.random,
             "by its own generator": lambda: self.own,
             "by a key": lambda: np.random.default_rng([self.key, user]),
         }
@@ -76,15 +80,15 @@ def steps(kind: str, number: int) -> None:
         steps=2,
         losses=lambda batch: layer(batch.nan_to_num()).squeeze(1).square(),
     )
-    for place, batch in enumerate(training):
+    for batch in training:
         training.step(batch)
-        assert not REFUSED[kind], f"trained for {place + 1} steps"
+    assert training.steps == 2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("same data")
-    work.start(train, 2, folder)
+    work.start(train, 2, folder, method="spawn")  # as processes of a run are: no two hash alike
     return folder
 
 

@@ -160,13 +160,16 @@ def released(ranks: Ranks, rows: list[Tensor], sigma: float, size: int, seed: in
     return grad.clone()
 
 
-def start(task: Callable[..., None], processes: int, *given: Any) -> None:
-    """Run a task in so many processes that torch.distributed connects; raise what one of them raises."""
+def start(task: Callable[..., None], processes: int, *given: Any, method: str = warm.METHOD) -> None:
+    """Run a task in so many processes that torch.distributed connects; raise what one of them raises.
+
+    Copies of one process hash alike and have the same NumPy generators; those of `method` "spawn" do not.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = mp.start_processes(  # type: ignore[no-untyped-call]
-        _begin, args=(processes, port, task, given), nprocs=processes, join=False, start_method=warm.METHOD
+        _begin, args=(processes, port, task, given), nprocs=processes, join=False, start_method=method
     )
     assert context is not None
     while not context.join(timeout=PATIENCE):

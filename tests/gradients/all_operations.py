@@ -31,7 +31,7 @@ def samples(operation: Any) -> Iterator[Any]:
     for dtype in (torch.float64, torch.float32, torch.int64, torch.bool):
         if dtype in operation.supported_dtypes("cpu"):
             repeat_luck()
-            try:  # its sample_inputs gives the same, and reads the sources of all that calls it for each one
+            try:  # its sample_inputs gives samples of the same kinds, and reads the sources of all that calls it
                 found = list(operation.sample_inputs_func(operation, "cpu", dtype, False))
             except Exception:
                 return

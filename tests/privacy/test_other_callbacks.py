@@ -101,6 +101,8 @@ def test_a_checkpoint_has_neither_metrics_nor_times(tmp_path: Path) -> None:
     trainer = support.trainer(None, limit_val_batches=1, enable_checkpointing=True, max_epochs=4)
     after, module = callbacks(), support.data()
     trainer.callbacks = [*after, Privacy(noise_multiplier=1.0)]
-    with pytest.warns(UserWarning, match="EarlyStopping begins anew"):
+    with pytest.warns(UserWarning, match="begins anew") as told:
         trainer.fit(support.model(module), module, ckpt_path=file, weights_only=False)
+    names = [str(each.message).partition(" ")[0] for each in told if "begins anew" in str(each.message)]
+    assert sorted(names) == ["EarlyStopping", "ModelCheckpoint", "Timer"]
     assert after[3].steps >= before[3].steps

@@ -227,31 +227,51 @@ def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None
         take(run)
 
 
-@pytest.mark.parametrize("lost_by", ["collate", "rows", "transfer"])
+@pytest.mark.parametrize("lost_by", ["collate", "nothing", "Ctrl-C", "rows", "transfer"])
 def test_an_error_that_ends_a_draw_is_followed_by_no_other(lost_by: str) -> None:
     """Who goes on decides by what a draw holds whether it counts: it would not be Poisson sampling any more."""
-    users, failing = people(), False
+    failing = False
 
     def collate(items: list[Any]) -> Any:
-        if failing and lost_by == "collate" and items:
-            raise MemoryError("two long histories met")
+        if failing and items and lost_by in ("collate", "Ctrl-C"):
+            raise (MemoryError if lost_by == "collate" else KeyboardInterrupt)("two long histories met")
         rows = items[1:] if failing and lost_by == "rows" and len(items) > 1 else items
         return tuple(torch.stack(column) for column in zip(*rows, strict=True)) if rows else []
 
-    run = training(users=users, loader={"collate_fn": collate, "max_users": 8})
+    run = training(loader={"collate_fn": collate, "max_users": 8})
     steps = iter(run)
     run.step(next(steps))
     failing = True
     if lost_by == "transfer":
         run._loading.transfer = lambda batch: (_ for _ in ()).throw(MemoryError("two long histories met"))
-    with pytest.raises((MemoryError, UserError), match="long histories|have .* rows"):
-        next(steps)
+    if lost_by == "nothing":
+        run.loader.collate_fn = lambda items: None if items else []
+    lost = "long histories|have .* rows|is a NoneType"
+    with pytest.raises((MemoryError, UserError, KeyboardInterrupt), match=lost):
+        next(steps if lost_by != "nothing" else iter(run))
     failing = False
     for _ in range(2):
-        with pytest.raises(UserError, match="an error ended a draw .*(long histories|rows).*tells who was in it"):
+        with pytest.raises(UserError, match=f"an error ended a draw .*({lost}).*tells who was in it"):
             next(iter(run))
-    with pytest.raises(UserError, match="an error ended a draw"):
-        run.step([])
-    with pytest.raises(UserError, match="would not be whole"):
-        run.state_dict()
+    for ask in (lambda: run.step([]), run.state_dict):
+        with pytest.raises(UserError, match="an error ended a draw"):
+            ask()
     assert run.steps == 1
+
+
+def test_what_makes_batches_writes_to_no_model() -> None:
+    """It has users' rows in its hands."""
+    module, writing = Sorter(), False
+
+    def collate(items: list[Any]) -> Any:
+        if writing:
+            with torch.no_grad():
+                module.network[0].weight[0].copy_(items[0][0])
+        return tuple(torch.stack(column) for column in zip(*items, strict=True)) if items else []
+
+    run = training(module, loader={"collate_fn": collate})
+    steps = iter(run)
+    run.step(next(steps))
+    writing = True
+    with pytest.raises(UserError, match=r"network\.0\.weight' was written to between two steps"):
+        next(steps)

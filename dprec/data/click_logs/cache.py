@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dprec.data.arrays.made_once import facts_of, make_once
 from dprec.data.click_logs.criteo import read_criteo
@@ -52,7 +52,7 @@ def _convert(log: Path, work: Path) -> dict[str, Any]:
             values.write(block.values.data)
             clicked.write(block.clicked.data)
             records += len(block)
-            status.update(f"converting {escape(str(log))}, once: {records:,} records")
+            status.update(Text(f"converting {log}, once: {records:,} records"))
     if not records:
         raise UserError(f"{log} is empty: a click log has at least one record")
     return {"records": records}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dprec.data.datasets import amazon, movielens
 from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
@@ -107,5 +107,5 @@ def _name_of(path: Path) -> str:
 def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:
     if is_prepared(log) or not holds_parts(log) or size_of(log) < _LONG:
         return read(log)
-    with Console(stderr=True).status(f"reading {escape(str(log))}"):
+    with Console(stderr=True).status(Text(f"reading {log}")):
         return read(log)

@@ -19,8 +19,11 @@ class DrawsOfUsers:
 
     def __init__(self, seed: int | None, stream: int) -> None:
         self._seeded = seed is not None
-        given = np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2, np.uint64)
-        self._key = given if self._seeded else _halves(secrets.randbits(128))
+        self._key = (
+            _halves(secrets.randbits(128))
+            if seed is None
+            else np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2, np.uint64)
+        )
 
     def draw_by(self, key: int) -> None:
         """Take another key of 128 bits, unless a seed gave one: several processes share it."""
