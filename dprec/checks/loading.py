@@ -73,6 +73,14 @@ class Loading:
         users: Sequence[int] = draw[1]
         return users
 
+    def refuse_left(self) -> None:
+        """Refuse a pass that ended before all of its draws were served."""
+        if self.sampler.served() is not None:
+            raise UserError(
+                "a pass over the data ended before its last batch: let data set and collate_fn raise no StopIteration, "
+                "as next() of something that is empty does"
+            )
+
     def of(self, users: Sequence[int]) -> list[Any]:
         """Return the micro-batches of these users alone, as training would get them, less empty ones."""
         whole: Any = getattr(self.dataset, "__getitems__", None)

@@ -39,6 +39,7 @@ ROUNDINGS = 6e4
 # From this norm on a float32 factor would lose its digits, so such a user counts as not finite. `max_norm` lies between
 # its reciprocal and it.
 LARGEST = 1e30
+LEAST_FACTOR = 1e-37  # below, float32 has fewer and fewer digits
 # The stabiliser of "auto-s".
 STABILITY = 1e-2
 
@@ -74,13 +75,18 @@ class Clipping:
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
         factor = bound / torch.maximum(counted, ROUNDINGS * rounding).clamp_(min=least)
-        return factor.masked_fill_(~(torch.maximum(norm, rounding) < LARGEST), 0.0)  # also where one is not a number
+        return factor.masked_fill_(~(torch.maximum(norm, rounding) < self.largest), 0.0)  # also where one is no number
+
+    @property
+    def largest(self) -> float:
+        """The norm from which on a gradient does not count: float32 could not hold its factor."""
+        return min(LARGEST, self.max_norm / LEAST_FACTOR)
 
     @property
     def law(self) -> Law:
         """The same for kernels."""
         mode, bound = {"flat": FLAT, "auto-v": AUTO_V, "auto-s": AUTO_S}[self.mode], self.max_norm * (1 - HEADROOM)
-        return Law(mode, bound, SMALLEST, STABILITY, ROUNDINGS, LARGEST)
+        return Law(mode, bound, SMALLEST, STABILITY, ROUNDINGS, self.largest)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from dprec.distributed.ranks import Ranks
 from dprec.distributed.sharded import counted_from, of_table
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
@@ -20,6 +24,7 @@ from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 
 RESTART = 1 << 61  # far from the numbers of steps
+LEAST_UNITS = 16  # that one user's share moves a table in a step, if float32 is to hold it
 
 
 class LazyDP(NoiseSchedule):
@@ -30,6 +35,9 @@ class LazyDP(NoiseSchedule):
     prediction, settles all rows first; a parameter that is read as it lies in memory between two steps may still owe
     noise, and is not private. A process that was forked from the one that trains is refused all of it while rows owe
     noise: each would pay the same debt with draws of its own.
+
+    Between a gradient and its noise a row is rounded, and as often as it is read. So a step at a rate at which float32
+    would not hold either beside the table's weights, as they were when the run began, leaves the table as it is.
 
     It needs SGD: what Adam does to a row depends on each single noise.
 
@@ -49,6 +57,8 @@ class LazyDP(NoiseSchedule):
         self._own, self._taken = GaussianNoise(), 0  # of the rows that this process owns, and its steps
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
+        self._unit: dict[str, float] = {}  # of each table's weights: what rounding may move one of them by
+        self._rounded = False  # whether a step was too small
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
         self.settle()  # what a run before this one left
@@ -84,6 +94,7 @@ class LazyDP(NoiseSchedule):
                 of_table(table.parameter, lazy.momentum).copy_(self._momentum.pop(name))
             self._tables[name] = lazy
         every = list(self._tables.values())
+        self._unit = {lazy.name: _unit_of(lazy.values, ranks) for lazy in every}
         self._together = None
         one_group = any(
             {id(t.parameter) for t in self.space} <= set(map(id, g["params"])) for g in optimizer.param_groups
@@ -118,7 +129,7 @@ class LazyDP(NoiseSchedule):
         self._refuse_fork()
         rows, values = ([own[name][place] for name in self._tables] for place in (0, 1))
         with self._writing():
-            self._together.step(rows, values, rates)
+            self._together.step(rows, values, self._held(rates, max(self._unit.values())))
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         if self._together is not None:  # a table steps alone
@@ -131,7 +142,21 @@ class LazyDP(NoiseSchedule):
         with lazy.writing():
             if self.noise.ranks.size > 1:
                 lazy.settle(rows)  # other processes read some of them
-            lazy.step(rows, values, rates)
+            lazy.step(rows, values, self._held(rates, self._unit[table.name]))
+
+    def _held(self, rates: Rates, unit: float) -> Rates:
+        """Return these rates, or a rate of 0 where float32 would not hold a step beside weights of this unit."""
+        if rates.rate * self.farthest >= LEAST_UNITS * unit:
+            return rates
+        if rates.rate and not self._rounded:
+            self._rounded = True
+            warnings.warn(
+                f"LazyDP: at a learning rate of {rates.rate:.3g} a step is too small for float32 beside the table's "
+                "weights, and so is its noise: such steps leave the table as it is; raise the rate, or begin with "
+                "smaller weights",
+                stacklevel=2,
+            )
+        return replace(rates, rate=0.0)
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""
@@ -178,3 +203,10 @@ class LazyDP(NoiseSchedule):
 
     def phrase(self, sigma: float) -> str:
         return "LazyDP: the noise of table rows drawn when they are read"
+
+
+def _unit_of(values: Tensor, ranks: Ranks) -> float:
+    """Return what float32 distinguishes beside a table's largest weight; each process may have some of them."""
+    largest = max(abs(float(each)) for each in values.aminmax()) if values.numel() else 0.0
+    found = ranks.gathered(torch.tensor([largest], dtype=torch.float64))
+    return float(torch.cat(found).amax()) * torch.finfo(values.dtype).eps

@@ -6,10 +6,19 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, Timer
+from pytorch_lightning.callbacks import (
+    BaseFinetuning,
+    Checkpoint,
+    EarlyStopping,
+    StochasticWeightAveraging,
+    Timer,
+    WeightAveraging,
+)
+from pytorch_lightning.callbacks.spike import SpikeDetection
 
 EVALUATION = ("validate_loop", "test_loop", "predict_loop")
-MEASURING = (Checkpoint, EarlyStopping, Timer)
+MEASURING = (Checkpoint, EarlyStopping, SpikeDetection, Timer)
+KEPT = (BaseFinetuning, StochasticWeightAveraging, WeightAveraging)  # of Lightning's: their states follow from weights
 
 
 def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
@@ -36,7 +45,7 @@ def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl
     {'callbacks': {'Mine': {'rounds': 3}}}
     """
     for callback in callbacks:
-        if isinstance(callback, MEASURING):
+        if _measures(callback):
             checkpoint.get("callbacks", {}).pop(callback.state_key, None)
 
 
@@ -45,6 +54,11 @@ def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
     measuring = [each for each in callbacks if isinstance(each, MEASURING)]
     kept = [each for each in measuring if not isinstance(each, Checkpoint) or getattr(each, "monitor", None)]
     return [type(each).__name__ for each in kept]
+
+
+def _measures(callback: pl.Callback) -> bool:
+    own = type(callback).__module__.startswith(("pytorch_lightning.", "lightning."))
+    return isinstance(callback, MEASURING) or (own and not isinstance(callback, KEPT))
 
 
 def _zeroed(value: Any) -> Any:

@@ -263,6 +263,7 @@ class Training(OfTheRun):
             with self._order.drawing():
                 batches = iter(self.loader) if batches is None else batches
                 if (drawn := next(batches, _END)) is _END:
+                    self._loading.refuse_left()
                     return
                 batch = self._loading.transfer(drawn)
                 seen = self._look()

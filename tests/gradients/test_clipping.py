@@ -408,3 +408,13 @@ def test_a_long_history_that_is_not_finite_stays_out_of_the_sum_beside_short_one
     together, without = summed(list(range(6)), torch.inf), summed([u for u in range(6) if u != longest], 1.0)
     for name in parameters:
         assert torch.allclose(together[name], without[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("bound", [1e-30, 1e-15, 1.0, 1e15, 1e30])
+def test_a_factor_that_float32_does_not_hold_counts_nobody(mode: Any, bound: float) -> None:
+    clipping, norms = Clipping(mode, bound), torch.logspace(-30, 33, 400, dtype=torch.float64)
+    shares = clipping.scale(norms).float().double() * norms
+    assert (shares <= bound * (1 + 1e-6)).all()
+    counted = norms < min(1e30, bound * 1e36)
+    assert (shares[counted] > 0).all()

@@ -9,6 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder, ModelCheckpoint, Timer
+from pytorch_lightning.callbacks.spike import SpikeDetection
 
 from dprec import Privacy
 from dprec.errors import UserError
@@ -68,6 +69,13 @@ def test_a_callback_that_trains_by_itself_is_refused_for_that(callback: Any, tmp
     assert "\n" not in str(caught.value)
 
 
+class Spikes(SpikeDetection):
+    """Keeps losses of training."""
+
+    def on_train_batch_end(self, *_: Any) -> None:  # type: ignore[override]
+        self.last_val = 0.7
+
+
 class Counts(pl.Callback):
     """What a callback of one's own keeps is one's own."""
 
@@ -87,7 +95,13 @@ def test_a_checkpoint_has_neither_metrics_nor_times(tmp_path: Path) -> None:
     """A metric of held-out items has no noise, and a checkpoint is what is published."""
 
     def callbacks() -> list[pl.Callback]:
-        return [EarlyStopping("ndcg@10", mode="max"), ModelCheckpoint(tmp_path, monitor="ndcg@10"), Timer(), Counts()]
+        return [
+            EarlyStopping("ndcg@10", mode="max"),
+            ModelCheckpoint(tmp_path, monitor="ndcg@10"),
+            Timer(),
+            Counts(),
+            Spikes(),
+        ]
 
     file, module, before = tmp_path / "saved.ckpt", support.data(), callbacks()
     trainer = support.trainer(None, limit_val_batches=1, enable_checkpointing=True)
@@ -104,5 +118,5 @@ def test_a_checkpoint_has_neither_metrics_nor_times(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="begins anew") as told:
         trainer.fit(support.model(module), module, ckpt_path=file, weights_only=False)
     names = [str(each.message).partition(" ")[0] for each in told if "begins anew" in str(each.message)]
-    assert sorted(names) == ["EarlyStopping", "ModelCheckpoint", "Timer"]
+    assert sorted(names) == ["EarlyStopping", "ModelCheckpoint", "Spikes", "Timer"]
     assert after[3].steps >= before[3].steps

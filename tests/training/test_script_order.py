@@ -227,12 +227,14 @@ def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None
         take(run)
 
 
-@pytest.mark.parametrize("lost_by", ["collate", "nothing", "Ctrl-C", "rows", "transfer"])
+@pytest.mark.parametrize("lost_by", ["collate", "nothing", "Ctrl-C", "an empty iterator", "rows", "transfer"])
 def test_an_error_that_ends_a_draw_is_followed_by_no_other(lost_by: str) -> None:
     """Who goes on decides by what a draw holds whether it counts: it would not be Poisson sampling any more."""
     failing = False
 
     def collate(items: list[Any]) -> Any:
+        if failing and items and lost_by == "an empty iterator":
+            next(iter([]))
         if failing and items and lost_by in ("collate", "Ctrl-C"):
             raise (MemoryError if lost_by == "collate" else KeyboardInterrupt)("two long histories met")
         rows = items[1:] if failing and lost_by == "rows" and len(items) > 1 else items
@@ -246,7 +248,7 @@ def test_an_error_that_ends_a_draw_is_followed_by_no_other(lost_by: str) -> None
         run._loading.transfer = lambda batch: (_ for _ in ()).throw(MemoryError("two long histories met"))
     if lost_by == "nothing":
         run.loader.collate_fn = lambda items: None if items else []
-    lost = "long histories|have .* rows|is a NoneType"
+    lost = "long histories|have .* rows|is a NoneType|no StopIteration"
     with pytest.raises((MemoryError, UserError, KeyboardInterrupt), match=lost):
         next(steps if lost_by != "nothing" else iter(run))
     failing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class NoiseSchedule(Strategy, ABC):
 
     One that leaves rows without noise after a step writes `read` and `settle` too. It rules its tables alone.
     """
+
+    farthest: float = math.inf  # that one user's share moves a table at a rate of 1, once a run has begun
 
     @property
     def owes(self) -> bool:

@@ -152,6 +152,8 @@ class RowRules:
             choice = step_noise.multiplier * own * noise_ratio(strategy) if looks(strategy) else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
+            if isinstance(strategy, NoiseSchedule):
+                strategy.farthest = max_norm / step_noise.expected_batch
         self._sharded = sharded({table.name: table.parameter for table in tables})
         self._hosts = on_host({table.name: table.parameter for table in tables})
         refuse_unsharded(self._sharded, self._over)

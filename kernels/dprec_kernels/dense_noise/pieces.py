@@ -17,7 +17,7 @@ def dense_noise(
     rows: Tensor,
     values: Tensor,
 ) -> None:
-    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient)."""
+    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient), which is rounded to a row with its noise."""
     parts = list(normals.parts(*table.shape))
     stops = torch.tensor([part.stop for part in parts], dtype=torch.int64, device=rows.device)
     first = 0
@@ -25,9 +25,11 @@ def dense_noise(
         piece = table[part]
         if keep != 1:
             piece.mul_(keep)
+        here, gradient = rows[first:last] - part.start, values[first:last]
         if source is not None and std > 0:
             own = torch.arange(part.start, part.stop, device=rows.device)
-            piece.add_(normals.draw(source, own, piece), alpha=alpha * std)
-        if last > first:
-            piece.index_add_(0, rows[first:last] - part.start, values[first:last], alpha=alpha)
+            noise = normals.draw(source, own, piece).index_add_(0, here, gradient, alpha=1 / std)
+            piece.add_(noise, alpha=alpha * std)
+        elif last > first:
+            piece.index_add_(0, here, gradient, alpha=alpha)
         first = last

@@ -48,7 +48,11 @@ def dense_noise_fwd_kernel(
 def dense_noise(
     table: Tensor, std: float, source: RowNoise, alpha: float, keep: float, rows: Tensor, values: Tensor
 ) -> None:
-    """Set a contiguous float32 or float64 table to keep · table + alpha · (std · N(0, 1) + gradient)."""
+    """Set a contiguous float32 or float64 table to keep · table + alpha · (std · N(0, 1) + gradient).
+
+    Rows with a gradient are made again, with the same noise, so that what has none yet is rounded to no row.
+    """
+    before = table[rows]
     count, width = table.shape
     block, pairs = tile(width)
     if table.numel():
@@ -58,7 +62,8 @@ def dense_noise(
                 *reference.keys(source.seed), BM=0, BN=block, BP=pairs, WIDE=table.dtype == torch.float64,
             )  # fmt: skip
     if len(rows):
-        table.index_add_(0, rows, values, alpha=alpha)  # rows are there once, so the order of the sums is none
+        noisy = source(torch.empty_like(before), rows).mul_(std).add_(values)
+        table[rows] = before.mul_(keep).add_(noisy, alpha=alpha)
 
 
 def of_matrices(matrices: Sequence[Tensor], std: float, source: RowNoise) -> None:
