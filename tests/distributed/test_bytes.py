@@ -72,6 +72,7 @@ def counted(strategy: Any, rows: int, touched: int) -> Counted:
     rules, step_noise, parameters = RowRules([strategy]), StepNoise(noise, 1.0, touched), dict(model.named_parameters())
     rules.begin(model, parameters, step_noise, 1.0)
     rules.guard(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
+    ranks.gave = 0  # before the first step LazyDP tells once how large weights are
     gradient = PrivateGradient(Clipping("flat", 1.0), step_noise, rules=rules)
     gradient(parameters, model.losses, [torch.arange(touched)])
     return ranks
