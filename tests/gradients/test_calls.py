@@ -21,6 +21,7 @@ from dprec_kernels import catalogue_softmax
 
 USERS, LENGTH, DIM, ITEMS = 4, 5, 3, 7
 T: Any = Tensor
+SLOPE = torch.linspace(-2, 2, LENGTH**2).view(LENGTH, LENGTH)  # added to scores of attention
 
 
 class Given:
@@ -131,7 +132,7 @@ CALLS = [
     attention(),
     attention(1, 2, need_weights=False),
     attention(2, attn_mask=torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)),
-    attention(need_weights=False, attn_mask=torch.linspace(-2, 2, LENGTH**2).view(LENGTH, -1), average_attn_weights=False),
+    attention(need_weights=False, attn_mask=SLOPE, average_attn_weights=False),
     Call(
         F.scaled_dot_product_attention,
         "query key value attn_mask",
