@@ -52,8 +52,8 @@ def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl
 def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
     """Return the names of callbacks that do after a resume what they would not have done without a break."""
     measuring = [each for each in callbacks if isinstance(each, MEASURING)]
-    kept = [each for each in measuring if not isinstance(each, Checkpoint) or getattr(each, "monitor", None)]
-    return [type(each).__name__ for each in kept]
+    blind = [each for each in measuring if isinstance(each, Checkpoint) and not getattr(each, "monitor", None)]
+    return [type(each).__name__ for each in measuring if each not in blind]
 
 
 def _measures(callback: pl.Callback) -> bool:

@@ -206,8 +206,7 @@ class Training(OfTheRun):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
-        if self._order.phase == "lost":
-            self._order.refuse_skipped()
+        self._order.refuse_lost()
         if self._order.phase != "idle":
             raise UserError("a checkpoint between a draw and its step would not be whole: save after the step")
         self._refuse_written()
@@ -259,7 +258,6 @@ class Training(OfTheRun):
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         batches: Iterator[Any] | None = None
         while self.run.steps < steps.descent.last:
-            self._refuse_written()  # before a draw, which is not lost then
             with self._order.drawing():
                 batches = iter(self.loader) if batches is None else batches
                 if (drawn := next(batches, _END)) is _END:
@@ -267,7 +265,7 @@ class Training(OfTheRun):
                     return
                 batch = self._loading.transfer(drawn)
                 seen = self._look()
-                refuse_written(self._after, seen)  # by what makes batches
+                refuse_written(self._after, seen)  # also by what makes batches
                 self._check(steps, batch, seen)
             self._order.drawn(batch)
             yield batch

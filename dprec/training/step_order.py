@@ -57,8 +57,7 @@ class StepOrder(OfTheRun):
         """Hear that a gradient is asked for."""
         if self.phase == "filled":
             raise UserError("training.backward(batch) was called twice for a batch: let optimizer.step() follow it")
-        if self.phase == "lost":
-            self.refuse_skipped()
+        self.refuse_lost()
         if self.phase == "idle":
             raise UserError(
                 "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
@@ -83,15 +82,19 @@ class StepOrder(OfTheRun):
                 "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
                 "raise expected_batch, and bound memory by max_users"
             )
-        if self.phase == "lost":
-            raise UserError(
-                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, such "
-                "as by max_users where memory ends, and begin anew or go on from what was saved before"
-            )
+        self.refuse_lost()
         if self.phase == "stepping":
             raise UserError(
                 "optimizer.step() was cut short by an error, so that the model may be half moved: go on from what was "
                 "saved before"
+            )
+
+    def refuse_lost(self) -> None:
+        """Refuse to go on after a draw that an error ended."""
+        if self.phase == "lost":
+            raise UserError(
+                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, such "
+                "as by max_users where memory ends, and begin anew or go on from what was saved before"
             )
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
