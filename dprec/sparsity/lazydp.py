@@ -36,8 +36,9 @@ class LazyDP(NoiseSchedule):
     noise, and is not private. A process that was forked from the one that trains is refused all of it while rows owe
     noise: each would pay the same debt with draws of its own.
 
-    Between a gradient and its noise a row is rounded, and as often as it is read. So a step at a rate at which float32
-    would not hold either beside the table's weights, as they were when the run began, leaves the table as it is.
+    A gradient is rounded to its row together with noise of its step. What a row owes is rounded to it as it is read, so
+    the more often it is read the more often it is rounded. So a step at a rate at which float32 would not hold gradient
+    or noise beside the table's weights, as they were when the run began, leaves the table as it is.
 
     It needs SGD: what Adam does to a row depends on each single noise.
 
@@ -129,7 +130,7 @@ class LazyDP(NoiseSchedule):
         self._refuse_fork()
         rows, values = ([own[name][place] for name in self._tables] for place in (0, 1))
         with self._writing():
-            self._together.step(rows, values, self._held(rates, max(self._unit.values())))
+            self._together.step(rows, values, self.taken_at(moves[0][0].name, rates), self.std, self.noise)
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         if self._together is not None:  # a table steps alone
@@ -142,10 +143,11 @@ class LazyDP(NoiseSchedule):
         with lazy.writing():
             if self.noise.ranks.size > 1:
                 lazy.settle(rows)  # other processes read some of them
-            lazy.step(rows, values, self._held(rates, self._unit[table.name]))
+            lazy.step(rows, values, self.taken_at(table.name, rates))
 
-    def _held(self, rates: Rates, unit: float) -> Rates:
-        """Return these rates, or a rate of 0 where float32 would not hold a step beside weights of this unit."""
+    def taken_at(self, name: str, rates: Rates) -> Rates:
+        """Return these rates, or a rate of 0 where float32 would not hold a step beside the table's weights."""
+        unit = self._unit[name] if self._together is None else max(self._unit.values())
         if rates.rate * self.farthest >= LEAST_UNITS * unit:
             return rates
         if rates.rate and not self._rounded:

@@ -8,13 +8,14 @@ strategy sums its noise up is used here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from dprec.sparsity.rows.noise_schedule import Rates
 from dprec.sparsity.rows.tables import Table
 from dprec.verify.noise_watch import NoiseWatch
 from dprec_kernels.ordering import is_among
@@ -26,7 +27,7 @@ class Followed:
 
     >>> followed = Followed(torch.tensor([2, 5]), torch.ones(2, 1, dtype=torch.float64), std=2.0)
     >>> gradient = torch.sparse_coo_tensor(torch.tensor([[5]]), torch.tensor([[4.0]]), (9, 1)).coalesce()
-    >>> followed.step(gradient, rate=0.5, decay=0.0)
+    >>> followed.step(gradient, Rates(0.5))
     >>> followed.values.flatten().tolist(), followed.variance
     ([1.0, -1.0], 1.0)
     """
@@ -36,15 +37,15 @@ class Followed:
     std: float  # of the noise in each entry of a step's gradient
     variance: float = 0.0  # of all noise that a row should have had since
 
-    def step(self, gradient: Tensor, rate: float, decay: float) -> None:
+    def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
-        touched, keep = gradient.indices()[0], 1 - rate * decay
+        touched, keep = gradient.indices()[0], 1 - rates.rate * rates.decay
         self.values *= keep
-        self.variance = keep**2 * self.variance + (rate * self.std) ** 2
+        self.variance = keep**2 * self.variance + (rates.rate * self.std) ** 2
         if len(touched):
             place = torch.searchsorted(touched, self.rows).clamp(max=len(touched) - 1)
             there = touched[place] == self.rows
-            self.values[there] -= rate * gradient.values()[place[there]].double()
+            self.values[there] -= rates.rate * gradient.values()[place[there]].double()
 
 
 class LateNoise:
@@ -53,8 +54,11 @@ class LateNoise:
     Where rows `owe`, those are compared that are read again; else all, as soon as the step is taken.
     """
 
-    def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], owe: bool) -> None:
+    def __init__(
+        self, watch: NoiseWatch, tables: Mapping[str, Table], owe: bool, taken_at: Callable[[str, Rates], Rates]
+    ) -> None:
         self._watch, self._tables, self._owe = watch, tables, owe
+        self._taken_at = taken_at  # how strategies take a step that the optimizer takes at some rates
         self._followed: dict[str, Followed] = {}
 
     def read(self, name: str, rows: Tensor) -> None:
@@ -79,7 +83,7 @@ class LateNoise:
             if told is None or name not in held:
                 del self._followed[name]
             else:
-                self._followed[name].step(held[name].coalesce(), *told)
+                self._followed[name].step(held[name].coalesce(), self._taken_at(name, told))
 
     def stepped(self) -> None:
         """Compare what has its noise by now."""
@@ -99,9 +103,9 @@ class LateNoise:
             self._followed[name] = Followed(*left, followed.std, followed.variance)
 
 
-def rates(optimizer: Optimizer, parameter: Tensor) -> tuple[float, float] | None:
-    """Return the learning rate and the decay that plain SGD has for a parameter; None for any other optimizer."""
+def rates(optimizer: Optimizer, parameter: Tensor) -> Rates | None:
+    """Return the rates that plain SGD has for a parameter; None for any other optimizer."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     if not isinstance(optimizer, SGD) or group["momentum"]:
         return None
-    return float(group["lr"]), float(group["weight_decay"])
+    return Rates(float(group["lr"]), float(group["weight_decay"]))

@@ -12,7 +12,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import LazyDP
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.together import Together
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
 from tests.device.test_strategies import OnDevice
@@ -46,12 +46,28 @@ class Tables:
         self.lazy.read_all(reads)
         if one_by_one:
             NoiseSchedule.step_all(self.lazy, moves, rates)
+        elif self.lazy._together is None:
+            in_turns(self.lazy, moves, rates)
         else:
             self.lazy.step_all(moves, rates)
 
     def settled(self) -> list[Tensor]:
         self.lazy.settle()
         return [table.parameter.detach().cpu() for table in self.space]
+
+
+def in_turns(lazy: LazyDP, moves: list[Move], rates: Rates) -> None:
+    """Take each part of a step with all tables before the next, as they draw where they step at once."""
+    each = [(lazy._tables[table.name], rows, values) for table, rows, values in moves]
+    for table, _, _ in each:
+        if table.drowns(rates):
+            table._begin_anew()
+    for table, rows, values in each:
+        table.take(rows, values, rates)
+    for table, _, _ in each:
+        if table.full:
+            table._begin_anew()
+    lazy._owing = True
 
 
 def apart(monkeypatch: pytest.MonkeyPatch, rates: list[Rates]) -> list[Tensor]:
@@ -105,10 +121,15 @@ def test_tables_that_step_alone_have_histories_of_their_own(monkeypatch: pytest.
 
 def test_a_row_that_was_not_read_has_no_step() -> None:
     tables = Tables()
-    moves = [(t, torch.tensor([1], device=DEVICE), t.parameter.detach()[1:2].clone()) for t in tables.space]
-    tables.lazy.step_all(moves, Rates(0.1))
+    for row in (1, 1):  # it has its noise, as if it was read
+        tables.lazy.step_all(moves_of(tables, row), Rates(0.1))
     with pytest.raises(RuntimeError, match="without having been read"):
-        tables.lazy.step_all(moves, Rates(0.1))
+        tables.lazy.step_all(moves_of(tables, 3), Rates(0.1))
+
+
+def moves_of(tables: Tables, row: int) -> list[Move]:
+    own = torch.tensor([row], device=DEVICE)
+    return [(table, own, table.parameter.detach()[own].clone()) for table in tables.space]
 
 
 @pytest.mark.parametrize("wrong", [-1, SHAPES[0][0]])

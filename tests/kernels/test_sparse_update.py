@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD, reference, step_rows, summed
 from tests.kernels.files import FAR, mapped
 
@@ -47,6 +48,29 @@ def test_sums_equal_the_reference(weighted: bool, dtype: torch.dtype, tolerance:
     exact = reference.gradient(40, rows, values, scales if weighted else torch.ones_like(scales))
     assert torch.equal(found, rows.unique())
     assert torch.allclose(sums.double(), exact[found], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
+@pytest.mark.parametrize("width", [5, 40_000])  # of which a row or two are drawn at once
+def test_noise_of_a_step_is_added_to_the_gradient(width: int, dtype: torch.dtype, tolerance: float) -> None:
+    table, rows = torch.randn(9, width, dtype=dtype), torch.tensor([0, 3, 4, 7, 8])
+    gradient, source = torch.randn(5, width, dtype=dtype), RowNoise(seed=7, stream=2, step=3)
+    normals = source(torch.empty(5, width, dtype=dtype), rows).double()
+    exact = table.double()
+    exact[rows] = reference.sgd(exact[rows], gradient.double() + 2.0 * normals, 0.1, 0.3)
+    step_rows(table, rows, gradient, SGD(0.1, 0.3), 2.0, source)
+    assert torch.allclose(table.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_gradient_is_rounded_to_a_row_with_its_noise() -> None:
+    """Neither gradient nor noise moves a weight of 1 by itself here; together they do."""
+    table, rows, half = torch.ones(1, 4), torch.tensor([0]), 2.0**-25  # of what float32 has below 1
+
+    def normals(out: Tensor, rows: Tensor) -> None:
+        out.fill_(0.7)
+
+    step_rows(table, rows, torch.full((1, 4), 0.7 * half), SGD(1.0), half, normals)
+    assert (table < 1).all()
 
 
 def test_rows_and_values_may_be_flat_or_deep() -> None:
@@ -102,6 +126,9 @@ def test_what_does_not_fit_is_refused() -> None:
     table, rows, values = torch.zeros(5, 2), torch.tensor([[1, 3]]), torch.ones(1, 2, 2)
     with pytest.raises(ValueError, match="values"):
         step_rows(table, rows[0], values[0, :, :1], SGD(1.0))
+    for std, source in ((1.0, None), (-1.0, torch.Generator()), (float("inf"), torch.Generator())):
+        with pytest.raises(ValueError, match="noise of standard deviation"):
+            step_rows(table, rows[0], values[0], SGD(1.0), std, source)
     with pytest.raises(ValueError, match="int64"):
         summed(rows.int(), values)
     with pytest.raises(ValueError, match="scales"):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
+from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD, pieces, step_rows
 from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+
+SOURCE = RowNoise(seed=(7 << 64) + 5, stream=3, step=1 << 40)
 
 
 @outside
@@ -21,34 +25,38 @@ def test_kernels_agree_in_the_interpreter() -> None:
 
 @outside
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types, most = "fp32* i64* i64* i64* fp32* i32 fp32 fp32", {"BD": pieces.WIDEST}
-    assert shared_memory(kernels.sparse_update_fwd_kernel, types, SEVERAL=False, **most) <= 99 * 1024
-    of_tables = types.replace("fp32*", "i64*", 1)
-    assert shared_memory(kernels.sparse_update_fwd_kernel, of_tables, SEVERAL=True, **most) <= 99 * 1024
+    types = "fp32* i64* i64* i64* fp32* i32 fp32 fp32 fp32 i64 i32" + " i64" * 4
+    for noisy in (False, True):
+        most = {"NOISY": noisy, "BP": pieces.WIDEST // 2}
+        assert shared_memory(kernels.sparse_update_fwd_kernel, types, SEVERAL=False, **most) <= 99 * 1024
+        of_tables = types.replace("fp32*", "i64*", 1)
+        assert shared_memory(kernels.sparse_update_fwd_kernel, of_tables, SEVERAL=True, **most) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [8, 5, 1, 40])
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_steps_equal_the_pieces(kernels: ModuleType, decay: float, width: int, device: str) -> None:
+@pytest.mark.parametrize(("decay", "std"), [(0.0, 0.0), (0.3, 0.0), (0.3, 2.0)])
+def test_steps_equal_the_pieces(kernels: ModuleType, decay: float, std: float, width: int, device: str) -> None:
+    source = SOURCE if std else None
     table, rows, gradient = torch.randn(20, width), torch.tensor([0, 3, 19]), torch.randn(3, width)
     exact, found = table.clone(), table.to(device)
-    pieces.step_rows(exact, rows, gradient, SGD(0.1, decay))
-    kernels.step_rows(found, rows.to(device), gradient.to(device), SGD(0.1, decay))
+    pieces.step_rows(exact, rows, gradient, SGD(0.1, decay), std, source)
+    kernels.step_rows(found, rows.to(device), gradient.to(device), SGD(0.1, decay), std, source)
     assert torch.allclose(found.cpu(), exact, rtol=1e-6, atol=1e-6)
     assert torch.equal(found.cpu()[[1, 2, *range(4, 19)]], table[[1, 2, *range(4, 19)]])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, device: str) -> None:
+@pytest.mark.parametrize("noise", [(0.0, None), (2.0, SOURCE)])
+def test_steps_of_several_tables_equal_the_pieces(kernels: ModuleType, noise: Any, device: str) -> None:
     """Of any width, whose gradients lie one after the other; a table without a gradient stays."""
     each = [torch.randn(9, 8), torch.randn(5, 130), torch.randn(4, 3), torch.randn(7, 1)]
     which, rows = torch.tensor([0, 0, 1, 3, 3, 3]), torch.tensor([1, 8, 4, 2, 3, 6])
     widths = torch.tensor([8, 8, 130, 1, 1, 1])
     starts, values = widths.cumsum(0) - widths, torch.randn(149)
     exact, found = (Tables.of([table.clone().to(there) for table in each]) for there in ("cpu", device))
-    pieces.step_tables(exact, which, rows, values, starts, SGD(0.3))
-    kernels.step_tables(found, *(given.to(device) for given in (which, rows, values, starts)), SGD(0.3))
+    pieces.step_tables(exact, which, rows, values, starts, SGD(0.3), *noise)
+    kernels.step_tables(found, *(given.to(device) for given in (which, rows, values, starts)), SGD(0.3), *noise)
     for one, other, before in zip(exact.each, found.each, each, strict=True):
         assert torch.allclose(other.cpu(), one, rtol=1e-6, atol=1e-6)
         assert torch.equal(other.cpu(), before) == (len(before) == 4)

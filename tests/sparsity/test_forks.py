@@ -168,4 +168,5 @@ def test_debts_are_paid_before_another_run_begins() -> None:
     run = trained()
     behind = run.module.big.weight.detach().clone()
     run.rules.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
-    assert (run.module.big.weight[1:] != behind[1:]).any(1).all()
+    moved = (run.module.big.weight != behind).any(1)
+    assert moved[4:].all()  # that were read by nobody in the last step, as no row from 4 on ever was

@@ -270,13 +270,13 @@ def test_a_step_that_is_cut_off_leaves_no_gradient_without_noise(
     start = run.weights()["big.weight"]
     lazy = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
     if aggregate:
-        update = sparse_update.SGD.update
+        step_rows = sparse_update.step_rows
 
         def cut_off(*given: Any) -> None:
-            update(*given)
+            step_rows(*given)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(sparse_update.SGD, "update", cut_off)
+        monkeypatch.setattr(sparse_update, "step_rows", cut_off)
     else:
         lazy.values = _CutOff(lazy.values)
     with pytest.raises(KeyboardInterrupt):

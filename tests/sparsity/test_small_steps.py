@@ -17,7 +17,7 @@ from dprec.sparsity import Dense, LazyDP
 USERS, WIDTH, ROW = 300, 512, 3
 
 
-def trained(strategy: Any, rate: float, last: float) -> Tensor:
+def trained(strategy: Any, rate: float, last: float, sigma: float = 5.0, verify: float = 0.0) -> Tensor:
     """A row that all users read, of weights from 1 to 2, after a few steps; the last user may have no gradient."""
     torch.manual_seed(0)
     table, towards, counts = nn.Embedding(5, WIDTH), torch.linspace(-1, 1, WIDTH), torch.ones(USERS)
@@ -29,11 +29,11 @@ def trained(strategy: Any, rate: float, last: float) -> Tensor:
         torch.optim.SGD(table.parameters(), lr=rate),
         TensorDataset(torch.full((USERS,), ROW), counts),
         losses=lambda batch: (table(batch[0]) @ towards) * batch[1],
-        noise_multiplier=5.0,
+        noise_multiplier=sigma,
         expected_batch=USERS,
         steps=10,
         sparsity=[strategy()],
-        verify=0.0,
+        verify=verify,
     )
     for batch in training:
         training.step(batch)
@@ -62,3 +62,30 @@ def test_a_step_too_small_for_float32_leaves_lazy_tables_as_they_are() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert apart([trained(LazyDP, 1e-1, 1.0) for _ in range(2)])[0] > 0.9 * WIDTH
+
+
+@pytest.mark.filterwarnings("ignore:LazyDP")
+def test_steps_that_leave_lazy_tables_as_they_are_break_no_promise() -> None:
+    """Although float32 would hold noise as large as this."""
+    trained(LazyDP, 1e-5, 1.0, sigma=200.0, verify=1.0)
+
+
+def test_a_gradient_is_rounded_to_a_lazy_row_with_its_noise() -> None:
+    """Rows that a step reads have their noise right after it; the others wait."""
+    table = nn.Embedding(9, 64)
+    training = private(
+        table,
+        torch.optim.SGD(table.parameters(), lr=0.5),
+        TensorDataset(torch.tensor([[3, 5]] * 20)),
+        losses=lambda batch: 0 * table(batch[0]).sum((1, 2)),
+        noise_multiplier=1.0,
+        expected_batch=20,
+        steps=2,
+        sparsity=[LazyDP()],
+        verify=0.0,
+    )
+    before = table.weight.detach().clone()
+    training.step(next(iter(training)))
+    moved = (table.weight.detach() - before).double()
+    assert moved.any(1).nonzero().squeeze(1).tolist() == [3, 5]
+    assert 0.7 < float(moved[[3, 5]].std()) / (0.5 / 20) < 1.4

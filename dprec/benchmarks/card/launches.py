@@ -174,6 +174,11 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
         "sparse_update_fwd_kernel", of_several,
         lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 24 * READS,
     )  # fmt: skip
+    yield Launch(
+        "sparse_update_fwd_kernel", f"{of_several}, with noise",
+        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1), 1.0, SOURCE),
+        12 * drawn + 24 * READS, normals=drawn,
+    )  # fmt: skip
     part = Part([_new(RECORDS, 1, dim)] * TABLES, _new(RECORDS))
     yield Launch(
         "row_sums_fwd_kernel", of_several,
@@ -189,6 +194,10 @@ def _tables(dim: int, items: int) -> Iterator[Launch]:
     yield Launch(
         "sparse_update_fwd_kernel", some, lambda: sparse_update.step_rows(table, rows, out, SGD(0.1)),
         12 * drawn + 8 * READS,
+    )  # fmt: skip
+    yield Launch(
+        "sparse_update_fwd_kernel", f"{some}, with noise",
+        lambda: sparse_update.step_rows(table, rows, out, SGD(0.1), 1.0, SOURCE), 12 * drawn + 8 * READS, normals=drawn,
     )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def _operations(users: int) -> dict[str, Callable[[str], Tensor]]:
     def stepped(device: str) -> Tensor:
         own = table.to(device, copy=True)
         rows, gradient = summed(target.to(device), hidden.to(device))
-        step_rows(own, rows, gradient, SGD(0.1))
+        step_rows(own, rows, gradient, SGD(0.1), 2.0, SOURCE)
         return own
 
     def paid(device: str) -> Tensor:

@@ -16,7 +16,7 @@ from dprec.sparsity import LazyDP
 from dprec.sparsity.lazy.recursion import Rates
 from dprec.sparsity.lazy.tables import Aggregated, LazyTable, Replayed
 
-RATES = Rates(1e-3)  # of plain SGD
+RATES = Rates(0.05)  # of plain SGD
 NEVER = 20.0  # a row that is read with chance p in each step was read in the last 20 / p: all but one in 10^9
 
 

@@ -101,7 +101,7 @@ class LazyTable(ABC):
         """Give these rows, or all, the noise they owe."""
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Take one step. From the moment at which the gradient is in the table, every row owes this step's noise."""
+        """Take one step: these rows get its noise with their gradient, and all others owe it."""
         refuse_unread(self.settled.index_select(0, rows) == self.now)
         if self.drowns(rates):
             self._begin_anew()
@@ -138,10 +138,9 @@ class LazyTable(ABC):
 
 
 class Aggregated(LazyTable):
-    """Noise of many steps at once.
+    """Noise of many steps at once; that of a step in which a row has a gradient is added to the gradient.
 
-    The gradient is scaled so that, once settling multiplies the row by this step's decay, it has moved by
-    rate · gradient. Settling then also brings this step's noise.
+    So a row is rounded with noise in it, never after a gradient alone.
     """
 
     def __init__(self, table: Table, momentum: bool, *given: object) -> None:
@@ -209,23 +208,31 @@ class Aggregated(LazyTable):
         self.steps = copy.deepcopy(self.steps)
 
     def rule(self, rates: Rates) -> sparse_update.SGD:
-        """Return what a step does to rows without momentum, so that settling leaves rate · gradient of it."""
-        left = 1 - rates.rate * rates.decay
-        if left <= 0:
+        """Return what a step does to rows without momentum."""
+        if rates.momentum:
+            raise UserError("LazyDP: momentum was 0 as the run began: set it from the first step on")
+        if rates.rate * rates.decay >= 1:
             raise UserError(
                 "LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight: lower one"
             )
-        return sparse_update.SGD(rates.rate / left)
+        return sparse_update.SGD(rates.rate, rates.decay)
 
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        if self.momentum is not None and rates.momentum == 0:
-            raise UserError("LazyDP: momentum became 0 during the run: keep it")
         rule = self.rule(rates) if self.momentum is None else None
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
-        if self.momentum is not None:
-            self.momentum.index_add_(0, rows, values, alpha=1 / rates.momentum)
-        elif rule is not None:
-            sparse_update.step_rows(self.values, rows, values, rule)
+        if rule is not None:
+            sparse_update.step_rows(self.values, rows, values, rule, self.std, self.noise.beside(self.values))
+        else:
+            self._step_both(rows, values, rates)
+        self.settled.index_fill_(0, rows, self.now)
+
+    def _step_both(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
+        assert self.momentum is not None
+        weight, momentum = self.values[rows].double(), self.momentum[rows].double()
+        noise = self.noise(torch.empty_like(weight), rows)
+        momentum.mul_(rates.momentum).add_(weight, alpha=rates.decay).add_(noise.mul_(self.std).add_(values))
+        self.momentum[rows] = momentum.to(self.values.dtype)
+        self.values[rows] = weight.sub_(momentum, alpha=rates.rate).to(self.values.dtype)
 
 
 class Replayed(LazyTable):

@@ -75,18 +75,22 @@ class Together:
         lazy_noise.of_tables(self.tables, which, rows - begin, std * owed, source, mean=left, where=owes)
         self.settled.index_fill_(0, rows, self._steps.steps)
 
-    def step(self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates) -> None:
+    def step(
+        self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates, std: float, noise: GaussianNoise
+    ) -> None:
         """Take one step of all tables, as `LazyTable.step` does of one."""
         begin, which, _, width = self._numbered([len(each) for each in rows])
         own = torch.cat(list(rows))
-        starts = width.cumsum(0) - width  # where a row's gradient begins
-        refuse_unread(self.settled.index_select(0, own + begin) == self._steps.steps)
+        through, starts = own + begin, width.cumsum(0) - width  # where a row's gradient begins
+        refuse_unread(self.settled.index_select(0, through) == self._steps.steps)
         if self._steps.drowns(rates):
             self._begin_anew()
         rule = self.lazy[0].rule(rates)
         self._steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         gradient = torch.cat([each.reshape(-1) for each in values])
-        sparse_update.step_tables(self.tables, which, own, gradient, starts, rule)
+        source = noise.placed(len(self.lazy))
+        sparse_update.step_tables(self.tables, which, own, gradient, starts, rule, std, source)
+        self.settled.index_fill_(0, through, self._steps.steps)
         if self.lazy[0].full:
             self._begin_anew()
 

@@ -62,6 +62,10 @@ class NoiseSchedule(Strategy, ABC):
             name = type(self).__name__
             raise UserError(f"{name} needs SGD without momentum: set model.optimizer sgd, or leave {name} out")
 
+    def taken_at(self, name: str, rates: Rates) -> Rates:
+        """Return the rates at which a table takes a step that the optimizer takes at these."""
+        return rates
+
     @abstractmethod
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Apply a step's gradient, which is `values` in these rows and has no noise yet, and noise to all rows.

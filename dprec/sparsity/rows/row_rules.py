@@ -210,6 +210,11 @@ class RowRules:
                 with _padding_kept(tables):
                     schedule.step_all(moves, rates)
 
+    def taken_at(self, name: str, rates: Rates) -> Rates:
+        """Return the rates at which a table that has a schedule takes a step that the optimizer takes at these."""
+        schedule = self._over[name][-1]
+        return schedule.taken_at(name, rates) if isinstance(schedule, NoiseSchedule) else rates
+
     def _taken(self, table: Table) -> Move:
         """Take the gradient that is held for a table."""
         if table.parameter.grad is not None:

@@ -1,11 +1,15 @@
-"""The rows that a batch reads: the sums of their gradients, and their step, with one read and one write a row."""
+"""The rows that a batch reads: the sums of their gradients, and their step, with one read and one write a row.
+
+A step may bring noise. It is added to the gradient first, so that a row is rounded once, with its noise in it.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from dprec_kernels import paths
+from dprec_kernels import normals, paths
+from dprec_kernels.row_noise import STREAMS, RowNoise
 from dprec_kernels.sparse_update import pieces, reference
 from dprec_kernels.sparse_update.pieces import WIDEST
 from dprec_kernels.sparse_update.sgd import SGD
@@ -14,8 +18,12 @@ from dprec_kernels.tables import Tables
 __all__ = ["SGD", "pieces", "reference", "step_rows", "step_tables", "summed"]
 
 
-def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
+def step_rows(
+    table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD, std: float = 0.0, source: normals.Source | None = None
+) -> None:
     """Step rows (n,), sorted, each there once, in place by their gradient (n, d), which is merged already.
+
+    With a source the gradient gets noise of this standard deviation.
 
     >>> table = torch.zeros(3, 1)
     >>> step_rows(table, torch.tensor([0, 2]), torch.tensor([[1.0], [2.0]]), SGD(lr=1.0))
@@ -23,16 +31,29 @@ def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
     tensor([-1.,  0., -2.])
     """
     _check(rows, gradient, table.shape[-1], None)
+    _check_noise(std, source)
     if len(rows):
-        fits = table.shape[1] <= WIDEST and paths.lies_plainly(table)
+        drawn = source if std else None
+        fits = table.shape[1] <= WIDEST and paths.lies_plainly(table) and isinstance(drawn, RowNoise | None)
         with torch.no_grad():
-            paths.fast(__name__, table, fits).step_rows(table.detach(), rows, gradient.detach(), rule)
+            given = table.detach(), rows, gradient.detach(), rule, std, drawn
+            paths.fast(__name__, table, fits).step_rows(*given)
 
 
-def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, starts: Tensor, rule: SGD) -> None:
+def step_tables(
+    tables: Tables,
+    which: Tensor,
+    rows: Tensor,
+    values: Tensor,
+    starts: Tensor,
+    rule: SGD,
+    std: float = 0.0,
+    source: RowNoise | None = None,
+) -> None:
     """Do the same with rows (n,), each there once, of the tables that `which` (n,) numbers.
 
-    The gradients of all rows lie one after the other in `values`: that of row i from starts[i] on.
+    The gradients of all rows lie one after the other in `values`: that of row i from starts[i] on. Table t draws its
+    noise from the stream t after that of `source`.
 
     >>> tables = Tables.of([torch.zeros(2, 1), torch.zeros(3, 2)])
     >>> values, starts = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1])
@@ -42,10 +63,13 @@ def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, sta
     """
     if not len(which) == len(rows) == len(starts) or values.dim() != 1 or values.dtype != torch.float32:
         raise ValueError("which, rows and starts must each hold one number for each row, and values float32 (m,)")
+    _check_noise(std, source)
+    if source is not None and not 0 <= source.stream <= STREAMS - len(tables.each):
+        raise ValueError(f"{len(tables.each)} tables from stream {source.stream} on need more than {STREAMS} streams")
     if len(rows):
         with torch.no_grad():
-            fits = tables.widest <= WIDEST
-            paths.fast(__name__, values, fits).step_tables(tables, which, rows, values, starts, rule)
+            given = tables, which, rows, values, starts, rule, std, source if std else None
+            paths.fast(__name__, values, tables.widest <= WIDEST).step_tables(*given)
 
 
 def summed(
@@ -74,3 +98,8 @@ def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> N
         raise ValueError(shapes)
     if scales is not None and scales.shape != rows.shape[:1]:
         raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
+
+
+def _check_noise(std: float, source: normals.Source | None) -> None:
+    if not 0 <= std < float("inf") or (std and source is None):
+        raise ValueError(f"noise of standard deviation {std} must be finite, not negative, and have a source")

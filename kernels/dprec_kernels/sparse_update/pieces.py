@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
 from dprec_kernels.paths import answers_at_once
+from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update.sgd import SGD
 from dprec_kernels.tables import Tables
 
@@ -77,17 +79,35 @@ def _read_again(reads: Reads, counts: Tensor) -> Tensor:
     return before[reads.begins + (counts - 1).clamp(min=0)] > before[reads.begins]
 
 
-def step_rows(table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD) -> None:
-    """Step rows (n,) by their gradients (n, d)."""
-    rule.update(table, rows, gradient)
+def step_rows(
+    table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD, std: float = 0.0, source: normals.Source | None = None
+) -> None:
+    """Step rows (n,) by their gradients (n, d); with noise in pieces that fit a cache."""
+    if source is None:
+        rule.update(table, rows, gradient)
+        return
+    for part in normals.parts(*gradient.shape):
+        own = gradient[part]
+        noisy = normals.draw(source, rows[part], own.to(table.dtype)).mul_(std).add_(own)
+        rule.update(table, rows[part], noisy)
 
 
-def step_tables(tables: Tables, which: Tensor, rows: Tensor, values: Tensor, starts: Tensor, rule: SGD) -> None:
+def step_tables(
+    tables: Tables,
+    which: Tensor,
+    rows: Tensor,
+    values: Tensor,
+    starts: Tensor,
+    rule: SGD,
+    std: float = 0.0,
+    source: RowNoise | None = None,
+) -> None:
     """Step rows (n,) of the tables that `which` (n,) numbers, one table after the other."""
     for place, table in enumerate(tables.each):
         there = (which == place).nonzero().squeeze(1)
         columns = torch.arange(table.shape[1], device=rows.device)
-        rule.update(table, rows[there], values[starts[there].unsqueeze(1) + columns])
+        own = None if source is None else replace(source, stream=source.stream + place)
+        step_rows(table, rows[there], values[starts[there].unsqueeze(1) + columns], rule, std, own)
 
 
 def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor | None) -> Tensor:
