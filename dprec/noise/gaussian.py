@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
+from dprec.noise.key_stream import KeyStream, key_of
 from dprec_kernels.dense_noise import of_matrices
 from dprec_kernels.normals import Source, parts
 from dprec_kernels.paths import by_numpy
@@ -29,6 +29,8 @@ DRIFT = 3e-6
 CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
 DRAWN_AHEAD = 1 << 21  # normals at most: 16 MB
 STEP = 2.0**-53  # from one uniform to the next
+POSITIVE = (1 << 63) - 1  # the bits of a number without its sign
+UNIT = 2.0**-63
 SMALL = 2.0**-20  # uniforms below get more bits
 WIDTH = 1 << 10  # numbers of a row, where noise that is a function of its place is added to a vector
 ON_DEVICE = 1  # what tells the entropy of devices' keys from that of the CPU's stream
@@ -55,11 +57,11 @@ class GaussianNoise:
     it is a fixed function of (seed, step), only for tests and comparisons: whoever knows the seed can
     subtract the noise, so such a run is not private.
 
-    On CPU the source is numpy's Philox under a 128-bit key, not torch's generator, for two reasons: torch's
-    mt19937 is seeded with 32 bits, so its streams can be enumerated, and its float32 normals come from 24-bit
-    uniforms, which caps them near 5.77 standard deviations. The normals here are float64 (radius and angle, at less
-    than half the time of numpy's; small uniforms get 53 bits more, so that radii reach 12 standard deviations), scaled
-    in float64 and rounded once, by the addition.
+    On CPU the source is AES under a 128-bit key, not torch's generator, for two reasons: torch's mt19937 is seeded with
+    32 bits, so its streams can be enumerated and its state solved from what it drew, and its float32 normals come from
+    24-bit uniforms, which caps them near 5.77 standard deviations. The normals here are float64 (radius and angle;
+    small uniforms get 53 bits more, so that radii reach 12 standard deviations), scaled in float64 and rounded once, by
+    the addition.
 
     On any other device every number is a function of its place, drawn where it is added: Philox4x32-10 under a 128-bit
     key of its own for each step, also from the operating system's entropy, and a counter of call, row, step and column.
@@ -81,6 +83,7 @@ class GaussianNoise:
         self._buffer = torch.empty(CHUNK, dtype=torch.float64)
         self._radius, self._turn = (torch.empty(CHUNK // 2, dtype=torch.float64) for _ in range(2))
         self._angle, self._size = torch.empty(CHUNK // 2), torch.empty(CHUNK // 2)
+        self._stream = KeyStream(0)
         self._key: int | None  # of 128 bits, for noise that is a function of its place
         self._keys: int  # of this step so far
         self._calls: int  # of this key so far
@@ -136,8 +139,8 @@ class GaussianNoise:
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.
 
-        Where `out` is float32 the normals are float32, at half the time: radii from 53-bit uniforms, which reach 8.5
-        standard deviations, and angles from 24-bit ones.
+        Where `out` is float32 the normals are float32, at half the time: radii from 63-bit uniforms, which reach 9.4
+        standard deviations, and angles from 32-bit ones.
         """
         if not by_numpy(out):
             self.placed()(out, rows)
@@ -166,45 +169,53 @@ class GaussianNoise:
         other's. Steps are told apart by their keys already; calls within one by their streams.
         """
         if self._key is None or self._calls + calls > STREAMS:
-            sequence = np.random.SeedSequence(self._entropy, spawn_key=(self._step, ON_DEVICE, self._keys))
-            self._key, self._calls = int.from_bytes(sequence.generate_state(4).tobytes(), "little"), 0
+            self._key, self._calls = key_of(self._entropy, self._step, ON_DEVICE, self._keys), 0
             self._keys += 1
         self._calls += calls
         return RowNoise(self._key, self._calls - calls, self._step % (1 << PLACES))
 
     def _fill(self, out: Tensor) -> None:
         half = -(-len(out) // 2)
-        radius, angle, size = self._radius[:half], self._angle[:half], self._size[:half]
-        self._philox.random(out=radius.numpy())
-        self._philox.random(out=angle.numpy(), dtype=np.float32)
-        size.copy_(radius.neg_().add_(1.0))  # from (0, 1]: its logarithm is finite
+        angle, size = self._angle[:half], self._size[:half]
+        words = self._stream.words(half + -(-half // 2))
+        size.copy_(words[:half].bitwise_and_(POSITIVE)).mul_(UNIT).add_(UNIT / 2)  # above 0: its logarithm is finite
         size.log_().mul_(-2.0).sqrt_()
-        angle.mul_(2 * math.pi)
+        angle.copy_(words[half:].view(torch.int32)[:half]).mul_(2 * math.pi * 2.0**-32)
         torch.cos(angle, out=out[:half]).mul_(size)
         rest = len(out) - half
         torch.sin(angle[:rest], out=out[half:]).mul_(size[:rest])
 
     def uniforms(self, count: int) -> Tensor:
         """Return float64 numbers from 0 up to, but without, 1, from the same stream."""
-        return torch.from_numpy(self._philox.random(count))
+        return self._stream.uniforms(count)
+
+    def exponentials(self, count: int) -> Tensor:
+        """Return float64 numbers with density e^-x, up to 80, from the same stream."""
+        found = torch.empty(count, dtype=torch.float64)
+        for part in found.split(CHUNK):
+            self._logarithms(self._stream.words(len(part)), part)
+        return found.neg_()
 
     def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
         half = -(-count // 2)
         radius, angle, out = self._radius[:half], self._turn[:half], (self._buffer if out is None else out)[:count]
-        for uniforms in (radius, angle):
-            self._philox.random(out=uniforms.numpy())
-        if float(radius.min()) < SMALL:  # whose few bits would end the tails
-            few = (radius < SMALL).nonzero().squeeze(1)
-            radius[few] += (self.uniforms(len(few)) + STEP) * STEP
-        radius.log_().mul_(-2.0).sqrt_()
-        angle.mul_(2 * math.pi)
+        words = self._stream.words(2 * half)
+        angle.copy_(words[half:]).mul_(2 * math.pi * 2.0**-64)
+        self._logarithms(words[:half], radius).mul_(-2.0).sqrt_()
         torch.cos(angle, out=out[:half]).mul_(radius)
         torch.sin(angle[: count - half], out=out[half:]).mul_(radius[: count - half])
         return out
 
+    def _logarithms(self, words: Tensor, out: Tensor) -> Tensor:
+        """Write the logarithms of uniform numbers above 0, made of these words, over `out`."""
+        out.copy_(words.bitwise_and_(POSITIVE)).mul_(UNIT)
+        if float(out.min()) < SMALL:  # whose few bits would end the tails
+            few = (out < SMALL).nonzero().squeeze(1)
+            out[few] += (self.uniforms(len(few)) + STEP) * UNIT
+        return out.log_()
+
     def _restart(self, step: int) -> None:
-        key = np.random.SeedSequence(self._entropy, spawn_key=(step,)).generate_state(2, np.uint64)
-        self._philox = np.random.Generator(np.random.Philox(key=key))
+        self._stream.begin(key_of(self._entropy, step))
         self._step, self._key, self._keys, self._calls = step, None, 0, 0
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import CHUNK, DRAWN_AHEAD, Ahead, GaussianNoise
+from dprec.noise.key_stream import KeyStream
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
 
@@ -216,29 +217,29 @@ def test_float32_normals_are_normal_to_the_tails() -> None:
     assert abs(float(np.corrcoef(halves.T.numpy())[0, 1])) < 4 / len(halves) ** 0.5
 
 
-@pytest.mark.parametrize(("uniform", "radius"), [(1 - 2.0**-53, (2 * 53 * math.log(2)) ** 0.5), (0.0, 0.0)])
-def test_float32_normals_reach_as_far_as_their_uniforms(uniform: float, radius: float) -> None:
+@pytest.mark.parametrize(("word", "radius"), [(0, (2 * 64 * math.log(2)) ** 0.5), (-(1 << 63), 9.4), (-1, 0.0)])
+def test_float32_normals_reach_as_far_as_their_uniforms(word: int, radius: float) -> None:
     class Always:
-        def random(self, out: np.ndarray, dtype: type = np.float64) -> None:
-            out[:] = uniform if dtype is np.float64 else 0.0
+        def words(self, count: int) -> torch.Tensor:
+            return torch.tensor([word, *[0] * (count - 1)])  # at angle 0
 
     noise = GaussianNoise(seed=5)
-    noise._philox = Always()  # type: ignore[assignment]
-    assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=1e-6)
+    noise._stream = Always()  # type: ignore[assignment]
+    assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=5e-3)
 
 
 def test_small_uniforms_have_more_bits() -> None:
     class Small:
-        def random(self, count: int = 0, out: np.ndarray | None = None) -> np.ndarray:
-            if out is None:
-                return np.linspace(0.0, 1.0, count, endpoint=False)
-            out[:] = 0.0
-            return out
+        def words(self, count: int) -> torch.Tensor:
+            return torch.zeros(count, dtype=torch.int64)
+
+        def uniforms(self, count: int) -> torch.Tensor:
+            return torch.linspace(0.0, 1.0, count + 1, dtype=torch.float64)[:count]
 
     noise = GaussianNoise(seed=5)
-    noise._philox = Small()  # type: ignore[assignment]
+    noise._stream = Small()  # type: ignore[assignment]
     radii = noise._normals(16)[:8]  # at angle 0
-    expected = torch.linspace(0.0, 1.0, 9, dtype=torch.float64)[:8] * 2.0**-53 + 2.0**-106
+    expected = torch.linspace(0.0, 1.0, 9, dtype=torch.float64)[:8] * 2.0**-63 + 2.0**-116
     assert torch.allclose(radii, (-2 * expected.log()).sqrt(), rtol=1e-12, atol=0)
     assert radii[0] > 12
 
@@ -297,3 +298,28 @@ def test_normals_that_wait_are_not_drawn_over() -> None:
     ahead.draw()
     found += [ahead.normals(10).clone() for _ in range(3)]
     assert torch.equal(torch.cat(found), expected)
+
+
+def test_the_stream_is_aes_in_counter_mode() -> None:
+    """The example of NIST SP 800-38A, F.5.1, but for its text, which is zero here."""
+    key, counter = "2b7e151628aed2a6abf7158809cf4f3c", "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"
+    stream = KeyStream(int.from_bytes(bytes.fromhex(key), "little"), 16 * int(counter, 16))
+    found = stream.words(4).numpy().astype("<i8").tobytes()
+    assert found.hex() == "ec8cdf7398607cb0f2d21675ea9ea1e4362b7c3c6773516318a077d7fc5073ae"
+
+
+@pytest.mark.parametrize("taken", [1, 3, 4, 1000])
+def test_a_copy_of_a_stream_goes_on_where_it_was(taken: int) -> None:
+    stream = KeyStream(7)
+    before = stream.words(taken).clone()
+    for again in (copy.deepcopy(stream), pickle.loads(pickle.dumps(stream))):
+        expected = KeyStream(7).words(taken + 5)
+        assert torch.equal(torch.cat([before, again.words(5)]), expected)
+    stream.begin(7)
+    assert torch.equal(stream.words(taken), before)
+
+
+def test_uniforms_and_exponentials_have_their_laws() -> None:
+    noise = GaussianNoise(seed=5)
+    assert stats.kstest(noise.uniforms(200_001).numpy(), "uniform").pvalue > 1e-3
+    assert stats.kstest(noise.exponentials(200_001).numpy(), "expon").pvalue > 1e-3

@@ -1,0 +1,63 @@
+"""Random bits: AES in counter mode, which nobody who lacks the key is known to tell from fair coins."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from torch import Tensor
+
+AT_ONCE = 1 << 16  # numbers of 64 bits: 512 KiB stay in the second-level cache
+BLOCK = 16  # bytes of AES
+ZEROS = memoryview(bytes(8 * AT_ONCE))  # what is encrypted
+
+
+def key_of(*given: int) -> int:
+    """Return 128 bits of a hash of some numbers, from which no way leads back to them.
+
+    >>> key_of(1, 23) == key_of(12, 3)
+    False
+    """
+    digest = hashlib.sha256(":".join(map(str, given)).encode()).digest()
+    return int.from_bytes(digest[:BLOCK], "little")
+
+
+class KeyStream:
+    """The bits that a key of 128 bits stands for, one after the other.
+
+    >>> stream = KeyStream(7)
+    >>> first = stream.words(3).tolist()
+    >>> stream.words(3).tolist() == first, KeyStream(7).words(3).tolist() == first
+    (False, True)
+    """
+
+    def __init__(self, key: int, taken: int = 0) -> None:
+        self._words = torch.empty(AT_ONCE + BLOCK // 8, dtype=torch.int64)  # a block more than the cipher fills
+        self._bytes = self._words.numpy().data.cast("B")
+        self.begin(key, taken)
+
+    def begin(self, key: int, taken: int = 0) -> None:
+        """Go on with another key, of whose bits so many bytes are taken."""
+        self._key, self._taken = key, taken
+        counter = (taken // BLOCK).to_bytes(BLOCK, "big")
+        self._cipher = Cipher(algorithms.AES(key.to_bytes(BLOCK, "little")), modes.CTR(counter)).encryptor()
+        self._cipher.update(bytes(taken % BLOCK))
+
+    def words(self, count: int) -> Tensor:
+        """Return so many whole numbers of 64 bits, at most `AT_ONCE`, in memory that the next call gets too."""
+        size = 8 * count
+        self._cipher.update_into(ZEROS[:size], self._bytes[: size + BLOCK])
+        self._taken += size
+        return self._words[:count]
+
+    def uniforms(self, count: int) -> Tensor:
+        """Return float64 numbers of 53 bits from 0 up to, but without, 1."""
+        found = torch.empty(count, dtype=torch.float64)
+        for part in found.split(AT_ONCE):
+            part.copy_(self.words(len(part)).bitwise_and_((1 << 53) - 1)).mul_(2.0**-53)
+        return found
+
+    def __reduce__(self) -> Any:
+        return KeyStream, (self._key, self._taken)
