@@ -87,7 +87,7 @@ class LongRunning(LazyDP):
             if kind not in past:
                 past[kind] = _gone_on(lazy, steps)
             lazy.steps = copy.deepcopy(past[kind])  # type: ignore[attr-defined]
-            lazy.settled.copy_(steps - waits(chances, steps) + (kind is Replayed))
+            lazy.settled.copy_(steps - waits(chances, steps) + 1)
 
 
 def waits(chances: Tensor, longest: int) -> Tensor:
