@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +55,13 @@ class Estimator:
         defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
         given = {name: value for name, value in self.get_params().items() if value != defaults[name]}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+    def _refuse_words(self) -> None:
+        """Refuse arguments that are no numbers where numbers are asked for."""
+        for name, each in inspect.signature(type(self).__init__).parameters.items():
+            kinds, value = str(each.annotation).split(" | "), getattr(self, name, None)
+            if {"int", "float"} & set(kinds) and not (isinstance(value, Real) or (value is None and "None" in kinds)):
+                raise UserError(f"{name} is {value!r}: give a number")
 
     def decision_function(self, features: Any) -> np.ndarray:
         """Return a score for each row: the log-odds of a click under the logistic loss, a number under the squared."""

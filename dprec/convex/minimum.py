@@ -52,7 +52,7 @@ def minimum(
         bent = loss.curvature(narrow @ w) * (narrow @ direction)
         return transposed @ bent / records + regularization * direction
 
-    goal = largest_residual / (len(columns) ** 0.5 if order == 1 else 1.0)
+    goal = largest_residual / (max(1, len(columns)) ** 0.5 if order == 1 else 1.0)
     with np.errstate(over="ignore"):
         found = optimize.minimize(
             value_and_gradient, np.zeros(len(columns)), jac=True, hessp=curved, method="trust-ncg",

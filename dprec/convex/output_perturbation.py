@@ -77,10 +77,11 @@ class OutputPerturbation(Estimator):
 
     def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""
+        self._refuse_words()
         check_budget(self.epsilon, self.delta)
         for name in ("scale", "tolerance"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} is {getattr(self, name)}: give a finite number above 0")
+            if not 0 < getattr(self, name) < 1e30:
+                raise UserError(f"{name} is {getattr(self, name)}: give a number above 0 and below 1e30")
         loss = find_convex_loss(self.loss, self.target_bound)
         rows = bounded_rows(features, self.norm, self.sparsity)
         records, self.n_features_in_ = rows.shape

@@ -122,6 +122,7 @@ class BiasReducedSGD(Estimator):
         return self
 
     def _checked(self) -> Loss:
+        self._refuse_words()
         check_budget(self.epsilon, self.delta, pure=False)
         loss = find_loss(self.loss, self.target_bound)
         if self.estimator not in ("projection", "recovery"):

@@ -38,7 +38,8 @@ class LazyDP(NoiseSchedule):
 
     A gradient is rounded to its row together with noise of its step. What a row owes is rounded to it as it is read, so
     the more often it is read the more often it is rounded. So a step at a rate at which float32 would not hold gradient
-    or noise beside the table's weights, as they were when the run began, leaves the table as it is.
+    or noise beside the table's weights, as they were when the run began, leaves the table as it is, unless noise is
+    replayed.
 
     It needs SGD: what Adam does to a row depends on each single noise.
 
@@ -146,7 +147,12 @@ class LazyDP(NoiseSchedule):
             lazy.step(rows, values, self.taken_at(table.name, rates))
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
-        """Return these rates, or a rate of 0 where float32 would not hold a step beside the table's weights."""
+        """Return these rates, or a rate of 0 where float32 would not hold a step beside the table's weights.
+
+        Noise that is replayed is rounded step by step, whoever reads the row: that is dense noise at any rate.
+        """
+        if not self.aggregate:
+            return rates
         unit = self._unit[name] if self._together is None else max(self._unit.values())
         if rates.rate * self.farthest >= LEAST_UNITS * unit:
             return rates

@@ -181,6 +181,10 @@ def test_it_predicts_and_says_what_it_guarantees() -> None:
         ({"regularization": 0.0}, "regularization is 0.0"),
         ({"scale": 0.0}, "scale is 0.0"),
         ({"tolerance": math.inf}, "tolerance is inf"),
+        ({"tolerance": 1e300}, "tolerance is 1e+300: give a number above 0 and below 1e30"),
+        ({"epsilon": "1"}, "epsilon is '1': give a number"),
+        ({"sparsity": None}, "sparsity is None: give a number"),
+        ({"regularization": "0.1"}, "regularization is '0.1': give a number"),
         ({"target_bound": 0.0}, "target_bound is 0.0"),
     ],
 )
@@ -197,6 +201,11 @@ def test_mistakes_cost_one_line(change: dict, says: str) -> None:
 def test_targets_that_do_not_fit_are_refused(targets: list, says: str) -> None:
     with pytest.raises(UserError, match=says):
         OutputPerturbation().fit(np.eye(3), targets)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_rows_without_an_entry_are_learnt_from(delta: float) -> None:
+    assert OutputPerturbation(delta=delta).fit(np.zeros((9, 3)), np.zeros(9)).coef_.shape == (3,)
 
 
 def test_other_columns_and_no_fit_are_refused() -> None:

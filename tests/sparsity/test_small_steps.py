@@ -64,6 +64,21 @@ def test_a_step_too_small_for_float32_leaves_lazy_tables_as_they_are() -> None:
         assert apart([trained(LazyDP, 1e-1, 1.0) for _ in range(2)])[0] > 0.9 * WIDTH
 
 
+def test_replayed_noise_is_rounded_as_dense_noise_is() -> None:
+    """Whether or not somebody reads a row, so that nothing has to be left out."""
+
+    def replayed() -> LazyDP:
+        return LazyDP(aggregate=False)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_last, without = ([trained(replayed, 1e-6, last) for _ in range(2)] for last in (1.0, 0.0))
+    alike = apart(with_last) + apart(without)
+    across = [int((one != other).sum()) for one, other in product(with_last, without)]
+    assert min(alike) > WIDTH / 20
+    assert min(across) < 1.5 * max(alike)
+
+
 @pytest.mark.filterwarnings("ignore:LazyDP")
 def test_steps_that_leave_lazy_tables_as_they_are_break_no_promise() -> None:
     """Although float32 would hold noise as large as this."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.figures import round_up
@@ -14,6 +15,9 @@ REPEATABLE = "not private: the noise comes from a fixed seed, and anyone who kno
 
 def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
     """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, if a mechanism offers it."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not isinstance(value, Real):
+            raise UserError(f"{name} is {value!r}: give a number")
     if not 0 < epsilon < math.inf:
         raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
     if not (0 < delta < 1 or (pure and delta == 0)):
