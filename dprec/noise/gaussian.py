@@ -82,7 +82,7 @@ class GaussianNoise:
         self._entropy = secrets.randbits(256) if seed is None else seed
         self._buffer = torch.empty(CHUNK, dtype=torch.float64)
         self._radius, self._turn = (torch.empty(CHUNK // 2, dtype=torch.float64) for _ in range(2))
-        self._angle, self._size = torch.empty(CHUNK // 2), torch.empty(CHUNK // 2)
+        self._angle, self._size = (torch.empty(CHUNK // 2, dtype=torch.float32) for _ in range(2))
         self._stream = KeyStream(0)
         self._key: int | None  # of 128 bits, for noise that is a function of its place
         self._keys: int  # of this step so far

@@ -47,6 +47,8 @@ class KeyStream:
 
     def words(self, count: int) -> Tensor:
         """Return so many whole numbers of 64 bits, at most `AT_ONCE`, in memory that the next call gets too."""
+        if count > AT_ONCE:
+            raise ValueError(f"{count} words are more than {AT_ONCE} at once")
         size = 8 * count
         self._cipher.update_into(ZEROS[:size], self._bytes[: size + BLOCK])
         self._taken += size

@@ -8,7 +8,7 @@ strategy sums its noise up is used here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from dprec.sparsity.rows.noise_schedule import Rates
+from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import Table
 from dprec.verify.noise_watch import NoiseWatch
 from dprec_kernels.ordering import is_among
@@ -36,6 +37,7 @@ class Followed:
     values: Tensor  # (n, *rest) float64
     std: float  # of the noise in each entry of a step's gradient
     variance: float = 0.0  # of all noise that a row should have had since
+    written: object = None  # what the strategy tells of what others wrote to the table
 
     def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
@@ -51,14 +53,12 @@ class Followed:
 class LateNoise:
     """Follows a few rows of each table whose noise comes after its gradient, and tells a watch what has come.
 
-    Where rows `owe`, those are compared that are read again; else all, as soon as the step is taken.
+    Where rows owe, those are compared that are read again; else all, as soon as the step is taken. A table that a
+    script writes to, as it may between two steps, is not followed on.
     """
 
-    def __init__(
-        self, watch: NoiseWatch, tables: Mapping[str, Table], owe: bool, taken_at: Callable[[str, Rates], Rates]
-    ) -> None:
-        self._watch, self._tables, self._owe = watch, tables, owe
-        self._taken_at = taken_at  # how strategies take a step that the optimizer takes at some rates
+    def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], rules: RowRules) -> None:
+        self._watch, self._tables, self._rules, self._owe = watch, tables, rules, rules.defer
         self._followed: dict[str, Followed] = {}
 
     def read(self, name: str, rows: Tensor) -> None:
@@ -73,7 +73,8 @@ class LateNoise:
         rows = self._watch.some(len(read) if self._owe else table.rows, width, device)
         rows = read[rows] if self._owe else rows
         rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]
-        self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
+        written = self._rules.written.get(name)
+        self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std, written=written)
 
     def step(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
         """Take the coming step with all rows that are followed, by the gradients that are `held` for tables."""
@@ -83,7 +84,7 @@ class LateNoise:
             if told is None or name not in held:
                 del self._followed[name]
             else:
-                self._followed[name].step(held[name].coalesce(), self._taken_at(name, told))
+                self._followed[name].step(held[name].coalesce(), self._rules.taken_at(name, told))
 
     def stepped(self) -> None:
         """Compare what has its noise by now."""
@@ -94,13 +95,15 @@ class LateNoise:
     def _compare(self, name: str, settled: Tensor) -> None:
         """Compare those of the rows that are among these, which ascend, and follow the others on."""
         followed, parameter = self._followed.pop(name), self._tables[name].parameter.detach()
+        if followed.written != self._rules.written.get(name):
+            return
         there = is_among(followed.rows, settled)
         now, expected = parameter[followed.rows[there]].double().flatten(), followed.values[there].flatten()
         std, eps = math.sqrt(followed.variance), torch.finfo(parameter.dtype).eps
         self._watch.compare(name, now, expected, std, eps)
         if not bool(there.all()):
-            left = followed.rows[~there], followed.values[~there]
-            self._followed[name] = Followed(*left, followed.std, followed.variance)
+            followed.rows, followed.values = followed.rows[~there], followed.values[~there]
+            self._followed[name] = followed
 
 
 def rates(optimizer: Optimizer, parameter: Tensor) -> Rates | None:

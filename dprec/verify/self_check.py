@@ -89,7 +89,7 @@ class SelfCheck(StepCheck):
         self._tables = list(tables)
         self._padding = padding_rows(module)
         self._watch = NoiseWatch(self._padding)
-        self._late = LateNoise(self._watch, tables, rules.defer, rules.taken_at)
+        self._late = LateNoise(self._watch, tables, rules)
         self._due, self._seed = False, secrets.randbits(32)
 
     def begin(self) -> None:

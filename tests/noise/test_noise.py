@@ -18,6 +18,8 @@ from dprec.noise.key_stream import KeyStream
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
 
+TYPES = (torch.float32, torch.float64)
+
 
 def drawn(count: int, seed: int | None = 1, std: float = 1.0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     tensor = torch.zeros(count, dtype=dtype)
@@ -228,6 +230,17 @@ def test_float32_normals_reach_as_far_as_their_uniforms(word: int, radius: float
     assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=5e-3)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64])
+def test_noise_does_not_hang_on_torchs_default_type(default: torch.dtype) -> None:
+    expected = [GaussianNoise(seed=5)(torch.empty(300, 7, dtype=each), torch.arange(300)) for each in TYPES]
+    torch.set_default_dtype(default)
+    try:
+        found = [GaussianNoise(seed=5)(torch.empty(300, 7, dtype=each), torch.arange(300)) for each in TYPES]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, expected, found))
+
+
 def test_small_uniforms_have_more_bits() -> None:
     class Small:
         def words(self, count: int) -> torch.Tensor:
@@ -306,6 +319,11 @@ def test_the_stream_is_aes_in_counter_mode() -> None:
     stream = KeyStream(int.from_bytes(bytes.fromhex(key), "little"), 16 * int(counter, 16))
     found = stream.words(4).numpy().astype("<i8").tobytes()
     assert found.hex() == "ec8cdf7398607cb0f2d21675ea9ea1e4362b7c3c6773516318a077d7fc5073ae"
+
+
+def test_more_words_than_there_is_memory_for_are_refused() -> None:
+    with pytest.raises(ValueError, match="65537 words"):
+        KeyStream(7).words(65537)
 
 
 @pytest.mark.parametrize("taken", [1, 3, 4, 1000])

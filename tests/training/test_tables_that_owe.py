@@ -231,3 +231,26 @@ def test_a_conversion_in_losses_reads_rows_that_have_paid() -> None:
         moves.append(model.out.bias.item() - before)
     assert moves[0] > 0.5
     assert moves[1] < -0.5
+
+
+@pytest.mark.parametrize("strategy", [LazyDP, Dense])
+def test_what_a_script_may_write_breaks_no_promise(strategy: Callable[[], Strategy]) -> None:
+    """The noise of rows is followed from step to step, and a table that is written to is followed anew."""
+    torch.manual_seed(0)
+    table = nn.Embedding(ITEMS, 64)
+    training = private(
+        table,
+        torch.optim.SGD(table.parameters(), lr=0.5),
+        torch.randint(0, ITEMS, (USERS, 4)),
+        losses=lambda x: table(x).sum((1, 2)),
+        noise_multiplier=1.0,
+        expected_batch=20,
+        steps=8,
+        sparsity=[strategy()],
+        verify=1.0,
+    )
+    for batch in training:
+        training.step(batch)
+        with training.public(), torch.no_grad():
+            table.weight.normal_()
+    assert "wrote to weight" in training.guarantee()

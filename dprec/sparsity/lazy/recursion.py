@@ -105,17 +105,19 @@ class WithMomentum:
     """Steps with momentum: the matrices and covariances of all gaps that end now, from the last step backwards."""
 
     def __init__(self) -> None:
-        self.steps = 0
         self._rates: list[Rates] = []
 
     worn = False
+
+    @property
+    def steps(self) -> int:
+        return len(self._rates)
 
     def drowns(self, rates: Rates) -> bool:
         return False  # every gap is summed by itself, from its last step backwards
 
     def record(self, rates: Rates) -> None:
         self._rates.append(rates)
-        self.steps += 1
 
     def since(self, starts: Iterable[int]) -> dict[int, Moved]:
         """Return what happened to rows that were settled before each of these steps."""

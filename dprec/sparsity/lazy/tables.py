@@ -103,6 +103,7 @@ class LazyTable(ABC):
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         """Take one step: these rows get its noise with their gradient, and all others owe it."""
         refuse_unread(self.settled.index_select(0, rows) == self.now)
+        self.refuse(rates)
         if self.drowns(rates):
             self._begin_anew()
         self.take(rows, values, rates)
@@ -111,8 +112,13 @@ class LazyTable(ABC):
 
     def _begin_anew(self) -> None:
         self.settle(None)
+        self.settled.zero_()  # first: a run that is stopped here may have too much noise, never too little
         self.restart()
-        self.settled.zero_()
+
+    def refuse(self, rates: Rates) -> None:
+        """Refuse a step at rates that are not for this table."""
+        if rates.momentum and self.momentum is None:
+            raise UserError("LazyDP: momentum was 0 as the run began: set it from the first step on")
 
     def drowns(self, rates: Rates) -> bool:
         """Whether what is known of the steps should be started anew before one with these rates."""
@@ -207,20 +213,17 @@ class Aggregated(LazyTable):
         """Keep the history of steps apart from that of others."""
         self.steps = copy.deepcopy(self.steps)
 
-    def rule(self, rates: Rates) -> sparse_update.SGD:
-        """Return what a step does to rows without momentum."""
-        if rates.momentum:
-            raise UserError("LazyDP: momentum was 0 as the run began: set it from the first step on")
-        if rates.rate * rates.decay >= 1:
+    def refuse(self, rates: Rates) -> None:
+        super().refuse(rates)
+        if self.momentum is None and rates.rate * rates.decay >= 1:
             raise UserError(
                 "LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight: lower one"
             )
-        return sparse_update.SGD(rates.rate, rates.decay)
 
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        rule = self.rule(rates) if self.momentum is None else None
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
-        if rule is not None:
+        if self.momentum is None:
+            rule = sparse_update.SGD(rates.rate, rates.decay)
             sparse_update.step_rows(self.values, rows, values, rule, self.std, self.noise.beside(self.values))
         else:
             self._step_both(rows, values, rates)

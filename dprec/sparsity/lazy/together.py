@@ -83,9 +83,10 @@ class Together:
         own = torch.cat(list(rows))
         through, starts = own + begin, width.cumsum(0) - width  # where a row's gradient begins
         refuse_unread(self.settled.index_select(0, through) == self._steps.steps)
+        self.lazy[0].refuse(rates)
         if self._steps.drowns(rates):
             self._begin_anew()
-        rule = self.lazy[0].rule(rates)
+        rule = sparse_update.SGD(rates.rate, rates.decay)
         self._steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
         gradient = torch.cat([each.reshape(-1) for each in values])
         source = noise.placed(len(self.lazy))

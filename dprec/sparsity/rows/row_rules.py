@@ -202,7 +202,8 @@ class RowRules:
             if key not in moved:
                 raise UserError(f"table '{table.name}' is in no group of the optimizer any more: leave it there")
         for group in optimizer.param_groups if scheduled else ():
-            rates = Rates(group["lr"], group["weight_decay"], group.get("momentum", 0.0))
+            # Numbers, for schedules that keep them: of a tensor a scheduler would change those of past steps, too.
+            rates = Rates(*(float(group.get(name, 0.0)) for name in ("lr", "weight_decay", "momentum")))
             due = [scheduled[id(parameter)] for parameter in group["params"] if id(parameter) in scheduled]
             for schedule, own in groupby(due, key=lambda each: each[0]):
                 tables = [table for _, table in own]
