@@ -37,7 +37,7 @@ class Followed:
     values: Tensor  # (n, *rest) float64
     std: float  # of the noise in each entry of a step's gradient
     variance: float = 0.0  # of all noise that a row should have had since
-    written: object = None  # what the strategy tells of what others wrote to the table
+    written: object = None  # what the strategy told, after the last step, of what others wrote to the table
 
     def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
@@ -61,6 +61,12 @@ class LateNoise:
         self._watch, self._tables, self._rules, self._owe = watch, tables, rules, rules.defer
         self._followed: dict[str, Followed] = {}
 
+    def begin(self) -> None:
+        """Follow no table on that was written to since the last step."""
+        if self._followed:
+            written = self._rules.written
+            self._followed = {n: each for n, each in self._followed.items() if each.written == written.get(n)}
+
     def read(self, name: str, rows: Tensor) -> None:
         """Hear that these rows of a table were read, so that they owe nothing just now."""
         if self._owe and name in self._followed:
@@ -73,8 +79,7 @@ class LateNoise:
         rows = self._watch.some(len(read) if self._owe else table.rows, width, device)
         rows = read[rows] if self._owe else rows
         rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]
-        written = self._rules.written.get(name)
-        self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std, written=written)
+        self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
 
     def step(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
         """Take the coming step with all rows that are followed, by the gradients that are `held` for tables."""
@@ -87,16 +92,16 @@ class LateNoise:
                 self._followed[name].step(held[name].coalesce(), self._rules.taken_at(name, told))
 
     def stepped(self) -> None:
-        """Compare what has its noise by now."""
-        if not self._owe:
-            for name in list(self._followed):
-                self._compare(name, self._followed[name].rows)
+        """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
+        written = self._rules.written
+        for name, followed in list(self._followed.items()):
+            followed.written = written.get(name)
+            if not self._owe:
+                self._compare(name, followed.rows)
 
     def _compare(self, name: str, settled: Tensor) -> None:
         """Compare those of the rows that are among these, which ascend, and follow the others on."""
         followed, parameter = self._followed.pop(name), self._tables[name].parameter.detach()
-        if followed.written != self._rules.written.get(name):
-            return
         there = is_among(followed.rows, settled)
         now, expected = parameter[followed.rows[there]].double().flatten(), followed.values[there].flatten()
         std, eps = math.sqrt(followed.variance), torch.finfo(parameter.dtype).eps

@@ -94,6 +94,8 @@ class SelfCheck(StepCheck):
 
     def begin(self) -> None:
         self.time.start()
+        with self.time.check():
+            self._late.begin()
         early = self.checked < FIRST and self._users < FIRST
         self._due = self.time.due() or (early and self.time.share > 0)
         if self._due:
