@@ -230,8 +230,7 @@ def test_debts_that_are_forgotten_are_found(rows: int) -> None:
         verify=0.02,
     )
     with debts_forgotten(), pytest.raises(BrokenPromise, match="'weight' would be released with noise"):
-        for batch in training:
-            training.step(batch)
+        _ = [training.step(batch) for batch in training]
 
 
 ALL = sorted(MODELS)
