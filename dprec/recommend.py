@@ -11,6 +11,7 @@ from dprec.cli.usage import RECOMMEND
 from dprec.errors import UserError
 
 HISTORY = "--history"  # where it stands, in messages
+OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,18 +24,18 @@ def recommend(line: CommandLine, console: Console) -> None:
     from dprec.serving.served import load
 
     history, file, users = line.take("history"), line.take("file"), line.take("users")
-    out, columns = line.take("out"), {role: line.take(f"{role}_column") for role in ("user", "item", "time")}
+    out, settings = line.take("out"), {name: line.take(name) for name in OF_LOGS}
     count, trusted = line.take_number("k") or 10, line.take_list("trust")
     line.refuse_overrides()
     if [history, file, users].count(None) != 2:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
-    if users is None and (out is not None or any(columns.values())):
-        raise UserError("--out and the names of columns belong to --users log.csv: add it, or leave them out")
+    if users is None and (out is not None or any(settings.values())):
+        raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
     served, exclude_seen = load(line.only("RUN"), trusted), "allow-seen" not in line.switches
     if users is not None:
         from dprec.serving.everybody import recommend_to_all
 
-        recommend_to_all(served, users, out, columns, count, exclude_seen, console)
+        recommend_to_all(served, users, out, settings, count, exclude_seen, console)
     elif file is not None:
         from dprec.serving.histories import read_histories
 

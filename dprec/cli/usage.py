@@ -48,7 +48,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data
   --data.where CONDITION         which rows to use, in SQL, such as "rating >= 4"
   --data.catalogue FILE          public item list, one id a line; or private: chosen with noise, for
                                  a share of ε; default from-data: those of the data, assumed public
-  --data.min_events N            drop users and items with fewer events (5)
+  --data.min_events N            drop items of fewer users, users of fewer events (5)
   --data.validation false        train on the item before the last, and watch the test
   --data.test_users SHARE        hold out whole users, 0.1 for a tenth, in place of the last items
   --data.test_days N, --data.test_events SHARE, --data.test_items SHARE   hold these out
@@ -114,7 +114,8 @@ Recommends next items for histories of raw item ids, oldest first. Needs only th
                        context takes events in place of ids: {"item": "id", "device": "tv"}
                        Writes one JSON object a line, with the user.
   --users LOG          all users of a log in any format of dprec fit; --user_column, --item_column
-                       and --time_column name its columns, by default as in the run
+                       and --time_column name its columns, and --where says which rows count (null:
+                       all), by default as in the run
   --out FILE           with --users: .parquet, .csv, .tsv or .jsonl, a row for each user and place
   -k N                 how many items (10)
   --allow-seen         also recommend items of the history

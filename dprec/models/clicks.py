@@ -126,6 +126,16 @@ def log_counts(numbers: Tensor) -> Tensor:
     return numbers.clamp(min=0).log1p() / 10
 
 
+def some_counts(numbers: Tensor) -> Tensor:
+    """Return the same (B, D), or a zero (B, 1) where records have no counts: no parameter is without elements then.
+
+    >>> some_counts(torch.ones(2, 0))
+    tensor([[0.],
+            [0.]])
+    """
+    return log_counts(numbers) if numbers.shape[1] else numbers.new_zeros(len(numbers), 1)
+
+
 def network(inputs: int, widths: Sequence[int], where: str) -> nn.Sequential:
     """Return linear layers of these widths, each followed by a ReLU."""
     refuse_unless(all(width >= 1 for width in widths), where, list(widths), "widths of 1 or more")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch
-from dprec.models.clicks import ClickModel, FeatureTables, log_counts, network
+from dprec.models.clicks import ClickModel, FeatureTables, network, some_counts
 from dprec.models.learning.learner import refuse_unless
 
 
@@ -46,12 +46,12 @@ class DLRM(ClickModel):
         self.tables = FeatureTables(
             self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map, self.shard_tables
         )
-        self.bottom = network(numbers, [*bottom, dim], "bottom")
+        self.bottom = network(max(1, numbers), [*bottom, dim], "bottom")
         self.top = network(dim + features * (features + 1) // 2, top, "top")
         self.output = nn.Linear(top[-1] if top else dim + features * (features + 1) // 2, 1)
 
     def logits(self, batch: ClickBatch) -> Tensor:
-        counts = self.bottom(log_counts(batch.numbers).to(self.output.weight.dtype))  # (B, d)
+        counts = self.bottom(some_counts(batch.numbers).to(self.output.weight.dtype))  # (B, d)
         vectors = torch.stack([counts, *self.tables(batch.categories)], dim=1)  # (B, 1 + F, d)
         products = vectors @ vectors.mT
         one, other = torch.tril_indices(products.shape[1], products.shape[2], -1, device=products.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch
-from dprec.models.clicks import ClickModel, FeatureTables, log_counts
+from dprec.models.clicks import ClickModel, FeatureTables, some_counts
 
 
 class Logistic(ClickModel):
@@ -24,8 +24,8 @@ class Logistic(ClickModel):
             memory_map=self.memory_map,
             shard=self.shard_tables,
         )
-        self.counts = nn.Linear(numbers, 1)
+        self.counts = nn.Linear(max(1, numbers), 1)
 
     def logits(self, batch: ClickBatch) -> Tensor:
-        weights = torch.cat(self.tables(batch.categories), dim=1)  # (B, F)
-        return weights.sum(1) + self.counts(log_counts(batch.numbers).to(self.counts.weight.dtype)).squeeze(1)
+        counts = self.counts(some_counts(batch.numbers).to(self.counts.weight.dtype))  # (B, 1)
+        return torch.cat([counts, *self.tables(batch.categories)], dim=1).sum(1)

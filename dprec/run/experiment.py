@@ -112,8 +112,11 @@ class Experiment:
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True)
         notice_box(console, self.data.notice)
         console.print(promise(self.privacy, self.steps), soft_wrap=True)
-        if self.privacy is not None and (warning := warning_of_delta(self.privacy.delta)) is not None:
-            console.print(warning, soft_wrap=True)
+        if self.privacy is not None:
+            mode = self.privacy.clipping.mode
+            for warning in (warning_of_delta(self.privacy.delta), self.task.warning_of_clipping(mode)):
+                if warning is not None:
+                    console.print(warning, soft_wrap=True)
         tables = tables_of(self.model, trained_parameters(self.model))
         if (hint := hint_of_tables(self.privacy, tables)) is not None:
             console.print(hint, soft_wrap=True)

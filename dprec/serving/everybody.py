@@ -26,14 +26,14 @@ def recommend_to_all(
     served: Served,
     users: str,
     out: str | None,
-    columns: Mapping[str, str | None],
+    settings: Mapping[str, str | None],
     count: int,
     exclude_seen: bool,
     console: Console,
 ) -> None:
     """Read a log, recommend to each of its users, and write a row for each user and place."""
     path = file_for_answers(out, "--users")
-    log = _read(served, users, columns)
+    log = _read(served, users, settings)
     people = len(log.offsets) - 1
     with Progress(
         TextColumn("recommending"),
@@ -59,15 +59,16 @@ def recommend_to_all(
     console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True)
 
 
-def _read(served: Served, users: str, columns: Mapping[str, str | None]) -> Interactions:
-    """Read a log as that of the run was read; `columns` replace its."""
+def _read(served: Served, users: str, settings: Mapping[str, str | None]) -> Interactions:
+    """Read a log as that of the run was read; what is given here replaces the run's settings, `null` by nothing."""
     if is_prepared(Path(users)):
-        if (named := next((role for role in columns if columns[role]), None)) is not None:
-            raise UserError(f"{users} is already prepared, so --{named}_column cannot change: leave it out")
+        if (named := next((name for name in settings if settings[name]), None)) is not None:
+            raise UserError(f"{users} is already prepared, so --{named} cannot change: leave it out")
         return open_prepared(Path(users))
     usual = served.facts.get("prepared_as") or served.facts["data"]["init_args"]
-    how: dict[str, Any] = {f"{role}_column": columns[role] or usual.get(f"{role}_column") for role in columns}
-    how |= {"format": usual.get("format") or AUTO, "where": usual.get("where"), "context": served.context}
+    how: dict[str, Any] = {name: usual.get(name) if own is None else own for name, own in settings.items()}
+    how = {name: None if value in ("null", "") else value for name, value in how.items()}
+    how |= {"format": usual.get("format") or AUTO, "context": served.context}
     try:
         with heard_by(lambda text: print(_in_options(text), file=sys.stderr)):
             return read_interactions(users, **how)
@@ -76,9 +77,9 @@ def _read(served: Served, users: str, columns: Mapping[str, str | None]) -> Inte
 
 
 def _in_options(said: str) -> str:
-    """What reading says of settings, of which this command has the columns as options.
+    """What reading says of settings, of which this command has some as options.
 
     >>> _in_options("log.csv has no column that looks like the time: set data.time_column")
     'log.csv has no column that looks like the time: set --time_column'
     """
-    return re.sub(r"data\.((?:user|item|time)_column)", r"--\1", said)
+    return re.sub(r"data\.((?:user|item|time)_column|where)\b", r"--\1", said)

@@ -71,7 +71,7 @@ class LazyDP(NoiseSchedule):
         if not isinstance(optimizer, SGD):
             raise UserError(
                 f"LazyDP needs SGD, and the optimizer is {type(optimizer).__name__}, whose update depends on every "
-                "single noise: set model.optimizer sgd"
+                "single noise: train by torch.optim.SGD (model.optimizer sgd)"
             )
         ranks = self.noise.ranks
         if self.aggregate and ranks.size > 1 and not all(table.sharded for table in self.space):

@@ -60,6 +60,15 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("clipping", ["auto-v", "flat"])
+def test_clipping_that_gives_clicks_no_more_weight_than_others_is_told(
+    clipping: str, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit([str(recipe), "--privacy.clipping", clipping, "--out", str(recipe.parent / "run")]) == 0
+    told = f"warning: privacy.clipping {clipping} gives every record the same weight"
+    assert (told in capsys.readouterr().out) == (clipping != "flat")
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_run_is_private_per_user_and_its_epsilon_that_of_dp_accounting(strategy: str, recipe: Path) -> None:
     out = recipe.parent / strategy

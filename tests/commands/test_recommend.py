@@ -17,6 +17,7 @@ from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.prepare import main as prepare
+from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
 from dprec.run.saved.folder import checkpoint_of
@@ -224,9 +225,23 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: P
     served = load(moved)
     served.facts["data"]["init_args"]["where"] = "rating >= 4"
     (here / "rated.csv").write_text("user_id,item_id,timestamp,rating\nann,film1,1,5\nann,film2,2,1\n")
-    columns = dict.fromkeys(("user", "item", "time"), None)
-    recommend_to_all(served, "rated.csv", "all.csv", columns, 3, False, Console())
-    assert pl.read_csv("all.csv")["item"].to_list() == served.recommend([["film1"]], 3, False)[0].items
+    for where, history in ((None, ["film1"]), ("null", ["film1", "film2"]), ("rating < 4", ["film2"])):
+        settings = {**dict.fromkeys(OF_LOGS), "where": where}
+        recommend_to_all(served, "rated.csv", f"{where}.csv", settings, 3, False, Console())
+        assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items
+
+
+def test_a_log_of_users_may_lack_the_columns_of_the_runs_condition(
+    moved: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = load(moved)
+    served.facts["data"]["init_args"]["where"] = "rating >= 4"
+    monkeypatch.setattr("dprec.serving.served.load", lambda *_: served)
+    (here / "plain.csv").write_text("user_id,item_id,timestamp\nann,film1,1\n")
+    assert recommend([str(moved), "--users", "plain.csv", "--out", "a.csv"]) == 2
+    assert "--where is 'rating >= 4' and plain.csv names no column 'rating'" in capsys.readouterr().err
+    assert recommend([str(moved), "--users", "plain.csv", "--where", "null", "--out", "a.csv"]) == 0
+    assert pl.read_csv("a.csv")["user"].unique().to_list() == ["ann"]
 
 
 def test_users_who_have_seen_all_are_counted(moved: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,6 +202,21 @@ def test_ids_that_may_be_one_person_are_told(tmp_path: Path, capsys: pytest.Capt
     assert not capsys.readouterr().err
 
 
+def test_values_that_no_list_has_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list of wrong spellings would be a feature that says nothing."""
+    frame = FRAME[:8].with_columns(
+        device=pl.Series(["ios", "tv", None, "android"] * 2),
+        tags=pl.Series([["a", "b"], ["b"], [], ["c", "d"]] * 2),
+    )
+    lists = {"device": ["iOS", "tv"], "tags": ["a", "b", "c"]}
+    of(frame, tmp_path, categories=lists, bags={"tags": 2}).setup()
+    said = capsys.readouterr().err
+    assert "4 of 8 records have a value of 'device' that data.categories does not list" in said
+    assert "2 of 8 records have a value of 'tags'" in said
+    of(frame, tmp_path, categories={"device": ["ios", "tv", "android"]}).setup()
+    assert not capsys.readouterr().err
+
+
 def test_what_was_read_is_a_table_for_the_owner(tmp_path: Path) -> None:
     log = FRAME.with_columns(user_id=pl.when(pl.col("user_id") == "u2").then(None).otherwise("user_id"))
     data = of(log, tmp_path, user_column="user_id", time_column="at", where="ad_id != 103", validation=True)

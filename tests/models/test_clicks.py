@@ -30,6 +30,19 @@ def written_out(tables: FeatureTables, categories: torch.Tensor, mean: bool = Fa
     return out
 
 
+@pytest.mark.parametrize("kind", [DLRM, PCTR, Logistic])
+@pytest.mark.parametrize(("numbers", "vocabularies"), [(0, (5, 3)), (3, ())])
+def test_records_may_have_counts_or_categories_alone(
+    kind: type[DLRM], numbers: int, vocabularies: tuple[int, ...]
+) -> None:
+    """Every parameter then has elements, as private training wants."""
+    model = kind(numbers, vocabularies)
+    categories = torch.zeros(4, len(vocabularies), 1, dtype=torch.long)
+    losses = model.losses(ClickBatch(torch.ones(4, numbers), categories, torch.ones(4)))
+    assert losses.shape == (4,)
+    assert all(parameter.numel() for parameter in model.parameters())
+
+
 def test_dlrm_compares_every_pair() -> None:
     model, batch = MODELS["dlrm"](), clicks_of(5)
     counts = model.bottom(torch.log1p(batch.numbers.clamp(min=0)) / 10)

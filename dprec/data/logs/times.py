@@ -226,7 +226,8 @@ def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
     if wrong.any():
         row = int(rows[wrong.arg_max() or 0]) + 1
-        instead = "mend or remove them, or leave them out with data.where"
+        example = ", such as 'timestamp IS NOT NULL'" if what == NO_TIME else ""
+        instead = f"mend or remove them, or leave them out with data.where{example}"
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
             instead = "write it as 2024-06-15 01:35, or if it is no time, name that in data.time_column"
         raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")

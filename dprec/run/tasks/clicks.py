@@ -24,6 +24,15 @@ class ClickPrediction(BesideBaseRates):
     baseline = "base rate"
     measure = ClickMetrics
 
+    def warning_of_clipping(self, mode: str) -> str | None:
+        if mode == "flat":
+            return None
+        return (
+            f"warning: privacy.clipping {mode} gives every record the same weight, however large its gradient, so a "
+            "model of rare clicks predicts too few of them: set privacy.clipping flat, and privacy.max_norm to the "
+            "gradient of a click, such as 20"
+        )
+
     def _base_rates(self, data: Any) -> Tensor:
         return torch.logit(torch.tensor(data.base_rate), eps=1e-6)
 

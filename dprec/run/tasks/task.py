@@ -95,6 +95,10 @@ class Task(ABC):
     def table(self, results: Mapping[str, Any], title: str) -> Table:
         """The model beside its baseline: a private model that is no better is not worth its ε."""
 
+    def warning_of_clipping(self, mode: str) -> str | None:
+        """What this way to clip gradients will do to models of this task, before they are trained."""
+        return None
+
     def warning(self, results: Mapping[str, Any]) -> str | None:
         """What the metrics asked for may not tell, and the user should know."""
         return None

@@ -60,7 +60,7 @@ class NoiseSchedule(Strategy, ABC):
         """
         if not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups):
             name = type(self).__name__
-            raise UserError(f"{name} needs SGD without momentum: set model.optimizer sgd, or leave {name} out")
+            raise UserError(f"{name} needs SGD without momentum (model.optimizer sgd): set it, or leave {name} out")
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
         """Return the rates at which a table takes a step that the optimizer takes at these."""

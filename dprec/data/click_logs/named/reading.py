@@ -177,6 +177,7 @@ class _Reading:
         self.path, self.columns, self.store, self.times = path, columns, store, times
         self.ids = IdKeys(path, "user")
         self.rows = self.left_out = self.without_user = 0
+        self.unlisted: dict[str, int] = {}  # records whose value of a column no public list has
 
     def add(self, batch: pl.DataFrame, part: Path) -> None:
         self.rows += len(batch)
@@ -196,7 +197,16 @@ class _Reading:
         if self.columns.time is not None:
             _refuse_nested(batch["time"], part, "time_column")
             own["time"] = self.times.read(batch["time"], part, rows)
+        self._count_unlisted(hashed)
         self.store.add(values=side_by_side(numbers, hashed), clicked=clicked, **own)
+
+    def _count_unlisted(self, hashed: np.ndarray) -> None:
+        place = 0
+        for one in self.columns.categories:
+            own, place = hashed[:, place : place + one.slots], place + one.slots
+            if one.vocabulary is not None:
+                strange = int((own > len(one.vocabulary.values)).any(1).sum())
+                self.unlisted[one.column] = self.unlisted.get(one.column, 0) + strange
 
     def leave_out(self, rows: int) -> None:
         """Count rows that `data.where` left out."""
@@ -206,6 +216,12 @@ class _Reading:
     def finish(self) -> Records:
         if self.without_user:
             self.ids.say_without(self.without_user)
+        for column, count in self.unlisted.items():
+            if count:
+                say(
+                    f"{self.path}: {count:,} of {self.store.records:,} records have a value of '{column}' that "
+                    "data.categories does not list: all such values share one id; capital and small letters differ"
+                )
         if not self.store.records:
             raise UserError(f"{self.path} has no records: a click log has at least one, and a user's with user_column")
         found = self.store.whole(self.columns.width)
