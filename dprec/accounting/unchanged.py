@@ -28,8 +28,7 @@ def refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name, value in now.items():
         old = before.get(f"given_{name}", before.get(name))
         if value != old:
-            named = "clipping" if name == "mode" else name
-            raise UserError(f"cannot resume: {named} was {old} and is now {value}; keep it, or start a new run")
+            raise UserError(f"cannot resume: {name} was {old} and is now {value}; keep it, or start a new run")
 
 
 def refuse_part(state: Mapping[str, Any]) -> None:

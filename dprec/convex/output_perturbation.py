@@ -80,7 +80,7 @@ class OutputPerturbation(Estimator):
         self._refuse_words()
         check_budget(self.epsilon, self.delta)
         for name in ("scale", "tolerance"):
-            if not 0 < getattr(self, name) < 1e30:
+            if not 0 < getattr(self, name) < 1e30:  # whose square, times others, no float64 holds
                 raise UserError(f"{name} is {getattr(self, name)}: give a number above 0 and below 1e30")
         loss = find_convex_loss(self.loss, self.target_bound)
         rows = bounded_rows(features, self.norm, self.sparsity)

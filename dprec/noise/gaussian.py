@@ -7,13 +7,14 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.noise.key_stream import KeyStream, key_of
+from dprec.noise.key_stream import AT_ONCE, KeyStream, key_of
 from dprec_kernels.dense_noise import of_matrices
 from dprec_kernels.normals import Source, parts
 from dprec_kernels.paths import by_numpy
@@ -26,7 +27,7 @@ from dprec_kernels.workspace import workspace
 # where their gradients are as little but rounding as `gradients/clipping` lets them be, and 8e-7 elsewhere.
 ROUNDING = 1e-4
 DRIFT = 3e-6
-CHUNK = 1 << 16  # normals drawn at a time: 512 KiB stay in the second-level cache
+CHUNK = AT_ONCE  # normals drawn at a time
 DRAWN_AHEAD = 1 << 21  # normals at most: 16 MB
 STEP = 2.0**-53  # from one uniform to the next
 POSITIVE = (1 << 63) - 1  # the bits of a number without its sign
@@ -59,9 +60,9 @@ class GaussianNoise:
 
     On CPU the source is AES under a 128-bit key, not torch's generator, for two reasons: torch's mt19937 is seeded with
     32 bits, so its streams can be enumerated and its state solved from what it drew, and its float32 normals come from
-    24-bit uniforms, which caps them near 5.77 standard deviations. The normals here are float64 (radius and angle;
-    small uniforms get 53 bits more, so that radii reach 12 standard deviations), scaled in float64 and rounded once, by
-    the addition.
+    24-bit uniforms, which caps them near 5.77 standard deviations. Normals that are added to sums are float64 (radius
+    and angle; small uniforms get 53 bits more, so that radii reach 12 standard deviations), scaled in float64 and
+    rounded once, by the addition.
 
     On any other device every number is a function of its place, drawn where it is added: Philox4x32-10 under a 128-bit
     key of its own for each step, also from the operating system's entropy, and a counter of call, row, step and column.
@@ -75,14 +76,14 @@ class GaussianNoise:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        if seed is not None and seed < 0:
-            raise UserError(f"privacy.noise_seed is {seed}: give 0 or more, or none for private noise")
+        if seed is not None and not (isinstance(seed, Integral) and seed >= 0):
+            raise UserError(f"privacy.noise_seed is {seed}: give a whole number from 0 up, or none for private noise")
         self.seeded = seed is not None
         self.ranks = Ranks()  # the processes of the run, which all add the same noise to the same sums
         self._entropy = secrets.randbits(256) if seed is None else seed
-        self._buffer = torch.empty(CHUNK, dtype=torch.float64)
-        self._radius, self._turn = (torch.empty(CHUNK // 2, dtype=torch.float64) for _ in range(2))
-        self._angle, self._size = (torch.empty(CHUNK // 2, dtype=torch.float32) for _ in range(2))
+        self._buffer = _room(CHUNK, torch.float64)
+        self._radius, self._turn = (_room(CHUNK // 2, torch.float64) for _ in range(2))
+        self._angle, self._size = (_room(CHUNK // 2, torch.float32) for _ in range(2))
         self._stream = KeyStream(0)
         self._key: int | None  # of 128 bits, for noise that is a function of its place
         self._keys: int  # of this step so far
@@ -191,8 +192,8 @@ class GaussianNoise:
 
     def exponentials(self, count: int) -> Tensor:
         """Return float64 numbers with density e^-x, up to 80, from the same stream."""
-        found = torch.empty(count, dtype=torch.float64)
-        for part in found.split(CHUNK):
+        found = _room(count, torch.float64)
+        for part in found.split(CHUNK) if count else ():
             self._logarithms(self._stream.words(len(part)), part)
         return found.neg_()
 
@@ -263,6 +264,11 @@ class Ahead:
         if len(found) != count:
             raise RuntimeError(f"{len(found)} normals were drawn ahead where {count} are added")
         return found
+
+
+def _room(count: int, dtype: torch.dtype) -> Tensor:
+    """Return memory of the host, whatever torch's default type and device are."""
+    return torch.empty(count, dtype=dtype, device="cpu")
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:

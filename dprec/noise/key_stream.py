@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from operator import index
 from typing import Any
 
 import torch
@@ -15,17 +16,17 @@ ZEROS = memoryview(bytes(8 * AT_ONCE))  # what is encrypted
 
 
 def key_of(*given: int) -> int:
-    """Return 128 bits of a hash of some numbers, from which no way leads back to them.
+    """Return 128 bits of a hash of some whole numbers; no way leads back to one of 256 bits of entropy.
 
     >>> key_of(1, 23) == key_of(12, 3)
     False
     """
-    digest = hashlib.sha256(":".join(map(str, given)).encode()).digest()
+    digest = hashlib.sha256(":".join(str(index(each)) for each in given).encode()).digest()
     return int.from_bytes(digest[:BLOCK], "little")
 
 
 class KeyStream:
-    """The bits that a key of 128 bits stands for, one after the other.
+    """The bits that a key of 128 bits stands for, one after the other, for one thread.
 
     >>> stream = KeyStream(7)
     >>> first = stream.words(3).tolist()
@@ -34,7 +35,7 @@ class KeyStream:
     """
 
     def __init__(self, key: int, taken: int = 0) -> None:
-        self._words = torch.empty(AT_ONCE + BLOCK // 8, dtype=torch.int64)  # a block more than the cipher fills
+        self._words = torch.empty(AT_ONCE + BLOCK // 8, dtype=torch.int64, device="cpu")  # a block more than is used
         self._bytes = self._words.numpy().data.cast("B")
         self.begin(key, taken)
 
@@ -56,7 +57,7 @@ class KeyStream:
 
     def uniforms(self, count: int) -> Tensor:
         """Return float64 numbers of 53 bits from 0 up to, but without, 1."""
-        found = torch.empty(count, dtype=torch.float64)
+        found = torch.empty(count, dtype=torch.float64, device="cpu")
         for part in found.split(AT_ONCE):
             part.copy_(self.words(len(part)).bitwise_and_((1 << 53) - 1)).mul_(2.0**-53)
         return found

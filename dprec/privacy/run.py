@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from dprec.accounting.budget import PrivacyBudget
@@ -70,11 +69,12 @@ class PrivateRun(OfTheRun):
         self.ledger = Ledger()
         self.verify = verify
         self.steps = 0
-        self._given = {
+        self._given: dict[str, Any] = {
             "epsilon": epsilon,
             "delta": delta,
             "noise_multiplier": noise_multiplier,
-            **asdict(self.clipping),
+            "clipping": clipping,
+            "max_norm": max_norm,
             "sparsity": self.rules.settings(),
         }
         self._bought: tuple[Event, ...] = ()  # before the plan was made

@@ -113,8 +113,8 @@ class Experiment:
         notice_box(console, self.data.notice)
         console.print(promise(self.privacy, self.steps), soft_wrap=True)
         if self.privacy is not None:
-            mode = self.privacy.clipping.mode
-            for warning in (warning_of_delta(self.privacy.delta), self.task.warning_of_clipping(mode)):
+            of_clipping = self.task.warning_of_clipping(self.privacy.clipping.mode, self.data.unit)
+            for warning in (warning_of_delta(self.privacy.delta), of_clipping):
                 if warning is not None:
                     console.print(warning, soft_wrap=True)
         tables = tables_of(self.model, trained_parameters(self.model))

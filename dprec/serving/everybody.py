@@ -73,7 +73,9 @@ def _read(served: Served, users: str, settings: Mapping[str, str | None]) -> Int
         with heard_by(lambda text: print(_in_options(text), file=sys.stderr)):
             return read_interactions(users, **how)
     except UserError as error:
-        raise UserError(_in_options(str(error))) from None
+        said = _in_options(str(error))
+        ours = settings["where"] is None and said.startswith("--where ")
+        raise UserError(said + ("; that is the run's: --where null takes all rows" if ours else "")) from None
 
 
 def _in_options(said: str) -> str:

@@ -36,10 +36,10 @@ class LazyDP(NoiseSchedule):
     noise, and is not private. A process that was forked from the one that trains is refused all of it while rows owe
     noise: each would pay the same debt with draws of its own.
 
-    A gradient is rounded to its row together with noise of its step. What a row owes is rounded to it as it is read, so
-    the more often it is read the more often it is rounded. So a step at a rate at which float32 would not hold gradient
-    or noise beside the table's weights, as they were when the run began, leaves the table as it is, unless noise is
-    replayed.
+    A row is rounded twice for each time it is read: for the noise that it owed, and for the gradient and noise of that
+    step. Each moves a weight by at most half of what float32 distinguishes there, which must be little beside a step's
+    noise. So a step at a rate at which it is not, beside the table's weights as they were when the run began, leaves
+    the table as it is, unless noise is replayed.
 
     It needs SGD: what Adam does to a row depends on each single noise.
 
@@ -60,7 +60,7 @@ class LazyDP(NoiseSchedule):
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
         self._unit: dict[str, float] = {}  # of each table's weights: what rounding may move one of them by
-        self._rounded = False  # whether a step was too small
+        self._warned = False  # that a step was too small
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
         self.settle()  # what a run before this one left
@@ -103,6 +103,7 @@ class LazyDP(NoiseSchedule):
         )
         if one_group and ranks.size == 1 and Together.fits(every):
             self._together = Together([lazy for lazy in every if isinstance(lazy, Aggregated)])
+            self._unit = dict.fromkeys(self._unit, max(self._unit.values()))
 
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:
@@ -131,7 +132,7 @@ class LazyDP(NoiseSchedule):
         self._refuse_fork()
         rows, values = ([own[name][place] for name in self._tables] for place in (0, 1))
         with self._writing():
-            self._together.step(rows, values, self.taken_at(moves[0][0].name, rates), self.std, self.noise)
+            self._together.step(rows, values, self._told_taken(moves[0][0].name, rates), self.std, self.noise)
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
         if self._together is not None:  # a table steps alone
@@ -144,27 +145,28 @@ class LazyDP(NoiseSchedule):
         with lazy.writing():
             if self.noise.ranks.size > 1:
                 lazy.settle(rows)  # other processes read some of them
-            lazy.step(rows, values, self.taken_at(table.name, rates))
+            lazy.step(rows, values, self._told_taken(table.name, rates))
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
         """Return these rates, or a rate of 0 where float32 would not hold a step beside the table's weights.
 
         Noise that is replayed is rounded step by step, whoever reads the row: that is dense noise at any rate.
         """
-        if not self.aggregate:
-            return rates
-        unit = self._unit[name] if self._together is None else max(self._unit.values())
-        if rates.rate * self.farthest >= LEAST_UNITS * unit:
-            return rates
-        if rates.rate and not self._rounded:
-            self._rounded = True
+        holds = not self.aggregate or rates.rate * self.farthest >= LEAST_UNITS * self._unit[name]
+        return rates if holds else replace(rates, rate=0.0)
+
+    def _told_taken(self, name: str, rates: Rates) -> Rates:
+        """Return the same, and say once that steps are left out."""
+        taken = self.taken_at(name, rates)
+        if taken.rate != rates.rate and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"LazyDP: at a learning rate of {rates.rate:.3g} a step is too small for float32 beside the table's "
                 "weights, and so is its noise: such steps leave the table as it is; raise the rate, or begin with "
                 "smaller weights",
                 stacklevel=2,
             )
-        return replace(rates, rate=0.0)
+        return taken
 
     def settle(self) -> None:
         """Give every row all the noise it owes."""

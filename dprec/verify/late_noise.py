@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from dprec.sparsity.rows.noise_schedule import Rates
+from dprec.sparsity.rows.noise_schedule import Rates, rates_of
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import Table
 from dprec.verify.noise_watch import NoiseWatch
@@ -58,7 +58,7 @@ class LateNoise:
     """
 
     def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], rules: RowRules) -> None:
-        self._watch, self._tables, self._rules, self._owe = watch, tables, rules, rules.defer
+        self._watch, self._tables, self._rules = watch, tables, rules
         self._followed: dict[str, Followed] = {}
 
     def begin(self) -> None:
@@ -69,15 +69,15 @@ class LateNoise:
 
     def read(self, name: str, rows: Tensor) -> None:
         """Hear that these rows of a table were read, so that they owe nothing just now."""
-        if self._owe and name in self._followed:
+        if name in self._followed and name in self._rules.owing:
             self._compare(name, rows)
 
     def follow(self, name: str, read: Tensor, std: float) -> None:
         """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
-        table = self._tables[name]
+        table, owes = self._tables[name], name in self._rules.owing
         width, device = table.parameter.shape[1:].numel(), read.device
-        rows = self._watch.some(len(read) if self._owe else table.rows, width, device)
-        rows = read[rows] if self._owe else rows
+        rows = self._watch.some(len(read) if owes else table.rows, width, device)
+        rows = read[rows] if owes else rows
         rows = rows[~is_among(rows, torch.tensor(table.padding, dtype=rows.dtype, device=device))]
         self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
 
@@ -93,10 +93,11 @@ class LateNoise:
 
     def stepped(self) -> None:
         """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
-        written = self._rules.written
+        written = self._rules.written if self._followed else {}
         for name, followed in list(self._followed.items()):
-            followed.written = written.get(name)
-            if not self._owe:
+            if name in written:
+                followed.written = written[name]
+            else:
                 self._compare(name, followed.rows)
 
     def _compare(self, name: str, settled: Tensor) -> None:
@@ -114,6 +115,4 @@ class LateNoise:
 def rates(optimizer: Optimizer, parameter: Tensor) -> Rates | None:
     """Return the rates that plain SGD has for a parameter; None for any other optimizer."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
-    if not isinstance(optimizer, SGD) or group["momentum"]:
-        return None
-    return Rates(float(group["lr"]), float(group["weight_decay"]))
+    return None if not isinstance(optimizer, SGD) or group["momentum"] else rates_of(group)

@@ -65,7 +65,7 @@ def test_clipping_that_gives_clicks_no_more_weight_than_others_is_told(
     clipping: str, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit([str(recipe), "--privacy.clipping", clipping, "--out", str(recipe.parent / "run")]) == 0
-    told = f"warning: privacy.clipping {clipping} gives every record the same weight"
+    told = f"warning: privacy.clipping {clipping} gives every user the same weight"
     assert (told in capsys.readouterr().out) == (clipping != "flat")
 
 

@@ -239,7 +239,8 @@ def test_a_log_of_users_may_lack_the_columns_of_the_runs_condition(
     monkeypatch.setattr("dprec.serving.served.load", lambda *_: served)
     (here / "plain.csv").write_text("user_id,item_id,timestamp\nann,film1,1\n")
     assert recommend([str(moved), "--users", "plain.csv", "--out", "a.csv"]) == 2
-    assert "--where is 'rating >= 4' and plain.csv names no column 'rating'" in capsys.readouterr().err
+    assert "--where is 'rating >= 4' and plain.csv names no column 'rating'" in (told := capsys.readouterr().err)
+    assert "that is the run's: --where null takes all rows" in told
     assert recommend([str(moved), "--users", "plain.csv", "--where", "null", "--out", "a.csv"]) == 0
     assert pl.read_csv("a.csv")["user"].unique().to_list() == ["ann"]
 

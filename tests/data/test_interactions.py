@@ -203,7 +203,7 @@ def test_columns_that_could_be_the_users_too_are_named(tmp_path, capsys):
     """Whose data is private hangs on it."""
     path = written(tmp_path, "log.csv", "uid,user,item,time\n1,2,3,4\n5,2,3,5\n")
     assert len(read_interactions(path).user_ids) == 1
-    assert "'user' is taken for the user, not 'uid': set data.user_column" in capsys.readouterr().err
+    assert "'user' is taken for the user, not 'uid': if that is wrong, set data.user_column" in capsys.readouterr().err
     assert len(read_interactions(path, user_column="uid").user_ids) == 2
     assert not capsys.readouterr().err
 

@@ -126,9 +126,10 @@ def test_what_does_not_fit_is_refused() -> None:
     table, rows, values = torch.zeros(5, 2), torch.tensor([[1, 3]]), torch.ones(1, 2, 2)
     with pytest.raises(ValueError, match="values"):
         step_rows(table, rows[0], values[0, :, :1], SGD(1.0))
-    for std, source in ((1.0, None), (-1.0, torch.Generator()), (float("inf"), torch.Generator())):
+    source = torch.Generator()
+    for std, given in ((1.0, None), (-1.0, source), (float("inf"), source), (float("nan"), source)):
         with pytest.raises(ValueError, match="noise of standard deviation"):
-            step_rows(table, rows[0], values[0], SGD(1.0), std, source)
+            step_rows(table, rows[0], values[0], SGD(1.0), std, given)
     with pytest.raises(ValueError, match="int64"):
         summed(rows.int(), values)
     with pytest.raises(ValueError, match="scales"):

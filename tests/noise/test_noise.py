@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import pickle
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -230,14 +231,20 @@ def test_float32_normals_reach_as_far_as_their_uniforms(word: int, radius: float
     assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=5e-3)
 
 
-@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64])
-def test_noise_does_not_hang_on_torchs_default_type(default: torch.dtype) -> None:
-    expected = [GaussianNoise(seed=5)(torch.empty(300, 7, dtype=each), torch.arange(300)) for each in TYPES]
-    torch.set_default_dtype(default)
-    try:
-        found = [GaussianNoise(seed=5)(torch.empty(300, 7, dtype=each), torch.arange(300)) for each in TYPES]
-    finally:
-        torch.set_default_dtype(torch.float32)
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64, torch.device("meta")])
+def test_noise_does_not_hang_on_torchs_defaults(default: torch.dtype | torch.device) -> None:
+    def numbers() -> list[torch.Tensor]:
+        noise, rows = GaussianNoise(seed=5), torch.arange(300, device="cpu")
+        tables = [noise(torch.empty(300, 7, dtype=each, device="cpu"), rows) for each in TYPES]
+        return [*tables, noise.uniforms(9), noise.exponentials(9)]
+
+    expected = numbers()
+    with torch.device(default) if isinstance(default, torch.device) else nullcontext():
+        torch.set_default_dtype(default if isinstance(default, torch.dtype) else torch.float32)
+        try:
+            found = numbers()
+        finally:
+            torch.set_default_dtype(torch.float32)
     assert all(map(torch.equal, expected, found))
 
 
@@ -341,3 +348,11 @@ def test_uniforms_and_exponentials_have_their_laws() -> None:
     noise = GaussianNoise(seed=5)
     assert stats.kstest(noise.uniforms(200_001).numpy(), "uniform").pvalue > 1e-3
     assert stats.kstest(noise.exponentials(200_001).numpy(), "expon").pvalue > 1e-3
+    assert not len(noise.uniforms(0))
+    assert not len(noise.exponentials(0))
+
+
+@pytest.mark.parametrize("seed", [1.5, math.nan, -1])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(UserError, match="noise_seed is .*: give a whole number"):
+        GaussianNoise(seed)

@@ -58,8 +58,12 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
                         f"{part} has '{day}' and '{known[guess]}': set data.time_column to the right one; "
                         "if one is the day and the other the time of day, join them in one column"
                     )
-                if others := [known[other] for other in GUESSES[role] if other in known and other != guess]:
-                    say(f"{part}: '{known[guess]}' is taken for the {role}, not '{others[0]}': set {setting_of(role)}")
+                others = [f"'{known[other]}'" for other in GUESSES[role] if other in known and other != guess]
+                if others and role == "user":  # whose data is private hangs on it
+                    say(
+                        f"{part}: '{known[guess]}' is taken for the user, not {' or '.join(others)}: if that is wrong, "
+                        f"set {setting_of(role)}"
+                    )
                 return known[guess]
         problem = f"{part} has no column that looks like the {role}: set data.{role}_column"
         if role == "time":

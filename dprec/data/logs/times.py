@@ -15,6 +15,7 @@ Kind = Literal["whole", "fraction", "instant", "nanosecond"]
 _FINER: dict[Kind, Kind] = {"whole": "fraction", "instant": "nanosecond"}
 # Numbers of seconds, milliseconds and so on since 1970, for 1976 to 2286.
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+LACKS_TIME = "has no time"
 NO_TIME = "has a time that is neither a number nor an ISO date"
 _FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
 _EARLY, _LATE = 2 * 10**8, 10**10
@@ -49,7 +50,7 @@ class Times:
         if time.dtype == pl.String:
             whole = time.cast(pl.Int64, strict=False)
             time = whole if not whole.has_nulls() and self.kind in (None, "whole") else _stripped(time)
-        _refuse(time.is_null(), path, "has no time", rows)
+        _refuse(time.is_null(), path, LACKS_TIME, rows)
         if not len(time):
             return np.empty(0, dtype=np.int64)
         if time.dtype == pl.String:
@@ -226,8 +227,9 @@ def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
     if wrong.any():
         row = int(rows[wrong.arg_max() or 0]) + 1
-        example = ", such as 'timestamp IS NOT NULL'" if what == NO_TIME else ""
-        instead = f"mend or remove them, or leave them out with data.where{example}"
+        instead = "mend or remove them, or leave them out with data.where"
+        if what == LACKS_TIME:
+            instead += ", such as 't IS NOT NULL' for a column t"
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
             instead = "write it as 2024-06-15 01:35, or if it is no time, name that in data.time_column"
         raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")

@@ -24,11 +24,11 @@ class ClickPrediction(BesideBaseRates):
     baseline = "base rate"
     measure = ClickMetrics
 
-    def warning_of_clipping(self, mode: str) -> str | None:
+    def warning_of_clipping(self, mode: str, unit: str) -> str | None:
         if mode == "flat":
             return None
         return (
-            f"warning: privacy.clipping {mode} gives every record the same weight, however large its gradient, so a "
+            f"warning: privacy.clipping {mode} gives every {unit} the same weight, however large its gradient, so a "
             "model of rare clicks predicts too few of them: set privacy.clipping flat, and privacy.max_norm to the "
             "gradient of a click, such as 20"
         )

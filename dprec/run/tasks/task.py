@@ -95,7 +95,7 @@ class Task(ABC):
     def table(self, results: Mapping[str, Any], title: str) -> Table:
         """The model beside its baseline: a private model that is no better is not worth its ε."""
 
-    def warning_of_clipping(self, mode: str) -> str | None:
+    def warning_of_clipping(self, mode: str, unit: str) -> str | None:
         """What this way to clip gradients will do to models of this task, before they are trained."""
         return None
 

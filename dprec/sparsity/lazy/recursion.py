@@ -64,7 +64,8 @@ class Decayed:
     def drowns(self, rates: Rates) -> bool:
         """Whether a step adds so little to the sums that its own noise could not be told from their rounding.
 
-        Rates that fall to 0 over a million steps come to this: Q_b - Q_a would be 0, and a gradient have no noise.
+        Rates that fall to 0 over a million steps come to this: Q_b - Q_a would be 0, and rows that nobody reads would
+        owe nothing of such a step, which shows who read the others.
         """
         left = float(self._left[self.steps]) * (1 - rates.rate * rates.decay)
         return rates.rate != 0 and rates.rate**2 < DROWNED * float(self._noise[self.steps]) * left**2

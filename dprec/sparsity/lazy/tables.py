@@ -140,7 +140,7 @@ class LazyTable(ABC):
 
     @abstractmethod
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Enter one more step, and move these rows by their gradient."""
+        """Enter one more step, and give these rows their gradient and its noise, after which they owe nothing."""
 
 
 class Aggregated(LazyTable):

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ class Rates:
     rate: float  # η
     decay: float = 0.0  # λ
     momentum: float = 0.0  # μ
+
+
+def rates_of(group: Mapping[str, Any]) -> Rates:
+    """Return those of an optimizer's group as numbers: in a tensor a scheduler would change past steps', too."""
+    return Rates(float(group["lr"]), float(group["weight_decay"]), float(group.get("momentum", 0.0)))
 
 
 Move: TypeAlias = tuple[Table, Tensor, Tensor]  # a table, the rows that a step's gradient has, and its values

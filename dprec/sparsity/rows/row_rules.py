@@ -35,7 +35,7 @@ from dprec.sparsity.rows.choosing import (
 )
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
-from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
+from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates, rates_of
 from dprec.sparsity.rows.pay_first import guard
 from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
 from dprec.sparsity.rows.strategy import Strategy
@@ -202,8 +202,7 @@ class RowRules:
             if key not in moved:
                 raise UserError(f"table '{table.name}' is in no group of the optimizer any more: leave it there")
         for group in optimizer.param_groups if scheduled else ():
-            # Numbers, for schedules that keep them: of a tensor a scheduler would change those of past steps, too.
-            rates = Rates(*(float(group.get(name, 0.0)) for name in ("lr", "weight_decay", "momentum")))
+            rates = rates_of(group)
             due = [scheduled[id(parameter)] for parameter in group["params"] if id(parameter) in scheduled]
             for schedule, own in groupby(due, key=lambda each: each[0]):
                 tables = [table for _, table in own]
@@ -214,7 +213,8 @@ class RowRules:
     def taken_at(self, name: str, rates: Rates) -> Rates:
         """Return the rates at which a table that has a schedule takes a step that the optimizer takes at these."""
         schedule = self._over[name][-1]
-        return schedule.taken_at(name, rates) if isinstance(schedule, NoiseSchedule) else rates
+        assert isinstance(schedule, NoiseSchedule)
+        return schedule.taken_at(name, rates)
 
     def _taken(self, table: Table) -> Move:
         """Take the gradient that is held for a table."""

@@ -34,7 +34,7 @@ def step_rows(
     _check_noise(std, source)
     if len(rows):
         drawn = source if std else None
-        fits = table.shape[1] <= WIDEST and paths.lies_plainly(table) and isinstance(drawn, RowNoise | None)
+        fits = table.shape[1] <= WIDEST and paths.lies_plainly(table) and (drawn is None or isinstance(drawn, RowNoise))
         with torch.no_grad():
             given = table.detach(), rows, gradient.detach(), rule, std, drawn
             paths.fast(__name__, table, fits).step_rows(*given)

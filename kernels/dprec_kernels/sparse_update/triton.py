@@ -14,10 +14,10 @@ from dprec_kernels.row_noise.triton import normals
 from dprec_kernels.sparse_update.sgd import SGD
 from dprec_kernels.tables import Tables
 
-NUMBERS = ["lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"]
 
-
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit(
+    do_not_specialize=["lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"]
+)
 def sparse_update_fwd_kernel(
     table, table_of, rows, starts, values, width, lr, decay, std, step, stream, key_low, key_high, row_shift,
     step_shift, SEVERAL: tl.constexpr, NOISY: tl.constexpr, BP: tl.constexpr,

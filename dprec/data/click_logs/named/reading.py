@@ -220,7 +220,7 @@ class _Reading:
             if count:
                 say(
                     f"{self.path}: {count:,} of {self.store.records:,} records have a value of '{column}' that "
-                    "data.categories does not list: all such values share one id; capital and small letters differ"
+                    "data.categories does not list: all such values share one id; iOS and ios are two values"
                 )
         if not self.store.records:
             raise UserError(f"{self.path} has no records: a click log has at least one, and a user's with user_column")
