@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy.special import expit
 
 from dprec.accounting.ledger import Ledger
 from dprec.convex.losses import Loss, find_loss
+from dprec.convex.release.promise import refuse_word
 from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 
@@ -60,8 +60,8 @@ class Estimator:
         """Refuse arguments that are no numbers where numbers are asked for."""
         for name, each in inspect.signature(type(self).__init__).parameters.items():
             kinds, value = str(each.annotation).split(" | "), getattr(self, name, None)
-            if {"int", "float"} & set(kinds) and not (isinstance(value, Real) or (value is None and "None" in kinds)):
-                raise UserError(f"{name} is {value!r}: give a number")
+            if {"int", "float"} & set(kinds) and not (value is None and "None" in kinds):
+                refuse_word(name, value)
 
     def decision_function(self, features: Any) -> np.ndarray:
         """Return a score for each row: the log-odds of a click under the logistic loss, a number under the squared."""

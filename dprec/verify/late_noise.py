@@ -102,14 +102,15 @@ class LateNoise:
 
     def _compare(self, name: str, settled: Tensor) -> None:
         """Compare those of the rows that are among these, which ascend, and follow the others on."""
-        followed, parameter = self._followed.pop(name), self._tables[name].parameter.detach()
+        followed, parameter = self._followed[name], self._tables[name].parameter.detach()
         there = is_among(followed.rows, settled)
         now, expected = parameter[followed.rows[there]].double().flatten(), followed.values[there].flatten()
         std, eps = math.sqrt(followed.variance), torch.finfo(parameter.dtype).eps
         self._watch.compare(name, now, expected, std, eps)
-        if not bool(there.all()):
+        if bool(there.all()):
+            del self._followed[name]
+        else:
             followed.rows, followed.values = followed.rows[~there], followed.values[~there]
-            self._followed[name] = followed
 
 
 def rates(optimizer: Optimizer, parameter: Tensor) -> Rates | None:
