@@ -46,7 +46,7 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(tmp_path: Pa
     [
         ({"epsilon": 4.0}, {}, "epsilon"),
         ({"epsilon": 3.0, "max_norm": 2.0}, {}, "max_norm"),
-        ({"epsilon": 3.0, "clipping": "flat"}, {}, "mode"),
+        ({"epsilon": 3.0, "clipping": "flat"}, {}, "clipping"),
         ({"epsilon": 3.0, "delta": 1e-3}, {}, "delta"),
         ({"epsilon": 3.0, "noise_multiplier": 5.0}, {}, "noise_multiplier"),
         ({"epsilon": 3.0}, {"batch_size": 20}, "batch_size"),
