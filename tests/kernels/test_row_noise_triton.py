@@ -27,6 +27,21 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
     assert shared_memory(kernels.row_noise_fwd_kernel, types, BN=8, BP=64, WIDE=False) <= 99 * 1024
 
 
+@outside
+@pytest.mark.parametrize("folder", ["row_noise", "dense_noise", "lazy_noise", "sparse_update"])
+def test_every_key_takes_the_same_kernel(folder: str) -> None:
+    """Each run has another key, whose words may fit 32 bits or not: nobody waits for a kernel for that."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    kernel = getattr(importlib.import_module(f"dprec_kernels.{folder}.triton"), f"{folder}_fwd_kernel")
+    special = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 80, 32)))
+    words = ("key_low", "key_high", "row_shift", "step_shift")
+    small, large = (special(**dict.fromkeys(kernel.arg_names, 2) | dict.fromkeys(words, key)) for key in (1, 2**32 - 1))
+    assert small[1] == large[1]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", [0, 1, SEED])
 @pytest.mark.parametrize("width", [1, 2, 7, 64])

@@ -19,8 +19,9 @@ from dprec_kernels.sending import sent
 
 @triton.jit(do_not_specialize=["keep", "scale", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def dense_noise_fwd_kernel(
-    table, places, count, width, keep, scale, step, stream, key_low, key_high, row_shift, step_shift,
-    BM: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
+    table, places, count, width, keep, scale, step, stream, key_low: tl.int64, key_high: tl.int64,
+    row_shift: tl.int64, step_shift: tl.int64, BM: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """One program: BP pairs of columns of BN rows.
 

@@ -16,8 +16,9 @@ from dprec_kernels.tables import Tables
 
 @triton.jit(do_not_specialize=["step", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def lazy_noise_fwd_kernel(
-    table, which, rows, std, mean, where, count, width, step, stream, key_low, key_high, row_shift, step_shift,
-    DECAYS: tl.constexpr, CHOSEN: tl.constexpr, SEVERAL: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr,
+    table, which, rows, std, mean, where, count, width, step, stream, key_low: tl.int64, key_high: tl.int64,
+    row_shift: tl.int64, step_shift: tl.int64, DECAYS: tl.constexpr, CHOSEN: tl.constexpr, SEVERAL: tl.constexpr,
+    BN: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """One program: BP pairs of columns of BN rows.
 

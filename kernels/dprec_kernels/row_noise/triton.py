@@ -60,8 +60,8 @@ def normals(row, step, pair, stream, key_low, key_high, row_shift, step_shift, W
 
 @triton.jit(do_not_specialize=["count", "stream", "key_low", "key_high", "row_shift", "step_shift"])
 def row_noise_fwd_kernel(
-    rows, steps, out, count, width, stream, key_low, key_high, row_shift, step_shift,
-    BN: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
+    rows, steps, out, count, width, stream, key_low: tl.int64, key_high: tl.int64, row_shift: tl.int64,
+    step_shift: tl.int64, BN: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One program: BP pairs of columns of BN rows."""
     n = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)  # [BN]

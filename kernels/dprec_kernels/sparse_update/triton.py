@@ -19,8 +19,9 @@ from dprec_kernels.tables import Tables
     do_not_specialize=["lr", "decay", "std", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"]
 )
 def sparse_update_fwd_kernel(
-    table, table_of, rows, starts, values, width, lr, decay, std, step, stream, key_low, key_high, row_shift,
-    step_shift, SEVERAL: tl.constexpr, NOISY: tl.constexpr, BP: tl.constexpr,
+    table, table_of, rows, starts, values, width, lr, decay, std, step, stream, key_low: tl.int64,
+    key_high: tl.int64, row_shift: tl.int64, step_shift: tl.int64, SEVERAL: tl.constexpr, NOISY: tl.constexpr,
+    BP: tl.constexpr,
 ):  # fmt: skip
     """One program: all columns of one row, in BP pairs.
 
