@@ -11,9 +11,14 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
+from dprec.gradients.parameters import trained_parameters
+from dprec.models import DPFormer, Transformer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
+from dprec.sparsity import AdaFEST
+from dprec.sparsity.rows.row_choice import BatchRows
+from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of
 from tests.privacy import support
@@ -49,6 +54,36 @@ def test_an_empty_history_adds_nothing(make: Any, mode: Any) -> None:
         replaced.history[0] = replaced.targets[0] = 0
         a, b = summed(model, batch, mode), summed(model, replaced, mode)
         assert float(sum((a[name] - b[name]).square().sum() for name in a) ** 0.5) <= 1 + 1e-4
+
+
+class Keeps(AdaFEST):
+    """Keeps how many users count for each row."""
+
+    def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
+        self.users = torch.bincount(batch.row, minlength=self.space.size)
+        return super().choose(batch, among)
+
+
+def counted(make: Any, batch: SequenceBatch) -> Tensor:
+    """How many users count for each position."""
+    torch.manual_seed(0)
+    model, strategy = make(ITEMS, max_length=LENGTH, dim=4, negatives=5), Keeps(threshold=1.0, tables="*", least_rows=0)
+    parameters, noise = trained_parameters(model), StepNoise(GaussianNoise(seed=1), 1.0, len(batch))
+    rules = RowRules([strategy])
+    rules.begin(model, parameters, noise, 0.25)
+    PrivateGradient(Clipping("auto-v"), noise, rules=rules)(parameters, model.losses, [batch])
+    return strategy.users[-LENGTH:]
+
+
+@pytest.mark.parametrize("make", [Transformer, DPFormer])
+def test_an_empty_history_counts_for_no_row(make: Any) -> None:
+    """Whatever the model reads for it, such as the first position: a count moves by the share of who has one."""
+    batch = batch_of(4, seed=0)
+    for empty in range(5):
+        lengths = (batch.history != 0).sum(1)
+        assert counted(make, batch).tolist() == [int((lengths > place).sum()) for place in range(LENGTH)]
+        if empty < 4:
+            batch.history[empty] = batch.targets[empty] = 0
 
 
 def test_the_sentence_says_that_an_empty_history_adds_nothing() -> None:

@@ -104,12 +104,13 @@ def broken_alone(
     every_table, retaken = list(tables), []
     for part, own in pieces:
         uses = [use for name in every_table for use in own.contributions.get(name, ())]
-        known = tell(every_table, own)
+        broken, somebody = tell(every_table, own, _somebody(part, own))
         if not uses or len(part) == 1:
-            own.unpadded = torch.ones(own.users, dtype=torch.bool, device=own.losses.device)
+            own.unpadded = somebody
             continue
-        broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0) if known is None else known
-        own.unpadded, trimmed = unmoved(own) & ~broken, {}
+        if broken is None:
+            broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0)
+        own.unpadded, trimmed = unmoved(own) & ~broken & somebody, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
             if _shapes(one) != _shapes(part):
@@ -129,9 +130,14 @@ def broken_alone(
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
-        tell(every_table, every[-1][1])
-        every[-1][1].unpadded = torch.ones(1, dtype=torch.bool, device=every[-1][1].losses.device)
+        every[-1][1].unpadded = tell(every_table, every[-1][1], _somebody(*every[-1]))[1]
     return every
+
+
+def _somebody(part: Any, own: Recorded) -> Tensor:
+    """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count."""
+    empty, everybody = getattr(part, "empty", None), torch.ones_like(own.losses, dtype=torch.bool)
+    return everybody if empty is None or empty.shape != everybody.shape else everybody & ~empty
 
 
 def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]) -> list[str]:
@@ -227,24 +233,23 @@ def _summed(
     return rows[real], norms[real]
 
 
-def tell(tables: Iterable[str], recorded: Recorded) -> Tensor | None:
+def tell(tables: Iterable[str], recorded: Recorded, somebody: Tensor) -> tuple[Tensor | None, Tensor]:
     """Keep on the host which rows of these tables the users read, and which reads have a gradient.
 
-    Return (B,) whose gradient of the tables is not finite; None where there is nothing to tell: on a CPU, or where a
-    table is used in another way than by rows of each user's own.
+    Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there; None and what was given
+    where there is nothing to tell: on a CPU, or where a table is used in another way than by rows of each user's own.
     """
     uses = [(name, use) for name in tables for use in recorded.contributions.get(name, ())]
     own = [use for _, use in uses if isinstance(use, Rows)]
     if not own or len(own) < len(uses) or answers_at_once(recorded.losses):
-        return None
+        return None, somebody
     ids, (moved, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
-    *told, unbroken = (
-        torch.cat([ids * 2 + moved, finite.unsqueeze(1)], 1).cpu().split([*(use.ids.shape[1] for use in own), 1], 1)
-    )  # the one wait
+    sizes, of_users = [*(use.ids.shape[1] for use in own), 1, 1], torch.stack([finite, somebody], 1)
+    *told, unbroken, here = torch.cat([ids * 2 + moved, of_users], 1).cpu().split(sizes, 1)  # the one wait
     recorded.told = {}
     for (name, _), each in zip(uses, told, strict=True):
         recorded.told.setdefault(name, []).append(Rows(each >> 1, (each & 1).float().unsqueeze(2)))
-    return unbroken.squeeze(1) == 0
+    return unbroken.squeeze(1) == 0, here.squeeze(1) != 0
 
 
 def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
