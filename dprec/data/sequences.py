@@ -231,6 +231,18 @@ class Sequences(SampledData):
         """Use these raw ids as the catalogue."""
         self._chosen = Catalogue(ids)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Of a choice that was paid for, so that whoever goes on can keep it."""
+        return {"catalogue": list(self._chosen.ids)} if self.catalogue_from == PRIVATE and self._chosen else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        kept = state_dict.get("catalogue")
+        if kept is not None and self._chosen is not None and self._chosen.ids != kept:
+            raise UserError(
+                "the checkpoint's run has chosen other items: keep them, settle_catalogue(data, privacy, "
+                "torch.load(CHECKPOINT))"
+            )
+
     def _read(self, log: Path) -> Interactions:
         return open_log(log, self.how, None if self.cache is None else Path(self.cache))
 

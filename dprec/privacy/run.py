@@ -78,6 +78,7 @@ class PrivateRun(OfTheRun):
             "sparsity": self.rules.settings(),
         }
         self._bought: tuple[Event, ...] = ()  # before the plan was made
+        self._bought_now = False  # by this process
         self._plan: Plan | None = None
         self._length: int | None = None  # of the run that was planned here; None for a checkpoint's plan
         self._allowed = 0
@@ -129,7 +130,7 @@ class PrivateRun(OfTheRun):
 
     def begin_with(self, events: Sequence[Event], on_record: bool = False) -> None:
         """Enter what comes before the plan is made: it is recorded now, unless a checkpoint's ledger has it."""
-        self._bought = tuple(events)
+        self._bought, self._bought_now = tuple(events), bool(events) and not on_record
         for event in () if on_record else events:
             self.ledger.record(event)
 
@@ -173,6 +174,11 @@ class PrivateRun(OfTheRun):
         refuse_part(state_dict)
         old = state_dict["settings"]
         refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
+        if self._bought_now:  # the ledger that comes knows nothing of it
+            raise UserError(
+                "this process has chosen the items of data.catalogue anew, and the checkpoint's run paid for its own "
+                "choice alone: keep that one, settle_catalogue(data, privacy, torch.load(CHECKPOINT))"
+            )
         self._resumed = old
         self.rules.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])

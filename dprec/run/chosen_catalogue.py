@@ -15,14 +15,18 @@ from dprec.training.callback import Privacy
 
 
 def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str, Any] | None = None) -> None:
-    """Choose the items if the data needs it, and enter the choice in the ledger; a resumed run keeps its items."""
+    """Choose the items if the data needs it, and enter the choice in the ledger; a resumed run keeps its items.
+
+    `checkpoint` is what the run wrote before, by `dprec.fit` or by a trainer of one's own: what torch.load returns.
+    """
     if not getattr(data, "awaits_catalogue", False):
         return
     if checkpoint is not None:
-        data.choose(checkpoint["dprec"]["catalogue"])
+        items, spent = _kept(checkpoint, type(data).__qualname__, privacy)
+        data.choose(items)
         if privacy is not None:
             ledger = Ledger()
-            ledger.load_state_dict(checkpoint["dprec"]["guarantee"])
+            ledger.load_state_dict(spent)
             privacy.begin_with(PrivateCatalogue.recorded(ledger.events), on_record=True)
         return
     if privacy is None:
@@ -33,3 +37,15 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
     privacy.begin_with(choice.events)
     chosen = choice.choose(visits(found), users, len(found.item_ids), privacy.noise)
     data.choose([found.item_ids[place] for place in chosen])
+
+
+def _kept(checkpoint: Mapping[str, Any], data: str, privacy: Privacy | None) -> tuple[list[str], Mapping[str, Any]]:
+    """The items that a run chose, and its ledger."""
+    ours = checkpoint.get("dprec")
+    if ours is not None:
+        return ours["catalogue"], ours["guarantee"]
+    try:
+        own = {} if privacy is None else checkpoint["callbacks"][privacy.state_key]["ledger"]
+        return checkpoint[data]["catalogue"], own
+    except (KeyError, TypeError):
+        raise UserError("the checkpoint's run has chosen no items: give the checkpoint of one that did") from None
