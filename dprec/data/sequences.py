@@ -23,7 +23,7 @@ from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import read_frame
 from dprec.data.logs.prepared import is_prepared, settings_of
-from dprec.data.logs.reading import HowToRead, open_log
+from dprec.data.logs.reading import HowToRead, columns_follow_from_events, open_log
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.held_out_events import Cut
@@ -322,6 +322,8 @@ class Sequences(SampledData):
         if self.protocol.test_days is not None:
             days = f"{self.protocol.test_days * (2 if self.validation else 1):g} days"
             assumed.append(f"the moment when training ends, {days} before the last event of this data")
+        if self.path is not None and columns_follow_from_events(Path(self.path), self.how):
+            assumed.append("the names of a JSON log's columns, by which they were chosen")
         return assumed
 
     @property

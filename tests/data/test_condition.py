@@ -44,7 +44,10 @@ def test_one_person_does_not_bring_other_peoples_records(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "where",
-    ["a > AVG(a)", "COUNT(*) > 2 AND a > 1", "a = FIRST(a)", "ROW_NUMBER() OVER (ORDER BY a) > 1", "MAX(b) > 3"],
+    [
+        *("a > AVG(a)", "COUNT(*) > 2 AND a > 1", "a = FIRST(a)", "ROW_NUMBER() OVER (ORDER BY a) > 1", "MAX(b) > 3"),
+        *("a = ANY(b)", "a = SOME(b)", "a <> ANY(b)", "NOT (a = ANY(b))", "a < ALL(b)"),
+    ],
 )
 def test_a_condition_on_several_rows_is_refused(where: str) -> None:
     with pytest.raises(UserError, match="looks at several rows at once"):

@@ -2,6 +2,7 @@
 
 import datetime as dates
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,10 @@ def test_a_data_frame_trains_as_the_file_does(tmp_path):
         read_frame([1, 2])
 
 
-@pytest.mark.parametrize("values", [[True, False], [1e-7, 2.5], [dates.date(2024, 1, 2), dates.date(2024, 1, 3)]])
+@pytest.mark.parametrize(
+    "values",
+    [[True, False], [1e-7, 2.5], [dates.date(2024, 1, 2), dates.date(2024, 1, 3)], [Decimal("1.5"), Decimal("200")]],
+)
 def test_a_value_of_a_frame_is_read_alike_whatever_others_hold(values: list[Any]) -> None:
     pandas = pytest.importorskip("pandas")
 
@@ -150,7 +154,7 @@ def test_a_value_of_a_frame_is_read_alike_whatever_others_hold(values: list[Any]
         assert read.context is not None
         return read.context.codes[: len(values) * 3].tolist()
 
-    assert devices([]) == devices(["odd"])
+    assert devices([]) == devices(["odd"]) == devices([Decimal("3.25")])
 
 
 def test_lists_beside_single_values_in_a_frame_are_refused() -> None:

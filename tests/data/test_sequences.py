@@ -140,6 +140,18 @@ def test_what_is_assumed_public(log, tmp_path):
     assert public.popularity[-1] == 0
 
 
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_columns_that_were_chosen_by_names_of_events_are_assumed_public(form, tmp_path):
+    """A header says which columns there are, whoever is in the log; a line of JSON is of somebody."""
+    path = tmp_path / f"log.{form}"
+    frame = polars.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": list("abcabc"), "time": range(6)})
+    frame.write_ndjson(path) if form == "jsonl" else frame.write_json(path)
+    said = "the names of a JSON log's columns, by which they were chosen"
+    assert small(path, min_events=0, batch_size=1).assumptions[-1] == said
+    named = {"user_column": "user", "item_column": "item", "time_column": "time"}
+    assert said not in small(path, min_events=0, batch_size=1, **named).assumptions
+
+
 def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=30, synthetic_items=50)

@@ -61,7 +61,7 @@ def test_who_chooses_again_is_refused(kept: tuple[Path, Sequences, Privacy]) -> 
     for same in (False, True):
         data, privacy = begun()
         settle_catalogue(data, privacy)
-        data.choose(before.catalogue_ids if same else [*before.catalogue_ids][:-1] + ["another"])
+        data.choose(before.catalogue_ids if same else [*before.catalogue_ids[:-1], "another"])
         with pytest.raises(UserError, match="settle_catalogue\\(data, privacy, torch.load\\(CHECKPOINT\\)\\)"):
             fit(data, privacy, 3, file)
 

@@ -165,7 +165,13 @@ def _of_one_row(node: Any) -> bool:
     told = next(iter(how)) if isinstance(how, dict) else how
     among = {"Boolean": _OF_EACH_TRUTH, "Sql": _OF_EACH_SQL}.get(name)
     fine = name in _OF_EACH and told != "ConcatVertical" if among is None else told in among
+    if told == "IsIn":  # a column there is looked at as a whole, which SQL's ANY means
+        fine &= all(map(_is_constant, given["input"][1:]))
     return fine and all(map(_of_one_row, given["input"]))
+
+
+def _is_constant(node: Any) -> bool:
+    return isinstance(node, dict) and ("Literal" in node or _is_constant(node.get("Cast", {}).get("expr")))
 
 
 def _columns(expression: pl.Expr) -> list[str]:

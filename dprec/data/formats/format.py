@@ -73,6 +73,7 @@ class Format(ABC):
 
     name: str  # in data.format and in messages
     endings: tuple[str, ...] = ()  # of its files; in a folder, files with these endings are parts of the log
+    says_columns_once = True  # in a header or a schema; else each event says its own
 
     def recognises(self, start: Start) -> bool:
         """Whether a file is of this format. The first format that says so reads it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def _series(name: str, column: Any) -> pl.Series:
     if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
         return pl.Series(name, column.to_numpy())
     values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
+    values = [_text_of(value) if isinstance(value, Decimal) else value for value in values]
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1:
         return pl.Series(name, values)
@@ -60,3 +62,9 @@ def _series(name: str, column: Any) -> pl.Series:
         for place, value in zip(places, alike.cast(pl.String), strict=True):
             text[place] = value
     return pl.Series(name, text, dtype=pl.String)
+
+
+def _text_of(number: Decimal) -> str:
+    """A decimal by itself: polars would write all of a column with as many places as the longest."""
+    text = format(number, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -19,6 +19,7 @@ EXAMPLE = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
 class JSONLines(NamedFormat):
     name = "jsonl"
     endings = (".jsonl", ".ndjson")
+    says_columns_once = False
 
     def recognises(self, start: Start) -> bool:
         return super().recognises(start) or (start.ending == ".json" and not _is_array(start))
@@ -39,6 +40,7 @@ class JSONArray(NamedFormat):
 
     name = "json"
     endings = (".json",)
+    says_columns_once = False
 
     def recognises(self, start: Start) -> bool:
         return super().recognises(start) and _is_array(start)

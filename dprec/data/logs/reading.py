@@ -13,11 +13,12 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dprec.data.formats import AUTO, rows_about
+from dprec.data.formats import AUTO, FORMATS, rows_about
+from dprec.data.formats.compression import unpacked_name
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_interactions
-from dprec.data.logs.parts import home_of, is_kept, parts_of
+from dprec.data.logs.parts import holds_parts, home_of, is_kept, parts_of
 from dprec.data.logs.prepared import is_prepared, open_prepared, prepare
 from dprec.errors import UserError
 
@@ -36,6 +37,18 @@ class HowToRead:
     def __post_init__(self) -> None:
         if self.context is not None:  # written in one way, since the name of a prepared folder follows from it
             object.__setattr__(self, "context", ContextColumns.of(self.context).plain)
+
+
+def columns_follow_from_events(log: Path, how: HowToRead) -> bool:
+    """Whether columns are chosen by names that events of people say, as in JSON, and not by a header or a schema."""
+    if is_prepared(log) or not holds_parts(log) or None not in (how.user_column, how.item_column, how.time_column):
+        return False
+    name = unpacked_name(parts_of(log)[0])
+    return any(
+        name.endswith(each.endings) if how.format == AUTO else how.format == each.name
+        for each in FORMATS
+        if not each.says_columns_once
+    )
 
 
 def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
