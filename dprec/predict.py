@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.cli.usage import PREDICT
+from dprec.data.formats.lines import lines_in
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _lines(file: str) -> list[str]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file} ({error}): give a file with one text a line") from None
-    return text.splitlines()
+    return lines_in(text)
 
 
 main = Command(predict, PREDICT, positionals="RUN")

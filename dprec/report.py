@@ -30,12 +30,16 @@ def report(line: CommandLine, console: Console) -> None:
     if len(runs) > 1 and out is None:
         raise UserError("several runs make one page: say where with --out comparison.html")
     path = Path(out) if out is not None else RunFolder(runs[0].folder).report
+    whose = line.others[0]
     try:
-        text = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+        for whose, run in zip(line.others, runs, strict=True):  # noqa: B007
+            text = run_page(run)
+        if len(runs) > 1:
+            text = comparison_page(runs)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The files of a run from elsewhere can hold anything.
         said = f"{type(error).__name__}: {shorten(str(error), 80)}"
-        raise UserError(f"{line.others[0]} is not as dprec fit wrote it ({said}): give another run") from None
+        raise UserError(f"{whose} is not as dprec fit wrote it ({said}): give another run") from None
     try:
         write_private(path, text)
     except OSError as error:

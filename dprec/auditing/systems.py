@@ -44,7 +44,11 @@ class System:
         name, equals, options = (part.strip() for part in text.partition("="))
         if not name or not equals or "/" in name:
             raise UserError(f"--beside is {text!r}: give a name and overrides, such as 'half = --privacy.epsilon 4'")
-        line = CommandLine.read(shlex.split(options))
+        try:
+            words = shlex.split(options)
+        except ValueError as error:
+            raise UserError(f"--beside {name}: {error}: close it") from None
+        line = CommandLine.read(words)
         if line.recipes or not line.overrides:
             raise UserError(f"--beside {name}: give overrides of the recipe, such as --privacy.epsilon 4")
         return cls(name, tuple(line.overrides))

@@ -142,7 +142,7 @@ def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection
 def refuse_own_step(model: Any, taken: int) -> None:
     """Refuse a training step that did not ask for the private gradient exactly once."""
     if taken != 1:
+        what = "took a step without the private gradient" if not taken else f"asked for it {taken} times in a step"
         raise UserError(
-            f"{type(model).__name__}.training_step took a step without the private gradient: "
-            "do not override training_step, write losses(batch)"
+            f"{type(model).__name__}.training_step {what}: do not override training_step, write losses(batch)"
         )

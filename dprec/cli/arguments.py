@@ -53,6 +53,8 @@ class CommandLine:
     def _option(self, option: str, words: list[str], switches: Sequence[str]) -> None:
         key, equals, value = option.partition("=")
         if key in switches:
+            if equals:
+                raise UserError(f"--{key} is on or left out: give it no value")
             self.switches.add(key)
             return
         if not equals:

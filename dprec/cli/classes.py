@@ -113,6 +113,8 @@ def refuse_unknown(base: type, value: Any, where: str) -> None:
 
 def _import(name: str, where: str) -> Any:
     module_name, _, attribute = name.rpartition(".")
+    if not all(name.split(".")):
+        raise UserError(f"{where} is {name!r}, which is not the name of a class: look for a dot too many")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
+from dprec.cli.finite import finite
 from dprec.distributed.first import first_process
 from dprec.errors import Told, UserError
 from dprec.notices import heard_by
@@ -131,9 +132,9 @@ def _find_own_code(reads_run: bool, words: Sequence[str], alone: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, exact in any encoding: characters that the stream cannot show are escaped."""
+    """One line of strict JSON, exact in any encoding: characters that the stream cannot show are escaped."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, ensure_ascii=not unicode))
+    print(json.dumps(finite(value), ensure_ascii=not unicode, allow_nan=False))
 
 
 def _quiet() -> None:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -47,7 +48,9 @@ def words(overrides: Sequence[tuple[str, str]]) -> list[str]:
     for key in HOMES:
         named = [value for name, value in overrides if name == key]
         given = {name.rpartition(".")[2] for name, _ in overrides if name.startswith(f"{key}.")}
-        value = yaml.safe_load(named[-1]) if named and not named[-1].startswith("[") else None
+        value = None
+        with suppress(yaml.YAMLError):  # of which the parser says what is wrong
+            value = yaml.safe_load(named[-1]) if named and not named[-1].startswith("[") else None
         if isinstance(value, str):
             added += [f"--{key}.{name}={default}" for name, default in _folder(key, value, given).items()]
     return added

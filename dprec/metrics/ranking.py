@@ -27,6 +27,7 @@ def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
     """
     ranks = _columns(ranks)
     gains = torch.where(ranks < k, 1 / torch.log2(ranks.double() + 2), 0.0).sum(1)
+    k = min(k, ranks.shape[1])  # more than are held out are never found
     best = (1 / torch.log2(torch.arange(k, device=ranks.device).double() + 2)).cumsum(0)  # of 1, 2, ... items
     return gains / best[_held_out(ranks).clamp(max=k) - 1]
 

@@ -66,7 +66,7 @@ class Recommender(Learner):
         several = min(self.items - 1, FIRST_ITEMS, max(16, 2**25 // self.items))
         first = torch.linspace(1, self.items - 1, several, device=self.device).round().long()  # (n,)
         none = torch.zeros(several, 1, dtype=torch.long, device=self.device)
-        scores = self.scores(RankingBatch(first[:, None], none[:, 0], none)).float()
+        scores = self.scores(RankingBatch(first[:, None], none[:, 0], none)).float().clone()  # a model may hold them
         scores[:, 0] = -torch.inf
         next_item = scores.softmax(1)  # (n, items)
         share = next_item.mean(0)

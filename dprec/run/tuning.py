@@ -53,7 +53,10 @@ def candidates_of(tried: Sequence[str]) -> list[Candidate]:
     axes = []
     for text in tried:
         key, equals, values = text.partition("=")
-        given = yaml.safe_load(values) if values.startswith("[") else values.split(",")
+        try:
+            given = yaml.safe_load(values) if values.startswith("[") else values.split(",")
+        except yaml.YAMLError:
+            raise UserError(f"--try {text}: it is not valid YAML: look for a bracket that is left open") from None
         texts = [value if isinstance(value, str) else json.dumps(value) for value in given]
         if not equals or not key or not all(texts) or not texts:
             raise UserError(f"--try {text}: write KEY=VALUE,VALUE, such as model.learning_rate=0.01,0.02")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import dprec
+from dprec.cli.finite import finite
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.serving.program import Program
@@ -129,4 +130,4 @@ def _context(columns: ContextColumns) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dprec.data.formats.columns import looks_like
+from dprec.data.formats.lines import lines_in
 from dprec.errors import UserError
 
 _TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer units since 1970, or an ISO date
@@ -43,7 +44,7 @@ def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[Asked]:
     """
     path = Path(file)
     try:
-        lines = (sys.stdin.read() if file == "-" else path.read_text(encoding="utf-8")).splitlines()
+        lines = lines_in(sys.stdin.read() if file == "-" else path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the histories in {file}: {error}") from None
     if not any(line.strip() for line in lines):
@@ -79,7 +80,7 @@ def _from_json(line: str, number: int, file: str) -> Asked:
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not JSON ({error.msg}); give a list of ids a line") from None
     ids, user = (value.get("history"), value.get("user")) if isinstance(value, dict) else (value, None)
-    if not isinstance(ids, list) or not all(isinstance(raw, (str, int, dict)) for raw in ids):
+    if not isinstance(ids, list) or not all(type(raw) in (str, int, dict) for raw in ids):
         raise UserError(f'{where}: give a list of ids, such as ["12", "7"]')
     if user is not None and not isinstance(user, (str, int)):
         raise UserError(f"{where}: the user is {user!r}: give an id")

@@ -82,7 +82,7 @@ class Ranker:
             scores = self.popularity.expand(len(histories), -1).clone()  # (B, items)
         else:
             scores = self.model.scores(batch).float()
-            scores[torch.tensor(empty)] = self.popularity if any(empty) else 0.0
+            scores = scores.clone() if not any(empty) else scores.where(~torch.tensor(empty)[:, None], self.popularity)
         scores[:, 0] = -torch.inf  # padding
         if exclude_seen:
             scores.scatter_(1, seen, -torch.inf)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from dprec.cli.finite import finite
 from dprec.errors import refuse_missing
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
@@ -86,7 +86,7 @@ class Service:
 
     async def guarantee(self, request: Request) -> Response:
         told = self.served.facts["guarantee"]
-        return _json({key: _finite(told.get(key)) for key in ("guarantee", "epsilon", "delta", "assumed_public")})
+        return _json({key: told.get(key) for key in ("guarantee", "epsilon", "delta", "assumed_public")})
 
 
 def application(served: Served, limits: Limits) -> Starlette:
@@ -135,12 +135,8 @@ def server(served: Served, limits: Limits) -> uvicorn.Server:
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import JSONResponse
 
-    return JSONResponse(value, status, {**HEADERS, **(headers or {})})
+    return JSONResponse(finite(value), status, {**HEADERS, **(headers or {})})
 
 
 def _refusal(status: int, says: str, headers: dict[str, str] | None = None) -> Response:
     return _json({"error": says}, status, headers)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

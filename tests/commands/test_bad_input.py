@@ -113,6 +113,13 @@ TABLE = [
     ("fit RECIPE beside.yaml", "put the arguments of a class under init_args, beside class_path"),
     ("fit RECIPE --privacy.sparsity AdaFast", "unknown class 'AdaFast'; did you mean AdaFEST?"),
     ("fit RECIPE --privacy.sparsity Sparse", "'Sparse'; give one of AdaFEST, Dense, EANA, ExponentialSelection, FEST,"),
+    ("fit RECIPE --model .x", "model is '.x', which is not the name of a class: look for a dot too many"),
+    ("fit RECIPE --model.class_path .", "which is not the name of a class: look for a dot too many"),
+    ("fit RECIPE --trainer.logger {a:[", "trainer.logger"),
+    ("fit RECIPE --trainer.callbacks 'x", "trainer.callbacks"),
+    ("tune RECIPE --try model.dim=[1,2", "--try model.dim=[1,2: it is not valid YAML: look for a bracket"),
+    ("fit RECIPE --metrics ndcg@99999999999999999999", "no list is so long: give a smaller number"),
+    ("plan RECIPE --json=false", "--json is on or left out: give it no value"),
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),

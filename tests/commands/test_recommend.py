@@ -92,6 +92,7 @@ def test_unknown_items_are_skipped_with_a_warning(moved: Path, capsys: pytest.Ca
     [
         ("h.txt", "film1 film2\n\nnothing known\nfilm3\n"),
         ("h.jsonl", '["film1", "film2"]\n{"history": ["nothing", "known"]}\n["film3"]\n'),
+        ("h.jsonl", '["film1", "film2"]\n{"history": ["nothing", "known"], "a": "\u2028"}\n["film3"]\n'),
     ],
 )
 def test_a_file_of_histories(moved: Path, here: Path, capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:

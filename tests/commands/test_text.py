@@ -46,7 +46,7 @@ def test_it_is_evaluated_again(texts_run: str, capsys: pytest.CaptureFixture[str
 def test_it_predicts_each_text_as_it_would_alone(
     texts_run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ["w1 w2 w300", "w1 " * 30, "never met"]
+    texts = ["w1 w2 w300", "w1 " * 30, "never\u2028\x0cmet"]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     assert predict([texts_run, "--file", str(tmp_path / "texts.txt")]) == 0
     together = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

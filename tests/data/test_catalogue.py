@@ -23,6 +23,13 @@ def test_read_skips_blank_lines(tmp_path):
     assert Catalogue.read(tmp_path / "items.txt").ids == ["b", "a", "c"]
 
 
+def test_lines_end_where_files_end_them(tmp_path):
+    """An id may hold what Python takes for the end of a line."""
+    ids = ["a\u2028b", "c\x85d", "e\x0bf", "g\x1ch", "i"]
+    (tmp_path / "items.txt").write_text("\r\n".join(ids), encoding="utf-8", newline="")
+    assert Catalogue.read(tmp_path / "items.txt").ids == ids
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

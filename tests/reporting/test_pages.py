@@ -216,3 +216,12 @@ def test_a_browser_has_nothing_to_say_and_nothing_sticks_out_on_a_phone(runs: Pa
         assert found, done.stdout[-300:]
         assert int(found[2]) <= int(found[1]) <= 390, path
         assert int(found[3]) == (22, 255)[theme]
+
+
+def test_the_run_that_cannot_be_read_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("good", "odd"):
+        shutil.copytree(runs / "private", tmp_path / name)
+    told = json.loads((tmp_path / "odd" / "metrics.json").read_text())
+    (tmp_path / "odd" / "metrics.json").write_text(json.dumps({**told, "epsilon": [1]}))
+    assert report([str(tmp_path / "good"), str(tmp_path / "odd"), "--out", str(tmp_path / "page.html")]) == 2
+    assert f"{tmp_path / 'odd'} is not as dprec fit wrote it" in capsys.readouterr().err

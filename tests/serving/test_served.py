@@ -106,6 +106,18 @@ def test_popularity_is_where_the_model_leads_in_the_long_run() -> None:
     assert share[0] == 0
 
 
+def test_a_model_may_hold_the_scores_that_it_gives() -> None:
+    class Held(Walk):
+        one = torch.tensor([0.0, 3.0, 1.0, 2.0])
+
+        def scores(self, batch: RankingBatch) -> Tensor:
+            return self.one.expand(len(batch), -1)
+
+    for found in Ranker(Held()).best([np.array([1]), np.array([3])], k=3, exclude_seen=True):
+        assert found.items.tolist() in ([3, 2], [1, 2])
+    assert Held.one.tolist() == [0, 3, 1, 2]
+
+
 def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
     model = Spectral(items=5, top=3, rank=2)
     model.described.popularity.copy_(torch.tensor([0.0, 3, 9, 1, 4]))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dprec.data.formats.lines import lines_in
 from dprec.data.ids.spelling import normal_texts
 from dprec.errors import UserError
 
@@ -32,7 +33,7 @@ class Catalogue:
         """A public list of items: a text file with one raw id a line, normalised as in a log. Its order is kept."""
         path = Path(path)
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = lines_in(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise UserError(f"cannot read the catalogue {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shlex
 import stat
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dprec.cli.finite import finite
 from dprec.errors import UserError
 
 FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}  # no room, quota, limit of a file
@@ -169,13 +169,13 @@ def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write strict JSON, completely or not at all; a number that is not finite becomes null."""
-    text = json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(values), indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
 
 
 def write_private_json(path: Path, values: Mapping[str, Any]) -> None:
     """The same, readable by the owner alone."""
-    write_private(path, json.dumps(_strict(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_private(path, json.dumps(finite(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:
@@ -199,16 +199,6 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def checkpoint_of(run: str) -> Path:

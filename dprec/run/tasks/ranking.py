@@ -250,4 +250,6 @@ def _cutoff(metric: str) -> int:
     found = re.fullmatch(rf"({'|'.join(kinds)})@([1-9]\d*)", metric)
     if found is None:
         raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in kinds)}, such as ndcg@10")
+    if len(found[2]) > 9:
+        raise UserError(f"{metric}: no list is so long: give a smaller number")
     return int(found[2])

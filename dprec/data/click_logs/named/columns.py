@@ -16,6 +16,7 @@ import numpy as np
 from dprec.data.formats import AUTO
 from dprec.data.formats.columns import plain
 from dprec.data.formats.format import Wanted
+from dprec.data.formats.lines import lines_in
 from dprec.data.ids.spelling import normal_texts
 from dprec.errors import UserError
 
@@ -241,7 +242,7 @@ def role(feature: Category | Number) -> str:
 
 def _lines_of(file: str, column: str) -> list[str]:
     try:
-        return Path(file).read_text(encoding="utf-8-sig").splitlines()
+        return lines_in(Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"data.categories.{column} names the file {file}, which cannot be read ({error}): give one with a value a "
