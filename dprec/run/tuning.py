@@ -340,13 +340,17 @@ def _refuse_unfit(experiment: Experiment, named: str) -> None:
         raise UserError(f"{named} is not private, so neither is the choice: {privacy.guarantee()}")
     if tree["privacy"]["init_args"].get("noise_multiplier") is not None:
         raise UserError("privacy.noise_multiplier is set, and tune computes it: leave it out")
-    if not isinstance(experiment.task, Ranking) or experiment.metrics[0].partition("@")[0] not in GAINS:
+    if not isinstance(experiment.task, Ranking):
         raise UserError(
-            f"tune scores by a metric that each user adds 0 to 1 to ({', '.join(GAINS)} of a recommender): "
-            "set --metrics ndcg@10, or choose settings on public data"
+            f"tune scores what recommenders rank, and {named} is none: choose its settings on public data, or "
+            "see docs/privacy.md on what a choice by other metrics costs"
+        )
+    if experiment.metrics[0].partition("@")[0] not in GAINS:
+        raise UserError(
+            f"tune scores by a metric that each user adds 0 to 1 to ({', '.join(GAINS)}): set --metrics ndcg@10"
         )
     if not getattr(experiment.data, "validation", False):
-        raise UserError("tune scores on validation data, and data.validation is false: leave it out")
+        raise UserError("tune scores on validation data, and data.validation is false: add --data.validation true")
     held_out = _held_out(experiment)
     if not isinstance(held_out, RankingUsers):
         raise UserError(f"{path_of(type(experiment.data))} serves no users to rank: give dprec.data.Sequences")

@@ -162,3 +162,16 @@ def test_lists_beside_single_values_in_a_frame_are_refused() -> None:
     frame = pandas.DataFrame({"user_id": [1, 2], "item_id": [["a", "b"], "a"]})
     with pytest.raises(UserError, match="holds lists and single values"):
         read_frame(frame)
+
+
+def test_the_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"user": 1, "item": 2}\n\n{"user": 1, "it\n{"user": 1, "item": 2}\n')
+    with pytest.raises(UserError, match="log.jsonl line 3 is not a JSON object: mend it"):
+        read_interactions(tmp_path / "log.jsonl")
+
+
+@pytest.mark.parametrize("empty", ['""', '"  "', ""])
+def test_an_empty_text_is_a_missing_value_in_a_condition(tmp_path: Path, empty: str) -> None:
+    (tmp_path / "log.csv").write_text(f"user,item,time,kind\n1,a,1,x\n1,b,2,{empty}\n1,c,3,y\n")
+    for where, items in (("kind IS NOT NULL", ["a", "c"]), ("kind IS NULL", ["b"]), ("kind <> 'x'", ["c"])):
+        assert read_interactions(tmp_path / "log.csv", where=where).item_ids == items

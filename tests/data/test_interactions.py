@@ -145,7 +145,7 @@ BROKEN = [
     ("log.jsonl", "", "is empty"),
     ("log.jsonl", "[1, 2]\n", "line 1 is not a JSON object"),
     ("log.jsonl", '{"user": 1}\n', "looks like the item"),
-    ("log.jsonl", '{"user": 1, "item": 2, "time": 3}\nno\n', "cannot read"),
+    ("log.jsonl", '{"user": 1, "item": 2, "time": 3}\nno\n', "log.jsonl line 2 is not a JSON object"),
     ("log.jsonl", '{"user": 1, "item": null, "time": 3}\n{"user": 1}\n', "no row has an item id"),
     ("log.parquet", "no parquet at all", "cannot read"),
     ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` pair: '1 2 3'"),

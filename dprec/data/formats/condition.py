@@ -68,7 +68,7 @@ class Condition:
     def holds(self, batch: pl.DataFrame) -> pl.Series:
         """The rows of a batch for which the condition holds."""
         text = [name for name in self.columns if batch.schema[name] == pl.String]
-        read = batch.select(self.columns).with_columns(pl.col(name).str.strip_chars() for name in text)
+        read = batch.select(self.columns).with_columns(_without_edges(name) for name in text)
         try:
             read = read.with_columns(pl.col(name).cast(self.types[name]) for name in text if name in self.types)
             free = [name for name in text if name not in self.types]
@@ -129,6 +129,12 @@ def _kind(name: str) -> pl.Expr:
     number = text.cast(pl.Float64, strict=False).is_not_null()
     truth = text.is_in(["true", "false"])
     return pl.when(text.is_null()).then(3).when(number).then(1).when(truth).then(2).otherwise(0).alias(name)
+
+
+def _without_edges(name: str) -> pl.Expr:
+    """A text without white space at its ends; an empty one is a missing value, as it is where nobody put quotes."""
+    text = pl.col(name).str.strip_chars()
+    return pl.when(text != "").then(text).alias(name)
 
 
 def _as(name: str, kind: pl.DataType) -> pl.Expr:

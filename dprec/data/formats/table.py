@@ -15,7 +15,7 @@ from dprec.errors import UserError, first_line
 
 ROWS = 2**20  # in a batch
 THE_ROWS = "the order of the rows"
-# Finds the line, from 1, in which a record begins with a quote that does not end, or else with too many fields.
+# Finds the line, from 1, in which a record begins with a quote that does not end, or else is no record of the format.
 Broken: TypeAlias = "Callable[[bool], int | None]"
 
 
@@ -67,6 +67,8 @@ def one_line(path: Path, broken: Broken = lambda quote: None) -> Iterator[None]:
             raise UserError(
                 f"{path} has {where} that begins with a quote and does not end, {begins}: close it"
             ) from error
+        if "parsing line" in str(error) and (line := broken(False)) is not None:
+            raise UserError(f"{path} line {line:,} is not a JSON object: mend it, or leave it out") from error
         raise UserError(f"cannot read {path}: {first_line(error)}") from error
 
 

@@ -229,7 +229,7 @@ def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
         row = int(rows[wrong.arg_max() or 0]) + 1
         instead = "mend or remove them, or leave them out with data.where"
         if what == LACKS_TIME:
-            instead += ", such as 't IS NOT NULL' for a column t"
+            instead += """, such as 't IS NOT NULL' for a column t, '"my time" IS NOT NULL' for one of two words"""
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
             instead = "write it as 2024-06-15 01:35, or if it is no time, name that in data.time_column"
         raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")

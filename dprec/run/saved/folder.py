@@ -109,7 +109,7 @@ class RunFolder:
     def claim(self, settings: str) -> None:
         """Claim the folder for this run by creating config.yaml; if two runs try, one is refused."""
         self.refuse_if_taken()
-        text = f"# Run again: python -m dprec.fit {shlex.quote(str(self.config))} --out NEW_FOLDER\n"
+        text = f"# Run again, from this folder: python -m dprec.fit {self.config.name} --out NEW_FOLDER\n"
         try:
             self._make()
             with open(self.config, "x", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,3 +53,12 @@ class ClickPrediction(BesideBaseRates):
             said.append(f"{WRITTEN[loss]} {ours / theirs:.3f} times that of the base rate")
             better = ours < theirs
         return ", ".join(said) + ("" if better else ": no better than it")
+
+    def warning(self, results: Mapping[str, Any]) -> str | None:
+        """Where the model says less than the share of clicks alone does."""
+        if results.get("log_loss", 0.0) <= results.get("base_rate_log_loss", math.inf):
+            return None
+        return (
+            "warning: the share of clicks alone predicts better, so the model is far from trained or too sure: raise "
+            "trainer.max_epochs or model.learning_rate at the same ε, or privacy.epsilon"
+        )
