@@ -5,7 +5,6 @@
     UserData      what training draws users from
     DrawsOfEach   what such data may have besides, for runs of several processes
     Users         users of whom any few can be made into micro-batches
-    MicroBatch    some users' rows
 
 A loader's batch is a list of micro-batches. What a batch sampler has to say of itself is `Sampler` in
 `accounting/sampling`; what a data module has, `SampledData` in `data/module`.
@@ -98,13 +97,6 @@ class DrawsOfEach(Protocol):
 
     def draw_by(self, key: int) -> None:
         """Draw by this key of 128 bits from now on: processes of a run share it, so that they can compare data."""
-
-
-class MicroBatch(Protocol):
-    """The rows of some users: a tensor, or a dataclass of tensors."""
-
-    def __len__(self) -> int:
-        """Return how many users' rows it holds."""
 
 
 class _Empty(Protocol):

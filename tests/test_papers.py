@@ -12,7 +12,6 @@ import pytest
 from dprec.benchmarks import BENCHMARKS, find
 from dprec.benchmarks.dpformer_tables import cells_of
 from dprec.cli.arguments import CommandLine
-from dprec.cli.parser import parse
 from dprec.cli.usage import AUDIT, BENCH, PLAN
 
 ROOT = Path(__file__).parent.parent
@@ -48,12 +47,6 @@ def test_a_line_names_what_is_there(line: list[str], monkeypatch: pytest.MonkeyP
             name(named)
     if recipe:
         assert Path(recipe.strip("`")).is_file()
-
-
-@pytest.mark.parametrize("recipe", sorted({line[2].strip("`") for line in LINES if line[2]}))
-def test_a_recipe_parses(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    parse(CommandLine.read([recipe]))
 
 
 def command(words: list[str]) -> None:

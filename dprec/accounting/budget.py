@@ -37,7 +37,7 @@ def calibrate(
     """The smallest noise multiplier σ such that `steps` uses of `event_of(σ)` after `already` fit the budget.
 
     The result always fits by the ε that `Ledger.epsilon` reports. At most 2e-4 of it stays unspent, unless ε
-    jumps there (extreme rates) or σ is 0.01, the least given. Raises UserError if no σ up to 1e5 fits.
+    jumps there (extreme rates) or σ is about 0.01, the least tried. Raises UserError if no σ up to 1e5 fits.
 
     >>> budget = PrivacyBudget(epsilon=8, delta=1 / 6040)
     >>> round(calibrate(budget, lambda sigma: Event("poisson_gaussian", sigma, 1024 / 6040), steps=590), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
@@ -94,8 +94,7 @@ class Sampling:
         """Refuse a sampler that draws by another law than this one, by which its draws are accounted for."""
         now = Sampling.of(sampler)
         if now != self:
-            names = ("kind", "users", "expected_batch", "rate", "seeded", "unit", "periods")
-            name = next(name for name in names if getattr(now, name) != getattr(self, name))
+            name = next(each.name for each in fields(self) if getattr(now, each.name) != getattr(self, each.name))
             raise UserError(
                 f"{type(sampler).__name__}.{name} was {getattr(self, name)} when the run was planned and is now "
                 f"{getattr(now, name)}, so draws are not those that are accounted for: leave the sampler as it is, and "

@@ -18,7 +18,7 @@ What a model, its data or its training may not do, and which file refuses it:
     take more than one optimizer or gradient a step           models/learning/optimizers for a Learner; training:
                                                               lightning_checks, script_checks
     run a backward pass of its own, or change gradients       gradients/own_backward, bypass
-    compute in less precision than the guarantee says         low_precision, arithmetic of gradients/uses
+    compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
     change what Lightning's trainer does with a step          switches; training: other_callbacks, lightning_checks;
                                                               run/trainer; with several devices distributed/replicas
     change it from a script                                   training: step_order, between, script_checks

@@ -55,6 +55,8 @@ class SameDraws(TorchFunctionMode):
         self._kept.__exit__(*error)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _OWN_WAY and operation_name(func) not in RANDOM:  # nearly all of what is asked
+            return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         self.hooked |= func is Tensor.register_hook
         if func in _DROPOUTS:
@@ -96,3 +98,6 @@ class SameDraws(TorchFunctionMode):
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
 _RATE = 10  # the place of the dropout rate among the arguments of attention
 _RECURRENT = (torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu)
+_OWN_WAY = frozenset(
+    (*_DROPOUTS, *_RECURRENT, F.scaled_dot_product_attention, F.multi_head_attention_forward, Tensor.register_hook)
+)

@@ -235,7 +235,7 @@ guarantee is not kept, the exit code is 3.
   --length N           random items of a canary, before its random target (20)
   --references N       sequences that nobody holds, for ranks (16384)
   --coins N            canaries of each kind that a coin puts in or leaves out, to bound ε (1000)
-  --seed_of_canaries N
+  --seed_of_canaries N  other canaries for another number (0)
   --noise LIST         also with these noise multipliers and no budget (0.01,0.001; none where the model has releases)
   --strategies LIST    each noise also as these of dprec.sparsity place it, such as EANA,LazyDP,AdaFEST
   --beside TEXT        also the recipe with other overrides: 'name = --key value'; may be repeated

@@ -78,7 +78,9 @@ def test_the_best_run_is_kept_alone(
         assert "for the choice of this run among a random number of runs, 5 on average" in kept["guarantee"]
     checkpoint = torch.load(out / "best" / "checkpoints" / "last.ckpt", weights_only=False)
     assert "for the choice of this run" in checkpoint["dprec"]["guarantee"]["guarantee"]
-    assert (out / "best" / "config.yaml").read_text().startswith("# Run again, from this folder: ")  # no number of a run
+    assert (
+        (out / "best" / "config.yaml").read_text().startswith("# Run again, from this folder: ")
+    )  # no number of a run
     assert tune([str(recipe), *TRIED, "--out", str(out)]) == 2
     assert "holds a finished choice" in capsys.readouterr().err
     assert fit(["--resume", str(out / "best")]) == 2  # and nothing more is spent

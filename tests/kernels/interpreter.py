@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def passes_in_the_interpreter(file: str, only: str = "test") -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert re.search(r"^s*\.", done.stdout, re.MULTILINE), f"every test was skipped: {done.stdout}"
 
 
 def shared_memory(kernel: Any, types: str, **constants: Any) -> int:
