@@ -35,7 +35,11 @@ def made(path: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("path", "options", "optimizer", "reduction"),
-    [("every_other.EveryOther", {"start": 1}, "adam", 2.0), ("in_one_piece.InOnePiece", {}, "sgd", None)],
+    [
+        ("every_other.EveryOther", {"start": 1}, "adam", 2.0),
+        ("busy.Busy", {}, "sgd", None),
+        ("in_one_piece.InOnePiece", {}, "sgd", None),
+    ],
 )
 def test_a_strategy_of_ones_own_works_from_a_recipe(
     path: str, options: Any, optimizer: str, reduction: float | None, own: Path, capsys: pytest.CaptureFixture[str]
@@ -56,7 +60,7 @@ def test_a_strategy_of_ones_own_works_from_a_recipe(
 
 
 def test_a_strategy_of_ones_own_works_from_python(own: Path) -> None:
-    for path in ("every_other.EveryOther", "in_one_piece.InOnePiece"):
+    for path in ("every_other.EveryOther", "busy.Busy", "in_one_piece.InOnePiece"):
         privacy, _ = fit([made(path)])
         assert privacy.steps == 5
         assert 0 < privacy.spent <= 2.0

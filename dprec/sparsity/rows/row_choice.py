@@ -21,7 +21,7 @@ class BatchRows:
 
     users: int
     user: Tensor  # (n,) distinct pairs of a user
-    row: Tensor  # (n,) and a row where the user's gradient is not zero, in the strategy's space, none of `shared`
+    row: Tensor  # (n,) and a row that the user reads, in the strategy's space, none of `shared` and no padding
     shared: Tensor  # rows that change whoever is drawn, ascending: what the model declares in `shared_rows`
     summed: Callable[[float], tuple[Tensor, Tensor]]
     # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
