@@ -15,6 +15,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.tune import main as tune
 from tests.commands.support import strict
 from tests.commands.test_resume import fit_and_die
 
@@ -141,6 +142,11 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path
     [
         (recommend, "RUN --history 1", "PCTR, which does not rank items"),
         (evaluate, "RUN --metrics ndcg@10", "unknown metric 'ndcg@10': give auc"),
+        (
+            tune,
+            "RECIPE --try model.learning_rate=0.1,0.2 --out tuned",
+            "tune scores what recommenders rank, and PCTR is",
+        ),
         (evaluate, "RUN --split validation", "held out no validation records"),
         (fit, "RECIPE --model dprec.models.Transformer", "takes items and max_length from the data"),
         (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
