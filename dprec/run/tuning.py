@@ -342,8 +342,8 @@ def _refuse_unfit(experiment: Experiment, named: str) -> None:
         raise UserError("privacy.noise_multiplier is set, and tune computes it: leave it out")
     if not isinstance(experiment.task, Ranking):
         raise UserError(
-            f"tune scores what recommenders rank, and {type(experiment.model).__name__} is none: choose its settings on "
-            "public data"
+            f"tune scores what recommenders rank, and {type(experiment.model).__name__} is none: choose its settings "
+            "on public data"
         )
     if experiment.metrics[0].partition("@")[0] not in GAINS:
         raise UserError(
