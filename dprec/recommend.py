@@ -77,7 +77,9 @@ def warn(found: Recommended, where: str, example: str) -> None:
     if found.source == "history":
         said = f"unknown items are skipped: {few}" if found.unknown else None
     elif found.unknown:
-        parted = where == HISTORY and any(mark in example for mark in " ,")
+        parted = where == HISTORY and (
+            any(mark in example for mark in " ,") or any(mark in raw for mark in '"[' for raw in found.unknown)
+        )
         blank = "; ids with blanks or commas go into a file, as in --help" if parted else ""
         said = (
             f"none of its items is known ({few}), so what most people choose; ids of the run look like {example}{blank}"

@@ -49,13 +49,13 @@ def recommend_to_all(
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
     none = people - frame["user"].n_unique()
     popular = frame.filter(pl.col("source") == POPULARITY)["user"].n_unique()
-    for number, said in (
-        (unknown, "items of the log are unknown to the run and were skipped"),
-        (popular, "users have no known item and get what most people choose"),
-        (none, "users have seen every item and get none: --allow-seen gives them some"),
+    for number, one, several, then in (
+        (unknown, "item of the log is", "items of the log are", "unknown to the run: left out"),
+        (popular, "user has", "users have", "no known item: recommended what most people choose"),
+        (none, "user has", "users have", "seen every item: left out, --allow-seen gives some"),
     ):
         if number:
-            console.print(f"{number:,} {said}")
+            console.print(f"{number:,} {one if number == 1 else several} {then}")
     console.print(f"{people - none:,} users, {count} items each: {path}", soft_wrap=True)
 
 

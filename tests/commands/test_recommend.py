@@ -122,7 +122,7 @@ def test_all_users_of_a_log(moved: Path, log: Path, here: Path, capsys: pytest.C
     assert recommend([str(moved), "--users", "log.txt", "--out", name, "-k", "3"]) == 0
     said = capsys.readouterr().out
     assert "2 items of the log are unknown" in said
-    assert "1 users have no known item" in said
+    assert "1 user has no known item" in said
     assert f"61 users, 3 items each: {name}" in said
     read = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".jsonl": pl.read_ndjson}[Path(name).suffix]
     frame = read(name)
@@ -251,7 +251,7 @@ def test_users_who_have_seen_all_are_counted(moved: Path, here: Path, capsys: py
     (here / "log.txt").write_text(everything + "bob film3 1\n")
     assert recommend([str(moved), "--users", "log.txt", "--out", "all.csv", "-k", "3"]) == 0
     said = capsys.readouterr().out
-    assert "1 users have seen every item and get none: --allow-seen gives them some" in said
+    assert "1 user has seen every item: left out, --allow-seen gives some" in said
     assert "1 users, 3 items each: all.csv" in said
     assert set(pl.read_csv("all.csv")["user"]) == {"bob"}
     history = " ".join(f"film{film}" for film in range(12))
