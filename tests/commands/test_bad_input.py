@@ -113,7 +113,7 @@ TABLE = [
     ("fit RECIPE beside.yaml", "put the arguments of a class under init_args, beside class_path"),
     ("fit RECIPE --privacy.sparsity AdaFast", "unknown class 'AdaFast'; did you mean AdaFEST?"),
     ("fit RECIPE --privacy.sparsity Sparse", "'Sparse'; give one of AdaFEST, Dense, EANA, ExponentialSelection, FEST,"),
-    ("fit RECIPE --model .x", "model is '.x', which is not the name of a class: look for a dot too many"),
+    ("fit RECIPE --model .x", "model.class_path is '.x', which is not the name of a class: look for a dot too many"),
     ("fit RECIPE --model.class_path .", "which is not the name of a class: look for a dot too many"),
     ("fit RECIPE --trainer.logger {a:[", "trainer.logger"),
     ("fit RECIPE --trainer.callbacks 'x", "trainer.callbacks"),
