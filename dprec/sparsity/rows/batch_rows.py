@@ -134,10 +134,10 @@ def broken_alone(
     return every
 
 
-def _somebody(part: Any, own: Recorded) -> Tensor:
-    """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count."""
-    empty, everybody = getattr(part, "empty", None), torch.ones_like(own.losses, dtype=torch.bool)
-    return everybody if empty is None or empty.shape != everybody.shape else everybody & ~empty
+def _somebody(part: Any, own: Recorded) -> Tensor | None:
+    """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count. None: all do."""
+    empty = getattr(part, "empty", None)
+    return None if empty is None or empty.shape != own.losses.shape else ~empty
 
 
 def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]) -> list[str]:
@@ -233,23 +233,26 @@ def _summed(
     return rows[real], norms[real]
 
 
-def tell(tables: Iterable[str], recorded: Recorded, somebody: Tensor) -> tuple[Tensor | None, Tensor]:
+def tell(tables: Iterable[str], recorded: Recorded, somebody: Tensor | None) -> tuple[Tensor | None, Tensor]:
     """Keep on the host which rows of these tables the users read, and which reads have a gradient.
 
-    Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there; None and what was given
-    where there is nothing to tell: on a CPU, or where a table is used in another way than by rows of each user's own.
+    Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there. The first is None where
+    there is nothing to tell: on a CPU, or where a table is used in another way than by rows of each user's own.
     """
     uses = [(name, use) for name in tables for use in recorded.contributions.get(name, ())]
     own = [use for _, use in uses if isinstance(use, Rows)]
     if not own or len(own) < len(uses) or answers_at_once(recorded.losses):
-        return None, somebody
+        everybody = torch.ones_like(recorded.losses, dtype=torch.bool) if somebody is None else somebody
+        return None, everybody
     ids, (moved, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
-    sizes, of_users = [*(use.ids.shape[1] for use in own), 1, 1], torch.stack([finite, somebody], 1)
-    *told, unbroken, here = torch.cat([ids * 2 + moved, of_users], 1).cpu().split(sizes, 1)  # the one wait
+    of_users = [each.unsqueeze(1) for each in (finite, somebody) if each is not None]
+    sent = torch.cat([ids * 2 + moved, *of_users], 1).cpu()  # the one wait
+    *told, users = sent.split([*(use.ids.shape[1] for use in own), len(of_users)], 1)
     recorded.told = {}
     for (name, _), each in zip(uses, told, strict=True):
         recorded.told.setdefault(name, []).append(Rows(each >> 1, (each & 1).float().unsqueeze(2)))
-    return unbroken.squeeze(1) == 0, here.squeeze(1) != 0
+    here = users.new_ones(len(users), dtype=torch.bool) if somebody is None else users[:, 1] != 0
+    return users[:, 0] == 0, here
 
 
 def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
