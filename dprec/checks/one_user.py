@@ -136,21 +136,28 @@ def each_alone(
 def _refuse_mixed_backwards(parameters: Mapping[str, nn.Parameter], together: Tensor) -> None:
     """Refuse losses whose gradient together is not the sum of each one's: a hook on its way mixes users."""
 
-    def gradient(loss: Tensor) -> list[Tensor | None]:
-        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
-        return [None if one is None or one.is_sparse else one for one in found]  # rows come by dense ways, too
-
-    whole, each = gradient(together.sum()), [gradient(loss) for loss in together]
+    whole, *each = (
+        torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+        for loss in (together.sum(), *together)
+    )
+    # Beside the norm over all parameters: the gradient of a bias of keys is 0, and what is left of it is rounding.
+    norms = torch.stack([norm_of(part).cpu() for own in each for part in own if part is not None])
+    size = float(norms[norms.isfinite()].norm().clamp(min=SMALLEST))
+    apart = {}
     for place, name in enumerate(parameters):
-        found, parts = whole[place], [own[place] for own in each]
-        if found is not None and all(part is not None for part in parts):
-            total = torch.stack([part for part in parts if part is not None])
-            if bool(total.isfinite().all()) and (found - total.sum(0)).norm() > TOLERANCE * total.norm():
-                raise MixedUsers(
-                    f"parameter '{name}': the gradient of several users is not the sum of each one's, since a hook or "
-                    "an autograd.Function on its way depends on who else is in the batch: compute row u of what it "
-                    "returns from row u alone"
-                )
+        parts = [own[place] for own in (whole, *each)]
+        if all(part is not None and not part.is_sparse for part in parts):  # rows come by dense ways, too
+            total, *own = parts
+            summed = torch.stack(own).sum(0)
+            if bool(summed.isfinite().all()):
+                apart[name] = float(norm_of(total - summed))
+    if any(not off <= TOLERANCE * size for off in apart.values()):
+        worst = max(apart, key=apart.__getitem__)
+        raise MixedUsers(
+            f"parameter '{worst}': the gradient of several users is not the sum of each one's, since a hook or "
+            "an autograd.Function on its way depends on who else is in the batch: compute row u of what it "
+            "returns from row u alone"
+        )
 
 
 def off(
