@@ -133,8 +133,11 @@ class Judge:
         residual = max(0.0, mine - 2 * part * along + part**2 * wanted) ** 0.5
         bound, allowed = self._clipping.max_norm, LOW_BOUND if self._coarse else ALONE
         dropped = bool(own.clipped[0].scales[0] == 0) and scale * size > 0.5 * bound
-        found = float(own.clipped[0].norms[0])
-        larger = known and not self._coarse and found > size * (1 + LARGER) + SMALLEST
+        found, slack = float(own.clipped[0].norms[0]), SMALLEST
+        if self._clipping.mode == "flat":  # what rounding puts into a share may be so much, as it is
+            slack = max(slack, bound / ROUNDINGS)
+        by_norm = own.clipped[0].scales[0] > 0.99 * self._clipping.scale(own.clipped[0].norms)[0]  # and not by rounding
+        larger = known and not self._coarse and bool(by_norm) and found > size * (1 + LARGER) + slack
         if residual <= allowed * bound and not dropped and not larger:
             return None
         error = self._rounding(alone)

@@ -420,3 +420,50 @@ def test_a_doubt_that_the_check_clears_up_itself_stops_no_run(monkeypatch: pytes
     assert run.steps == 3
     assert any(doubted)
     assert not all(doubted)
+
+
+class Ranked(torch.nn.Module):
+    """BPR, of users for half of whom the drawn negative is the positive: their gradient is 0 beside its rounding."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.users, self.items = torch.nn.Embedding(60, 16), torch.nn.Embedding(30, 16)
+        for table in (self.users, self.items):
+            table.weight.data *= weight
+
+    def losses(self, triples: Tensor) -> Tensor:
+        user, better, worse = self.users(triples[:, 0]), self.items(triples[:, 1]), self.items(triples[:, 2])
+        return -torch.nn.functional.logsigmoid((user * better).sum(1) - (user * worse).sum(1))
+
+
+@pytest.mark.parametrize("weight", [1.0, 30.0])
+@pytest.mark.parametrize("mode", ["auto-v", "auto-s", "flat"])
+def test_a_gradient_that_is_nothing_but_rounding_breaks_no_promise(mode: Any, weight: float) -> None:
+    torch.manual_seed(0)
+    model, better = Ranked(weight), torch.randint(30, (60,))
+    worse = torch.where(torch.arange(60) % 2 == 0, better, (better + 1) % 30)
+    triples = torch.stack([torch.arange(60), better, worse], 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    options: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 0.01, "clipping": mode, "verify": 1.0}
+    run = private(model, optimizer, triples, losses=model.losses, expected_batch=20, steps=6, **options)
+    for batch in run:
+        run.step(batch)
+    assert run.steps == 6
+
+
+@contextmanager
+def norms_too_large() -> Iterator[None]:
+    right = norms.squared_norms
+
+    def wrong(uses: Any, users: int, shape: torch.Size) -> Tensor:
+        return 1.1 * right(uses, users, shape)
+
+    with mock.patch.object(norms, "squared_norms", wrong):
+        yield
+
+
+@pytest.mark.parametrize("mode", ["auto-v", "auto-s", "flat"])
+def test_norms_that_are_too_large_are_found(mode: Any) -> None:
+    steps = steps_of("transformer", clipping=Clipping(mode))
+    with norms_too_large(), pytest.raises(BrokenPromise, match="has norm .*, and the engine finds"):
+        steps.go_on(5)
