@@ -38,7 +38,12 @@ def pytest_fixture_setup(fixturedef: Any) -> Iterator[Any]:
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()  # also those that a mark leaves out
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = list(items)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -80,6 +80,7 @@ def put_files(document: Path, folder: Path) -> None:
             (folder / name[1]).write_text(block)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if document.name == "text.md":
@@ -117,6 +118,7 @@ def test_the_command_after_the_quickstart_asks_for_items_that_it_knows() -> None
     assert Catalogue(data.catalogue_ids).encode_history(after[-1].split())[1] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_block_of_python_runs(document: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if document.name in NEEDS:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.commands.support import environment
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 DEVICES = {
     "con",

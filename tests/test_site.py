@@ -13,6 +13,8 @@ import pytest
 
 from tests.commands.support import environment
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 pytest.importorskip("furo")
@@ -63,7 +65,7 @@ def test_links_lead_somewhere_and_nothing_comes_from_elsewhere(site: Path) -> No
     assert wrong == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_a_browser_has_nothing_to_say_of_any_page(site: Path, tmp_path: Path) -> None:
     for page in site.glob("*.html"):

@@ -17,6 +17,8 @@ import pytest
 
 from tests.commands.support import ROOT
 
+pytestmark = pytest.mark.full
+
 SOURCES = ("dprec", "kernels", "recipes", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 # Python reads this file when it starts.
 NO_NETWORK = """

@@ -112,6 +112,7 @@ def spectral(**options: Any) -> Asking:
     return Asking(data().items, top=8, rank=4, recent=3, max_length=9, **options)
 
 
+@pytest.mark.full
 def test_a_run_with_releases_spends_what_an_independent_accountant_says() -> None:
     privacy = Privacy(epsilon=3.0, delta=1e-3)
     fit(privacy, recommender=spectral())

@@ -88,6 +88,7 @@ def test_the_price_fits_the_budget_and_spends_it() -> None:
     assert price.epsilon == pytest.approx(accountant.get_epsilon(plan.delta), rel=1e-4)
 
 
+@pytest.mark.full
 def test_settings_that_differ_cost_what_the_worst_of_them_costs_at_each_order() -> None:
     few, many = Plan.of(SAMPLING, 10, 5.0), Plan.of(SAMPLING, 600, 5.0)
     alone = [Price.of(PrivacyBudget(5.0, few.delta), Repeated(5), [entry]) for entry in ((few, 10), (many, 600))]

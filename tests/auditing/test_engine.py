@@ -25,7 +25,7 @@ def test_an_honest_engine_keeps_its_promise(seed: int) -> None:
     assert share.measured == pytest.approx(1.0, abs=4 * share.error)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_honest_engine_keeps_its_promise_in_twenty_audits() -> None:
     for seed in range(20):
         seen = watch(epsilon=2.0, coins=1000, seed=seed)

@@ -99,6 +99,7 @@ def rows_of_a_run(privacy: Privacy, workers: int, **options: Any) -> Tensor:
     return torch.cat(watch.rows)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("workers", "options"),
     [(0, {}), (2, {}), (2, {"persistent_workers": True, "worker_init_fn": seed_by_worker})],

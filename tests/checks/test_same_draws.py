@@ -79,6 +79,7 @@ def test_draws_for_each_user_and_position_are_no_mixing(name: str) -> None:
     probe_batch(Drawing(DRAWS[name]), of_lengths(9, 5, 2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gumbel_softmax", "rrelu", "Normal", "Dirichlet", "exponential_"])
 def test_a_run_that_checks_every_step_is_not_stopped_by_them(name: str) -> None:
     torch.manual_seed(0)

@@ -12,6 +12,8 @@ from dprec.cli.arguments import CommandLine
 from tests.auditing.support import noise_times
 from tests.commands.support import ROOT, strict
 
+pytestmark = pytest.mark.full
+
 SMALL = ["--canaries", "1,6", "--each", "3", "--references", "200", "--coins", "60", "--length", "8", "--noise", "none"]
 
 SPARSE_MODEL = ["--model.class_path", "dprec.models.DualEncoder", "--model.tied", "false", "--model.negatives", "4"]

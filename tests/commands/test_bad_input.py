@@ -292,6 +292,7 @@ def test_one_line_and_nothing_changed(
     assert contents(files, trained) == before
 
 
+@pytest.mark.full
 def test_as_a_process(recipe: Path, here: Path) -> None:
     """A real process, whose streams nothing has touched."""
     words = ["-m", "dprec.fit", str(recipe), "--data.batch_sise", "3"]

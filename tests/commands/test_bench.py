@@ -23,6 +23,8 @@ from dprec.models import Transformer
 from dprec_kernels.threads import of_threads, one_thread
 from tests.commands.support import strict
 
+pytestmark = pytest.mark.full
+
 COLUMNS = {
     "shape", "system", "private", "tied", "dim", "items", "batch", "tokens", "threads", "ms_per_step", "ratio",
     "ratio_spread", "clip_error", "peak_mb", "parameters_mb", "max_batch_16gb", "why_not",

@@ -15,6 +15,8 @@ from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum, risk
 from tests.commands.support import strict
 
+pytestmark = pytest.mark.full
+
 COLUMNS = {"study", "method", "n", "d", "s", "epsilon", "delta", "value", "theory", "auc", "note"}
 
 

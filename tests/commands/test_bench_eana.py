@@ -14,6 +14,8 @@ from dprec.bench import main as bench
 from dprec.benchmarks.eana_studies import context_log, precision
 from tests.commands.test_bench_tables import rows_of
 
+pytestmark = pytest.mark.full
+
 
 def test_epsilon_of_the_theorem(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

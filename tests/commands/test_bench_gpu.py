@@ -12,6 +12,8 @@ import pytest
 from dprec.bench import main as bench
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
+pytestmark = pytest.mark.full
+
 SOFTMAX = ("fwd", "bwd_table", "user_norms")
 
 

@@ -16,6 +16,8 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 
+pytestmark = pytest.mark.full
+
 
 def model() -> DLRM:
     torch.manual_seed(0)

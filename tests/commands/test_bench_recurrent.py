@@ -11,6 +11,8 @@ from dprec.data import SequenceBatch
 from tests.commands.support import strict
 from tests.commands.test_bench import COLUMNS
 
+pytestmark = pytest.mark.full
+
 COMPARED = {
     "PyTorch non-private", "PyTorch user by user", "dprec non-private", "dprec private", "Opacus DPGRU, DPLSTM",
 }  # fmt: skip

@@ -9,6 +9,8 @@ from dprec.benchmarks.common.timed_run import STAGES
 from dprec.benchmarks.runs import SHORT, _row
 from tests.commands.support import strict
 
+pytestmark = pytest.mark.full
+
 
 def test_every_stage_of_a_run_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

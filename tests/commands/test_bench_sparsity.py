@@ -13,6 +13,8 @@ from dprec.benchmarks.sparsity_studies import best, features, grid, periods
 from dprec.data import Clicks
 from tests.commands.test_bench_tables import rows_of
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

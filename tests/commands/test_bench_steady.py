@@ -11,6 +11,8 @@ from dprec.benchmarks.table_work.steps import Pooled, Step
 from dprec.models.clicks import FeatureTables
 from dprec.sparsity import LazyDP
 
+pytestmark = pytest.mark.full
+
 LOOK_UPS = LookUps(records=150, tables=2, ids=300, hot=0.3)
 
 

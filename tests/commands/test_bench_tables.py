@@ -16,6 +16,8 @@ from dprec.benchmarks.common.sweep import Point
 from dprec.benchmarks.table_work.noise import Sources
 from dprec.data import Sequences
 
+pytestmark = pytest.mark.full
+
 
 def rows_of(tmp_path: Path, *argv: str) -> list[dict[str, object]]:
     file = tmp_path / "rows.json"

@@ -14,6 +14,7 @@ from dprec.bench import main as bench
 from dprec.benchmarks import text, text_accuracy
 
 
+@pytest.mark.full
 def test_every_system_has_a_row_and_dense_noise_is_in_every_row() -> None:
     (size,) = text.TINY
     rows = text.compared(size, lambda said: None)
@@ -25,6 +26,7 @@ def test_every_system_has_a_row_and_dense_noise_is_in_every_row() -> None:
     assert all(row["ms_per_step"] > 0 and row["embedding_ms"] > 0 for row in rows)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("system", text.SYSTEMS)
 def test_a_step_moves_the_words_that_it_may(system: str) -> None:
     (size,) = text.TINY
@@ -44,7 +46,7 @@ def test_a_step_moves_the_words_that_it_may(system: str) -> None:
         assert moved.sum() < size.words
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_learnt_by_each_way_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
     monkeypatch.chdir(tmp_path)

@@ -59,6 +59,7 @@ def test_it_is_paid_for_said_and_has_what_many_users_met(log: Path, here: Path, 
     assert recommend(["run", "--history", "film01"]) == 0
 
 
+@pytest.mark.full
 def test_a_resumed_run_does_not_ask_again(log: Path, here: Path) -> None:
     fit_and_die(3, [str(log), "--checkpoint_every", "2", "--out", "run"])
     assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
@@ -93,6 +94,7 @@ def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
     assert recorded == [2]
 
 
+@pytest.mark.full
 def test_the_noise_of_training_pays_for_it(log: Path, here: Path) -> None:
     (here / "items.txt").write_text("\n".join(FILMS))
     sigma = {}

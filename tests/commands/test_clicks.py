@@ -105,6 +105,7 @@ def test_the_verdict_is_by_the_metrics_asked_for(
     assert {name for name in report if name in ("auc", "log_loss", "normalised_entropy")} == set(metrics.split(","))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["DLRM", "Logistic"])
 def test_the_other_models_train_privately(model: str, clicks: Path, here: Path) -> None:
     (here / "own.yaml").write_text(f"model: {{class_path: dprec.models.{model}}}\n")
@@ -131,6 +132,7 @@ def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureF
     assert "log loss" not in shown
 
 
+@pytest.mark.full
 def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path, run: Path, here: Path) -> None:
     fit_and_die(4, [str(clicks), "--out", "run", "--checkpoint_every", "2"])
     assert fit(["--resume", "run"]) == 0

@@ -61,6 +61,7 @@ def test_a_command_there_is_not_is_one_line(words: list[str], says: str, capsys:
     assert told.err.count("\n") == 1
 
 
+@pytest.mark.full
 def test_the_console_script_is_the_list_of_commands(recipe: Path, here: Path) -> None:
     """A process started as the script that pip writes starts, with nothing of the checkout's folder on its path."""
     scripts = re.search(r'\[project\.scripts\]\ndprec = "([\w.]+):(\w+)"', (ROOT / "pyproject.toml").read_text())
@@ -82,6 +83,7 @@ def test_help_waits_for_nothing() -> None:
     assert loaded - set(sys.stdlib_module_names) == {"dprec"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [["report", "RUN", "--out", "page.html"], ["prepare", "LOG", "--out", "prepared"]])
 def test_what_needs_no_model_waits_for_none(words: list[str], trained: Path, log: Path, here: Path) -> None:
     show = "import sys; from dprec.__main__ import main; code = main(sys.argv[1:]); "
@@ -116,6 +118,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 ONCE = {"parsed": 1, "Sequences": 1, "Transformer": 1, "Privacy": 1, "Trainer": 1}
 
 
+@pytest.mark.full
 def test_settings_are_parsed_once_and_made_into_objects_once(
     recipe: Path, here: Path, counted: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def command(*words: object, begin: Sequence[str] = ("-m", "dprec.fit")) -> subpr
     return subprocess.Popen(line, env=clean, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.full
 def test_two_devices_write_one_run(recipe: Path, trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = command(
@@ -55,11 +56,13 @@ def test_two_devices_write_one_run(recipe: Path, trained: Path, tmp_path: Path) 
     assert float(curve[-1]) == pytest.approx(mine["validation"]["ndcg@10"])
 
 
+@pytest.mark.full
 def test_an_audit_of_several_devices_is_refused(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit([str(recipe), "--trainer.devices", "2"]) == 2
     assert capsys.readouterr().err == "error: trainer.devices cannot be 2: an audit trains in one process\n"
 
 
+@pytest.mark.full
 def test_sigterm_to_any_process_saves_the_run_and_ends_all(recipe: Path, tmp_path: Path) -> None:
     """They end after the same step, whichever has the signal, in one line; resume goes on from there."""
     run, script = tmp_path / "run", tmp_path / "terminated.py"
@@ -120,7 +123,14 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("numbers", [(2, 1), (1, 2), pytest.param((4, 2, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param((2, 1), marks=pytest.mark.full),
+        pytest.param((1, 2), marks=pytest.mark.nightly),
+        pytest.param((4, 2, 1), marks=pytest.mark.nightly),
+    ],
+)
 def test_a_sharded_run_goes_on_with_another_number_of_processes(
     sharded: Path, tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
@@ -141,7 +151,7 @@ def test_a_sharded_run_goes_on_with_another_number_of_processes(
     assert evaluate([str(run)]) == 0  # with all rows of all tables
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("several", [(1, 2), (4, 2, 1)])
 def test_a_sharded_run_that_was_stopped_ends_where_an_undisturbed_one_does(
     sharded: Path, tmp_path: Path, several: Sequence[int]
@@ -166,7 +176,7 @@ def test_a_sharded_run_that_was_stopped_ends_where_an_undisturbed_one_does(
     assert furthest(parameters(run), stopped, only="tables.tables") > 100 * CLOSE  # rows move after it
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("moment", "number"), [("gathering", 0), ("gathering", 1), ("writing", 0)])
 def test_a_sharded_run_that_is_killed_as_it_saves_keeps_the_former_checkpoint(
     sharded: Path, tmp_path: Path, moment: str, number: int
@@ -221,7 +231,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
 @pytest.mark.parametrize("which", ["recipe", "sharded"])
 def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(

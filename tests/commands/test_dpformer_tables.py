@@ -23,6 +23,8 @@ from dprec.benchmarks.dpformer_study.runs import finished, rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

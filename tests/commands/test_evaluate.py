@@ -87,6 +87,7 @@ def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest
     }
 
 
+@pytest.mark.full
 def test_a_sample_of_users_says_that_it_is_one(
     trained: Path, recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

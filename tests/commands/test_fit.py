@@ -65,6 +65,7 @@ def test_metrics_json_has_what_a_report_needs(trained: Path) -> None:
     assert report["stand_in"] is False
 
 
+@pytest.mark.full
 def test_training_is_watched_on_validation_and_the_test_is_judged_once(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +179,7 @@ def test_default_folders_are_numbered(recipe: Path, here: Path) -> None:
     assert sorted(path.name for path in (here / "runs/films").iterdir()) == ["1", "2"]
 
 
+@pytest.mark.full
 def test_seed_decides_the_initial_weights_and_nothing_else(recipe: Path, here: Path) -> None:
     def weights(out: str, *overrides: str) -> torch.Tensor:
         args = [str(recipe), "--out", out, "--trainer.max_steps", "3", *overrides]
@@ -277,6 +279,7 @@ def test_the_guarantee_is_one_sentence_in_json_and_three_lines_on_screen(
     assert sentence in " ".join(line.strip() for line in lines)
 
 
+@pytest.mark.full
 def test_a_terminal_that_cannot_show_epsilon_does_not_end_a_run(recipe: Path, here: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dprec.fit", str(recipe), "--trainer.enable_progress_bar", "true"],
@@ -288,6 +291,7 @@ def test_a_terminal_that_cannot_show_epsilon_does_not_end_a_run(recipe: Path, he
     assert f"step {STEPS}/{STEPS}  ? " in done.stdout
 
 
+@pytest.mark.full
 def test_output_is_clean(recipe: Path, here: Path) -> None:
     """A real process, whose streams nothing has touched: results on stdout, nothing at all on stderr."""
     done = subprocess.run(

@@ -16,6 +16,8 @@ from dprec.fit import main as fit
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import ROOT, strict
 
+pytestmark = pytest.mark.full
+
 STEPS = 3
 DATA: dict[str, Any] = {"dataset": "synthetic", "synthetic_users": 200, "max_length": 50, "batch_size": 30}
 OPTIONS = [

@@ -309,6 +309,7 @@ HOSTILE = "from pathlib import Path\nPath('ran').touch()\n"
 START = "import sys\nfrom dprec.__main__ import main\nsys.exit(main())\n"  # as the script that pip writes
 
 
+@pytest.mark.full
 def test_files_of_a_run_folder_are_no_modules(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Who stands in the folder imports nothing from there, neither what is installed nor what packages look for."""
     for name in ("rich", "polars", "torchmetrics", "matplotlib", "torchaudio", "tensorboard", "mine"):

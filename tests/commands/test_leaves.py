@@ -12,6 +12,8 @@ import torch
 from dprec.fit import main as fit
 from tests.commands.support import ROOT
 
+pytestmark = pytest.mark.full
+
 USERS, ITEMS = 24, 12
 
 # What is made of noisy sums, by the name of the leaf. Everything else must be the same whoever is in the data.

@@ -12,6 +12,8 @@ from dprec.fit import main as fit
 from dprec.models import Transformer
 from dprec.run.saved.checkpoints import load_run
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize(
     ("words", "says"),

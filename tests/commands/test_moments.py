@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and limi
 STEPS = 12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_at_a_hundred_moments_a_run_goes_on_or_says_in_one_line_why_not(recipe: Path, here: Path) -> None:
     moments = 100
     words = [sys.executable, str(ROOT / "tests/commands/moments.py"), str(recipe), str(moments), "0"]

@@ -18,6 +18,8 @@ from dprec.predict import main as predict
 from dprec.run.saved.checkpoints import load_run, read_checkpoint
 from tests.commands.support import strict
 
+pytestmark = pytest.mark.full
+
 STEPS, BATCH, PEOPLE = 3, 12, 40
 STRATEGIES = {
     "dp-sgd": [],

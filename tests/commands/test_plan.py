@@ -59,6 +59,7 @@ def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[st
     assert [point["steps"] for point in answer["after"]] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_what_is_released_before_training_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(RECIPES / "movielens_spectral_former.yaml")
     released = planned(capsys, recipe, "--users", "6040")["releases"]
@@ -138,6 +139,7 @@ class Quick(DPFormer):
 """
 
 
+@pytest.mark.full
 def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
     recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,7 @@ def test_histories_from_standard_input(
     assert [line["history"] for line in lines] == [["film1", "film2"], ["film3"]]
 
 
+@pytest.mark.full
 def test_a_reader_that_stops_early_is_no_error(moved: Path, here: Path) -> None:
     (here / "many.txt").write_text("film1 film2\n" * 5000)
     command = [sys.executable, "-m", "dprec.recommend", str(moved), "--file", "many.txt", "-k", "2"]

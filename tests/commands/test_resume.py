@@ -24,6 +24,8 @@ from dprec.run.saved.checkpoints import read_checkpoint
 from tests import warm
 from tests.commands.support import environment, strict
 
+pytestmark = pytest.mark.full
+
 STEPS = 40
 
 

@@ -12,6 +12,8 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.predict import main as predict
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes" / "text_adafest.yaml")
 SHORT = ["--data.dataset", "synthetic", "--data.synthetic_records", "400", "--data.words", "300"]

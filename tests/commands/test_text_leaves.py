@@ -11,6 +11,8 @@ import torch
 from dprec.fit import main as fit
 from tests.commands.test_leaves import equal, leaves
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("transformers")
 
 FEST_ROWS = r"callbacks\.Privacy\.sparsity\.0\.rows"  # the answer of its release

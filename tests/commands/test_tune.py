@@ -23,6 +23,8 @@ from dprec.run import tuning
 from dprec.run.experiment import Experiment
 from dprec.tune import main as tune
 
+pytestmark = pytest.mark.full
+
 
 class Killed(BaseException):
     """As by SIGKILL: nothing catches it."""

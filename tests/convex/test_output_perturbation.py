@@ -139,6 +139,7 @@ def test_weights_are_within_twice_the_largest_noise(delta: float) -> None:
         assert np.linalg.norm(found) <= math.sqrt(2 * math.log(2) / 0.02) * (1 + 1e-12)
 
 
+@pytest.mark.full
 def test_the_excess_risk_falls_like_the_root_of_n_and_pure_like_the_third() -> None:
     rng = np.random.default_rng(0)
     rows = [row for n in (3_000, 10_000, 30_000, 100_000) for row in excess(n, 2_000, 3, rng)]

@@ -29,6 +29,7 @@ def easy(n: int = 2_000) -> tuple[object, np.ndarray]:
     return rows, clicked.astype(float)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("loss", "change", "best"),
     [
@@ -77,6 +78,7 @@ def test_every_call_gets_a_quarter_of_a_step() -> None:
         assert found == {multiplier, multiplier / math.sqrt(2)}
 
 
+@pytest.mark.full
 def test_by_default_about_all_steps_are_paid_for() -> None:
     n, steps, delta = 256, 30, 1e-5
     multiplier = gaussian_multiplier(call_epsilon(steps, n, 1.0, delta, delta / 16), delta / 16)

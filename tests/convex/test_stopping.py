@@ -52,6 +52,7 @@ def test_the_expected_number_of_steps_is_within_the_bounds_of_the_paper() -> Non
         assert times.mean() - off <= most
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("multiplier", [2.0])
 def test_the_ledger_allows_one_step_no_more(multiplier: float) -> None:
     n, epsilon, delta = 1024, 1.0, 1e-5

@@ -166,6 +166,7 @@ print(int(peak.split()[1]) / 1024)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux to know a process's memory")
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     """60 features of 400,000 records are 96 MB."""

@@ -48,6 +48,7 @@ def packed_row_by_row(lengths, tokens, most):
     return groups
 
 
+@pytest.mark.full
 @given(
     lengths=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 3000)), max_size=60),
     tokens=st.sampled_from([1, 100, 2048, 20_000, 100_000]),
@@ -58,6 +59,7 @@ def test_packs_are_those_of_the_rule_read_word_for_word(lengths, tokens, most):
     assert [group.tolist() for group in groups] == packed_row_by_row(lengths, tokens, most)
 
 
+@pytest.mark.full
 def test_a_million_rows_in_small_groups_are_packed_in_seconds():
     """Looking at all rows for each group would take hours."""
     lengths = np.random.default_rng(0).integers(2, 60, 1_000_000)

@@ -10,6 +10,8 @@ from dprec.data.formats import table
 from dprec.data.logs import event_store
 from dprec.data.logs.interactions import read_interactions
 
+pytestmark = pytest.mark.full
+
 IDS = st.one_of(
     st.integers(0, 30).map(str),
     st.sampled_from(["ann", " ann", "7.0", "007", "", "NULL", "-3", "café", "cafe\u0301", str(10**17), str(10**19)]),

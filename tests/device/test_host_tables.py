@@ -30,6 +30,8 @@ from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, Count, OnPretend, counted
 
+pytestmark = pytest.mark.full
+
 SIZES = [20, 57, 95, 30]
 USERS = 11
 

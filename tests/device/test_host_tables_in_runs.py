@@ -27,6 +27,8 @@ from dprec_kernels.file_tensor import in_file
 from tests.device.lightning import HERE
 from tests.device.pretend import DEVICE, OnPretend
 
+pytestmark = pytest.mark.full
+
 ON_DEVICE = {"accelerator": HERE[1], "strategy": HERE[3]}
 ON_CPU = {"accelerator": "cpu", "devices": 1}
 RUNS: dict[str, tuple[Callable[[], list[Strategy]], dict[str, Any]]] = {

@@ -27,6 +27,8 @@ from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interp
 from tests.models.zoo import MODELS, batch_for
 from tests.sparsity.support import Bags, Run, users
 
+pytestmark = pytest.mark.full
+
 # What each model's step launches beside the noise.
 SOFTMAX = {
     "catalogue_softmax_fwd_kernel",
@@ -54,7 +56,7 @@ inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's o
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.full
 def test_training_takes_the_kernels() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 

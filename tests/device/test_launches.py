@@ -20,7 +20,7 @@ inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's o
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_steps_are_few_launches() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
@@ -44,6 +44,7 @@ def cost(name: str, users: int = 12, tables: int = FEW) -> tuple[Count, Count]:
         return counted(lambda: steps.take_private(batch)), counted(lambda: steps.take_plain(batch))
 
 
+@pytest.mark.full
 @inside
 @pytest.mark.parametrize("name", MOST)
 def test_launches_and_waits_do_not_grow(name: str) -> None:
@@ -61,6 +62,7 @@ def test_launches_and_waits_do_not_grow(name: str) -> None:
     assert plain <= without
 
 
+@pytest.mark.full
 @inside
 def test_none_is_a_users() -> None:
     """Products are added up 64 rows at a time, and the rest: a few launches more or less."""

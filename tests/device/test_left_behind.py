@@ -21,6 +21,8 @@ from tests.device.pretend import DEVICE, Count, OnPretend, counted
 from tests.device.test_sums import moved
 from tests.models.zoo import MODELS, batch_for
 
+pytestmark = pytest.mark.full
+
 TRIED = 8  # results of a step, left behind one at a time
 TURNS = 3  # in which torch may make a result: what is left behind in one but the last is a device's in the end
 

@@ -13,6 +13,8 @@ from dprec.gradients.row_sum import RowSum, merge_together
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
+pytestmark = pytest.mark.full
+
 SHAPES = {"a": (9, 4), "b": (20, 1), "c": (6, 7), "d": (12, 4)}
 PADDING = {"b": (0,), "c": (2, 5)}
 BATCHES = (5, 3)  # users of each micro-batch

@@ -66,7 +66,7 @@ STRATEGIES: dict[str, Callable[..., list[Strategy]]] = {
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_do_the_same_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
@@ -99,6 +99,7 @@ def trained(model: Any, name: str, strategies: list[Strategy], device: Any) -> t
     return model, chosen
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_no_table_is_forgotten(name: str) -> None:
     model = MODELS[name]()
@@ -110,6 +111,7 @@ def test_no_table_is_forgotten(name: str) -> None:
     assert found == LOOKED_UP.get(name, [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", RULED)
 def test_rows_weights_and_metrics_are_those_of_the_cpu(name: str, strategy: str) -> None:

@@ -16,6 +16,8 @@ from tests.gradients.forms import FORMS, Form, Model, histories
 from tests.gradients.layers import Row, layers
 from tests.one_micro_batch import add_clipped, one_by_one
 
+pytestmark = pytest.mark.full
+
 CLIPPING = Clipping("flat", 0.5)
 Losses = Callable[[Any, Tensor], Tensor]
 

@@ -38,7 +38,7 @@ FEW = {
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("only", ["movielens", "games", "not movielens and not games"])
 def test_kernels_do_the_same_in_the_interpreter(only: str) -> None:
     passes_in_the_interpreter(str(Path(__file__)), only)
@@ -59,7 +59,7 @@ def narrow(recipe: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(r, id=r.stem, marks=[] if INTERPRETED or r.stem in ALWAYS else pytest.mark.slow) for r in RECIPES],
+    [pytest.param(r, id=r.stem, marks=[] if INTERPRETED or r.stem in ALWAYS else pytest.mark.nightly) for r in RECIPES],
 )
 def test_trains_and_ranks_on_a_device(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     COUNT.clear()

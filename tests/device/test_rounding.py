@@ -30,7 +30,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_keep_the_bound_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
@@ -46,6 +46,7 @@ def shares(name: str, pulls: Tensor) -> float:
     return float(sums["weight" if name == "weight" else "bias"].cpu())
 
 
+@pytest.mark.full
 @kernels
 @pytest.mark.parametrize("name", LAYERS)
 def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for(name: str) -> None:
@@ -58,6 +59,7 @@ def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for
     assert abs(moved) <= rounding(most_users(users))
 
 
+@pytest.mark.full
 @kernels
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("left", [0.0575, 0.0623, 0.4, 0.5])
@@ -67,6 +69,7 @@ def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
     assert abs(shares(name, pulls)) <= 1 + 1e-6
 
 
+@pytest.mark.full
 @kernels
 def test_users_of_a_transformer_are_not_scaled_down_for_rounding() -> None:
     torch.manual_seed(0)

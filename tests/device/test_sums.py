@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("by_kernels")
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_do_the_same_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
@@ -38,6 +38,7 @@ def moved(batch: Any) -> Any:
     return type(batch)(*(tensor.to(DEVICE) for tensor in vars(batch).values()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(1)
@@ -54,6 +55,7 @@ def coarse(batch: Any) -> Any:
     return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in vars(batch).values()))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(INTERPRETED, reason="takes minutes there, and kernels take float32")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("name", MODELS)

@@ -17,6 +17,8 @@ from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
 from tests.device.test_strategies import OnDevice
 
+pytestmark = pytest.mark.full
+
 SHAPES = [(9, 4), (20, 1), (6, 7)]  # rows and columns
 PADDING = [(), (0,), (2, 5)]
 

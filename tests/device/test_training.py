@@ -26,7 +26,7 @@ USERS = 7
 
 
 @outside
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_kernels_do_the_same_in_the_interpreter() -> None:
     passes_in_the_interpreter(str(Path(__file__)))
 
@@ -57,6 +57,7 @@ def held_out(model: Any, batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_and_metrics_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(2)
@@ -69,6 +70,7 @@ def test_steps_and_metrics_are_those_of_the_cpu(name: str) -> None:
         assert float(found) == pytest.approx(float(exact), abs=1e-4), name
 
 
+@pytest.mark.full
 def test_noise_is_in_every_parameter_and_padding_stays() -> None:
     start = MODELS["transformer"]()
     model = trained(copy.deepcopy(start), "transformer", DEVICE, sigma=3.0)

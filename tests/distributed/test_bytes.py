@@ -16,6 +16,8 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 
+pytestmark = pytest.mark.full
+
 WIDTH = 8
 DENSE = WIDTH + 1  # numbers of the linear layer
 

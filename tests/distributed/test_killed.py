@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dprec.distributed.first import NUMBERS
+
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 3

@@ -42,6 +42,7 @@ def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float((value - other["state"][name]).abs().max()) for name, value in one["state"].items())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", work.RUNS)
 def test_two_processes_end_where_one_does(two: Answers, saved: dict[str, Any], name: str) -> None:
     alone = saved.get(name) or work.trained(name, 1)
@@ -51,6 +52,7 @@ def test_two_processes_end_where_one_does(two: Answers, saved: dict[str, Any], n
         assert (answers[name]["steps"], answers[name]["spent"]) == (work.STEPS, alone["spent"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", work.RESUMED)
 def test_a_run_goes_on_with_another_number_of_processes(
     two: Answers, saved: dict[str, Any], folder: Path, name: str
@@ -61,6 +63,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
         assert (ends["steps"], ends["spent"]) == (work.STEPS, saved[name]["spent"])
 
 
+@pytest.mark.full
 def test_a_resumed_run_has_fresh_noise(two: Answers, folder: Path) -> None:
     """Whoever resumes it: from one checkpoint no two runs have the same noise, nor that of the run that goes on."""
     ends = [two[0]["fresh"], *(work.fresh(1, resume=folder / "fresh.ckpt") for _ in range(2))]
@@ -69,22 +72,26 @@ def test_a_resumed_run_has_fresh_noise(two: Answers, folder: Path) -> None:
         assert ends[one]["spent"] == ends[other]["spent"]
 
 
+@pytest.mark.full
 def test_without_privacy_two_processes_end_where_one_does(two: Answers) -> None:
     alone = work.fitted(work.histories(), work.GRU, work.RECURRENT, None, 1)
     assert furthest(two[0]["plain"], two[1]["plain"]) == 0
     assert furthest(alone, two[0]["plain"]) < CLOSE
 
 
+@pytest.mark.full
 def test_with_secret_draws_and_noise_all_processes_have_one_model(two: Answers) -> None:
     assert furthest(two[0]["secret"], two[1]["secret"]) == 0
 
 
+@pytest.mark.full
 def test_noise_is_added_once(two: Answers) -> None:
     """Of standard deviation 2; of each process's own it would be 2.83, of a part of it 1.41."""
     assert torch.equal(two[0]["noise"], two[1]["noise"])
     assert 1.94 < float(two[0]["noise"].std()) < 2.06
 
 
+@pytest.mark.full
 def test_it_does_not_matter_whose_a_user_is(two: Answers) -> None:
     alone = work.released(Ranks(), [work.users()], sigma=1.0, size=6, seed=3)
     for name in ("in turns", "all on the first", "all on the last"):
@@ -92,6 +99,7 @@ def test_it_does_not_matter_whose_a_user_is(two: Answers) -> None:
             assert torch.allclose(answers[name], alone, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two: Answers) -> None:
     exact = {name: two[0][f"{name}, exact"] for name in work.dealt(2)}
     assert 0.99 < float((exact["in turns"] - exact["one fewer"]).norm()) <= 1 + 1e-6
@@ -99,6 +107,7 @@ def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two:
     assert float(exact["nobody"].abs().max()) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", work.JUDGED)
 def test_held_out_users_are_judged_together(two: Answers, name: str) -> None:
     """The means of all of them, in each process, also where it had none to look at."""
@@ -110,17 +119,19 @@ def test_held_out_users_are_judged_together(two: Answers, name: str) -> None:
             assert found[metric] == (value if isinstance(value, (dict, int)) else pytest.approx(value, rel=1e-12))
 
 
+@pytest.mark.full
 def test_processes_that_differ_stop_all(two: Answers) -> None:
     for answers in two:
         assert answers["different"] == "UserError: the 2 processes of the run differ"
         assert answers["same"] == ""
 
 
+@pytest.mark.full
 def test_a_key_is_that_of_the_first_process(two: Answers) -> None:
     assert all(answers["shared"] for answers in two)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_processes_end_where_one_does_and_send_what_they_touch(tmp_path: Path) -> None:
     """Dense sums go round once a step, 8 bytes a number; of ruled tables, the rows that were touched."""
     names = list(work.RUNS)

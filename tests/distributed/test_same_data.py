@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 import dprec
 from tests.distributed import work
 
+pytestmark = pytest.mark.full
+
 USERS = 500
 REFUSED = {
     "the same": "",

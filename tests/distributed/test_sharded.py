@@ -52,6 +52,7 @@ def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((value - other[name]).abs().max()) for name, value in one.items())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sharded_work.RUNS)
 def test_two_processes_end_where_one_does(two: Answers, alone: Any, folder: Path, name: str) -> None:
     ends, half = state(folder / f"{name}.ckpt"), state(folder / f"{name}, half.ckpt")
@@ -63,6 +64,7 @@ def test_two_processes_end_where_one_does(two: Answers, alone: Any, folder: Path
         assert (answers[name]["steps"], answers[name]["spent"]) == (work.STEPS, alone[name]["spent"])
 
 
+@pytest.mark.full
 def test_a_table_that_is_too_large_is_made_whole_in_a_file_of_the_first_process(two: Answers, alone: Any) -> None:
     """For two checkpoints, momentum included; `test_two_processes_end_where_one_does` compares what they hold."""
     tables = len(alone[sharded_work.LARGE]["rows"])
@@ -71,6 +73,7 @@ def test_a_table_that_is_too_large_is_made_whole_in_a_file_of_the_first_process(
         assert made == ([4 * tables, 0] if name == sharded_work.LARGE else [0, 0])
 
 
+@pytest.mark.full
 def test_each_process_keeps_its_rows_alone(two: Answers, alone: Any) -> None:
     name = "DLRM with LazyDP"
     assert alone[name]["kept"] == alone[name]["rows"] == two[0][name]["rows"]
@@ -78,6 +81,7 @@ def test_each_process_keeps_its_rows_alone(two: Answers, alone: Any) -> None:
         assert [answers[name]["kept"][table] for answers in two] == [-(-rows // 2), rows // 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sharded_work.RESUMED)
 def test_a_run_goes_on_with_another_number_of_processes(
     two: Answers, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -91,6 +95,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     assert furthest(ended, state(file)) < CLOSE
 
 
+@pytest.mark.full
 def test_runs_check_themselves_and_are_judged_as_they_train(two: Answers) -> None:
     for answers in two:
         for run in ("checked", "at once, checked", "chosen, checked"):
@@ -98,6 +103,7 @@ def test_runs_check_themselves_and_are_judged_as_they_train(two: Answers) -> Non
     assert two[0]["checked"]["judged"]["log_loss"] == two[1]["checked"]["judged"]["log_loss"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", sharded_work.ALL)
 def test_it_does_not_matter_whose_a_user_is(two: Answers, strategy: str) -> None:
     exact = sharded_work.OneStep(sharded_work.strategy_of(strategy), Ranks(), 0.0).made([sharded_work.users()])
@@ -107,6 +113,7 @@ def test_it_does_not_matter_whose_a_user_is(two: Answers, strategy: str) -> None
     assert float(two[0][f"{strategy}, nobody"].abs().max()) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", sharded_work.ALL)
 def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two: Answers, strategy: str) -> None:
     fewer = two[0][f"{strategy}, one fewer"]
@@ -114,6 +121,7 @@ def test_a_user_moves_the_sum_by_at_most_the_clipping_norm_whoever_is_where(two:
         assert 0.99 < float((two[0][f"{strategy}, {who}"] - fewer).norm()) <= 1 + 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("strategy", "std"), [("AdaFEST", 2 * 1.25**0.5), ("LazyDP", 2 * 3**0.5), ("LazyDP, at once", 2 * 3**0.5)]
 )
@@ -129,6 +137,7 @@ def test_each_row_has_its_noise_once_whoever_owns_it(two: Answers, strategy: str
     assert abs(float(shifted)) < 5 / first.numel() ** 0.5  # nor from the place in their own part
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("which", "options"), [("judged", {}), ("judged, one batch", sharded_work.FEW)])
 def test_held_out_records_are_judged_together(two: Answers, which: str, options: dict[str, Any]) -> None:
     exact = sharded_work.judged(Ranks(), **options)
@@ -136,6 +145,7 @@ def test_held_out_records_are_judged_together(two: Answers, which: str, options:
         assert answers[which] == {metric: pytest.approx(value, rel=1e-6) for metric, value in exact.items()}
 
 
+@pytest.mark.full
 def test_what_is_given_grows_with_the_rows_that_are_read_and_not_with_the_table(two: Answers) -> None:
     """Ids and rows to and fro, with padding's row, and how many they are: 3 numbers a row of 4 bytes, ids of 8."""
     for answers in two:
@@ -145,6 +155,7 @@ def test_what_is_given_grows_with_the_rows_that_are_read_and_not_with_the_table(
     assert given == fetched + summed + counts
 
 
+@pytest.mark.full
 def test_memory_falls_with_the_number_of_processes(tmp_path: Path) -> None:
     for processes in (1, 2):
         work.start(sharded_work.weighed, processes, tmp_path)
@@ -153,13 +164,14 @@ def test_memory_falls_with_the_number_of_processes(tmp_path: Path) -> None:
     assert 25 < min(first, last) <= max(first, last) < 0.7 * whole
 
 
+@pytest.mark.full
 def test_a_row_that_was_not_fetched_is_refused(two: Answers) -> None:
     said = "UserError: row {} of a sharded table lies with another process and was not fetched"
     assert two[0]["elsewhere"].startswith(said.format(35))
     assert two[1]["elsewhere"].startswith(said.format(5))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_processes_end_where_one_does(tmp_path: Path, alone: Any, folder: Path) -> None:
     names = list(sharded_work.RUNS)
     for name in sharded_work.RESUMED:

@@ -24,6 +24,8 @@ from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, Dense, LazyDP
 from dprec.sparsity.rows.row_rules import RowRules
 
+pytestmark = pytest.mark.full
+
 ROWS, WIDTH = 10, 3
 IDS = torch.tensor([[1, 7], [7, 0], [9, 9]])
 

@@ -17,6 +17,8 @@ from tests import truth
 from tests.models.zoo import ITEMS, MODELS, Zoo, batch_for, recurrent, transformer
 from tests.one_micro_batch import add_clipped
 
+pytestmark = pytest.mark.full
+
 LONG = 6
 
 

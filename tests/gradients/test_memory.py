@@ -10,6 +10,8 @@ import pytest
 
 from dprec.benchmarks.common.process import GIVE_BACK, environment
 
+pytestmark = pytest.mark.full
+
 ROWS, DIM = 200_000, 64
 MANY = 1_000_000  # 256 MB, of which the process may have half
 PROGRAM = f"""

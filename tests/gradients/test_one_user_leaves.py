@@ -25,7 +25,7 @@ from tests.models.test_text_items import model_of
 from tests.models.zoo import BATCHES, ITEMS, LENGTH, MODELS, Zoo, rows_of
 from tests.one_micro_batch import add_clipped
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*items have no text there")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*items have no text there"), pytest.mark.full]
 Shares = list[Tensor]
 EXCUSE = 2.0  # each of two sums is rounded
 NO_EXCUSE = ("dlrm", "pctr", "dual-encoder", "dual-encoder-all-items")  # none was over the bound in 595 settings

@@ -175,7 +175,9 @@ def run_test(self: Any, x: Any, module: nn.Module, batch_first: bool = True, **g
         self.run_test_with_reduction(x, module, batch_first=batch_first, loss_reduction=reduction, **kept)
 
 
-@pytest.mark.parametrize("examples", [SOME, pytest.param(ALL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(SOME, marks=pytest.mark.full), pytest.param(ALL, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("name", sorted({*modules(), *WAYS}))
 def test_opacus_own_tests_pass_with_dprec_in_its_place(
     name: str, examples: int, monkeypatch: pytest.MonkeyPatch

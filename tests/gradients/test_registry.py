@@ -35,6 +35,7 @@ def own_rules() -> Iterator[None]:
         yield
 
 
+@pytest.mark.full
 def test_an_operation_of_ones_own_is_one_file_outside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from dprec.sparsity import AdaFEST, LazyDP
 from dprec_kernels import catalogue_softmax
 from tests.gradients.test_others_shares import distance, summed
 
+pytestmark = pytest.mark.full
+
 
 @dataclass
 class Weighed:

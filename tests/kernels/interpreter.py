@@ -31,7 +31,7 @@ def passes_in_the_interpreter(file: str, only: str = "test") -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider"),
-            *("-m", "not gpu and not slow", "-k", only),
+            *("-m", "not gpu and not nightly", "-k", only),
         ],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},

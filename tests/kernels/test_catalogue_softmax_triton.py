@@ -13,6 +13,8 @@ from torch import Tensor
 from dprec_kernels.catalogue_softmax import reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 SIZES = [(3, 7, 11, 5), (1, 1, 2, 1), (2, 63, 37, 60), (2, 1, 130, 8), (1, 5, 20, 200)]
 # Products of bfloat16 are exact in float32, so both are held to the roundings of float32 sums.
 DTYPES = [torch.float32, torch.bfloat16]

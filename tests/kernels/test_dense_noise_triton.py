@@ -13,6 +13,8 @@ from dprec_kernels.dense_noise import reference
 from dprec_kernels.row_noise import RowNoise
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
 
 

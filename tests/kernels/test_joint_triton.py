@@ -13,6 +13,8 @@ import torch
 from dprec_kernels.joint import Law, Measure, Positions, Products, Softmaxes, Vectors, reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 USERS = 5
 PART = 4 * torch.finfo(torch.float32).eps
 

@@ -14,6 +14,8 @@ from dprec_kernels.row_noise import RowNoise, row_noise
 from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
 
 

@@ -13,6 +13,8 @@ from dprec_kernels.row_noise import reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 from tests.kernels.test_row_noise import FAR
 
+pytestmark = pytest.mark.full
+
 SEED = 0x0123456789ABCDEF_FEDCBA9876543210
 
 

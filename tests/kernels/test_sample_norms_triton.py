@@ -13,6 +13,8 @@ from dprec_kernels import sample_norms
 from dprec_kernels.sample_norms import reference
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 # Products of bfloat16 are exact in float32, so both are held to the roundings of float32 sums.
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = 1e-5

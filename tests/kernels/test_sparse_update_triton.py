@@ -15,6 +15,8 @@ from dprec_kernels.sparse_update import SGD, pieces, step_rows
 from dprec_kernels.tables import Tables
 from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
 
+pytestmark = pytest.mark.full
+
 SOURCE = RowNoise(seed=(7 << 64) + 5, stream=3, step=1 << 40)
 
 

@@ -111,6 +111,7 @@ def test_models_that_read_no_context_are_refused() -> None:
     assert sizes_for(Transformer, Data()) == Data.sizes
 
 
+@pytest.mark.full
 def test_a_private_run_with_context_recommends_to_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [(user, step) for user in range(40) for step in range(6)]
     rows = [(f"u{u}", f"film{1 + (u + s) % 12}", s, ("tv", "phone")[s % 2], 3 * s) for u, s in pairs]

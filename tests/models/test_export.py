@@ -27,6 +27,8 @@ from dprec.models import (
 )
 from tests.privacy.support import data, trainer
 
+pytestmark = pytest.mark.full
+
 ITEMS, LENGTH = 22, 70  # longer than a stripe of Re-Attention
 
 

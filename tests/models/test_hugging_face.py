@@ -17,6 +17,8 @@ from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from tests.one_micro_batch import add_clipped
 
+pytestmark = pytest.mark.full
+
 transformers = pytest.importorskip("transformers")
 
 USERS, LENGTH, ITEMS = 4, 6, 13

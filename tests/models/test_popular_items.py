@@ -153,6 +153,7 @@ class SavedInTheMiddle(pl.Callback):
             trainer.save_checkpoint(self.file)
 
 
+@pytest.mark.full
 def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
     options = {"popular": True, "share_rate": 0.2, "final_rate": 1.0, "warmup": 0.0}
     whole, resumed, half = made(data(), **options), made(data(), **options), tmp_path / "half.ckpt"
@@ -166,6 +167,7 @@ def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
     torch.testing.assert_close(resumed.embedding.weight, whole.embedding.weight)
 
 
+@pytest.mark.full
 def test_the_ledger_and_the_noise_are_those_of_a_run_without() -> None:
     runs = []
     for options in ({}, {"popular": True, "share_rate": 0.2}):

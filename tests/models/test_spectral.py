@@ -55,6 +55,7 @@ def test_the_statistics_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch
     assert np.allclose(found, together)
 
 
+@pytest.mark.full
 def test_vectors_describe_what_noise_leaves() -> None:
     rng = np.random.default_rng(0)
     n, truth = 200, rng.standard_normal((200, 3)) * np.array([3.0, 2.0, 0.02])
@@ -74,6 +75,7 @@ def test_eigenvalues_just_below_the_largest_of_noise_count_where_asked(edge: flo
     assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == kept
 
 
+@pytest.mark.full
 def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
     rng = np.random.default_rng(1)
     n, noise = 300, 0.1

@@ -45,7 +45,7 @@ def test_tail_counts(beyond: float) -> None:
     assert abs(count - expected) < 4 * np.sqrt(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tails_where_generators_of_24_and_31_bits_have_none() -> None:
     """|z| > 5.78 has probability 7.5e-9: 2e9 draws give 15, a float32 Box-Muller none."""
     noise, buffer, count = GaussianNoise(1), torch.empty(1 << 22, dtype=torch.float64), 0

@@ -190,7 +190,7 @@ def test_a_chart_of_one_point_or_equal_values_is_no_error() -> None:
     assert points_chart("a", [("one", 0.0, 0.0)], "x", "y").count("<circle") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.parametrize("theme", [0, 1], ids=["dark", "light"])
 def test_a_browser_has_nothing_to_say_and_nothing_sticks_out_on_a_phone(runs: Path, tmp_path: Path, theme: int) -> None:

@@ -21,6 +21,8 @@ from dprec.serving.exported import export_run
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
 
+pytestmark = pytest.mark.full
+
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}
 COLUMNS = ContextColumns.of(CONTEXT)

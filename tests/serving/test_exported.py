@@ -18,6 +18,8 @@ from dprec.serving.exported import export_run
 from dprec.serving.served import Served
 from tests.models.test_export import RANKS
 
+pytestmark = pytest.mark.full
+
 ITEMS = [f"film {n}" for n in range(1, 22)]
 HISTORIES = [["film 3"], ["film 7", "film 1", "film 20", "film 4"], [], ["film 9"] * 5]
 
@@ -74,7 +76,7 @@ def test_onnx_runtime_ranks_as_the_run_does(tmp_path: Path) -> None:
     assert ranked(tmp_path / "out", by_onnx(tmp_path / "out")) == own(run)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*RANKS, "GRU"])
 def test_onnx_runtime_ranks_as_every_model_does(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -76,7 +76,7 @@ async def load_of(port: int, items: list[str]) -> list[tuple[int, dict, float, b
     return seen
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_at_once_are_answered_for_half_a_minute(running: tuple[int, list[str]]) -> None:
     seen = asyncio.run(load_of(*running))
     seconds = sorted(took for _, _, took, hostile in seen if not hostile)

@@ -20,6 +20,8 @@ from dprec.models import DLRM, PCTR, Logistic
 from tests.sparsity import test_neighbours as neighbours
 from tests.sparsity.test_neighbours import World
 
+pytestmark = pytest.mark.full
+
 SIZES, NUMBERS, BAG = (9, 4), 2, 3
 MODELS: dict[str, Callable[[], Any]] = {
     "pctr": lambda: PCTR(NUMBERS, SIZES, hidden=[5]),

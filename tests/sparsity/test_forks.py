@@ -21,7 +21,7 @@ from dprec.sparsity import LazyDP
 from dprec_kernels.file_tensor import file_tensor
 from tests.sparsity.support import Run, users
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"), pytest.mark.full]
 IDS = torch.arange(1, 20).unsqueeze(1)
 
 LOOKS: dict[str, Callable[[Run], Any]] = {

@@ -200,6 +200,7 @@ def test_the_sweep_of_dense_noise_is_dense_training(options: dict[str, float]) -
         Run([Dense()], optimizer=Adam)
 
 
+@pytest.mark.full
 def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:
     lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0), Run([], sigma=0.0)
     for step in range(400):
@@ -226,6 +227,7 @@ def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) 
         assert float(mean) == pytest.approx(1 - rate * decay / 1e3, rel=1e-9)
 
 
+@pytest.mark.full
 def test_rates_that_fall_to_zero_begin_the_sums_anew_a_few_times_only() -> None:
     steps, total, restarts = Decayed(), 100_000, 0
     for left in range(total, 0, -1):

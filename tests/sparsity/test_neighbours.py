@@ -33,6 +33,8 @@ from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import Together, encoder, sequences, trained
 from tests.sparsity.test_shared_rows import LONGEST, BrokenByPadding, Declared, Relative
 
+pytestmark = pytest.mark.full
+
 MODELS: dict[str, Callable[[], Any]] = {
     "places": Relative,
     "declared places": Declared,

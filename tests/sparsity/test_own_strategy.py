@@ -19,6 +19,8 @@ from tests.sparsity.support import Run, users
 from tests.sparsity.test_runs import fit
 from tests.test_docs import ROOT, put_files
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

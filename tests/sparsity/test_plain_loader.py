@@ -16,6 +16,8 @@ from dprec import Learner, Privacy
 from dprec.data import PoissonBatches
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP, Strategy
 
+pytestmark = pytest.mark.full
+
 USERS, ITEMS, STEPS = 40, 30, 25
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "adafest": lambda: [AdaFEST(threshold=1.0)],

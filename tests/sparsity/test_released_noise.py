@@ -19,6 +19,8 @@ from dprec.models import PCTR
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP, Strategy
 from tests.sparsity.test_runs import clicks, fit
 
+pytestmark = pytest.mark.full
+
 RECORDS_A_STEP = 60
 UNCHECKED = {"verify": 0.0}  # a run's own checks change no noise, and look in vain for users with a gradient
 

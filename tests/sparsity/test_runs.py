@@ -21,6 +21,8 @@ from dprec.sparsity.rows.tables import RowSpace, tables_of
 from dprec.training.callback import Privacy
 from tests.sparsity.support import Served, gaussian_cost, own_multiplier
 
+pytestmark = pytest.mark.full
+
 STEPS = 5
 
 

@@ -29,6 +29,8 @@ from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.sparsity.support import own_multiplier
 from tests.sparsity.test_runs import fit, model
 
+pytestmark = pytest.mark.full
+
 PERIODS = [range(0, 400), range(400, 600)]  # of four days and of two
 FIXED = {"epsilon": 50.0, "noise_multiplier": 2.0}  # without a calibration
 

@@ -21,6 +21,8 @@ from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
 from dprec_kernels.file_tensor import in_file
 from tests.sparsity.test_runs import fit
 
+pytestmark = pytest.mark.full
+
 SEEDED = {"epsilon": None, "noise_multiplier": 1.0, "noise_seed": 5}
 CASES: dict[str, tuple[Callable[[], Strategy], dict[str, Any]]] = {
     "lazydp": (LazyDP, {"optimizer": "sgd"}),

@@ -9,6 +9,8 @@ import torch
 from dprec.sparsity.tradeoff import excess_loss, expected_rows, expected_rows_of_a_step, rate, sparse_wins
 from dprec_kernels.contribution_map import contribution_map, reference
 
+pytestmark = pytest.mark.full
+
 SIZE, USERS, EACH = 60, 40, 4
 
 

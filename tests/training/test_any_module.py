@@ -115,6 +115,7 @@ def seeded(kind: type[Any]) -> Any:
     return kind()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Sorter, ByLosses, ByDictionary, Learns])
 @pytest.mark.parametrize("loader", [{}, {"max_users": 5}])
 def test_a_module_and_a_script_take_the_same_steps(kind: type[Any], loader: dict[str, Any]) -> None:
@@ -235,6 +236,7 @@ def test_a_run_stops_before_it_passes_its_budget() -> None:
     assert privacy.spent <= 2
 
 
+@pytest.mark.full
 def test_workers_and_a_resumed_run(tmp_path: Path) -> None:
     """With seeds: in two parts as in one, by a loader with a worker that has drawn ahead."""
     whole = seeded(Sorter)

@@ -25,6 +25,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.layers import DPLSTM
 from opacus.optimizers import DPOptimizer
 
+pytestmark = pytest.mark.full
 GUIDE = Path(__file__).parents[2] / "docs/from_opacus.md"
 WORDS, DIM, USERS = 11, 4, 6
 

@@ -18,6 +18,7 @@ from tests.privacy.support import data, fit, model
 from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
 
 
+@pytest.mark.full
 def test_neither_the_package_nor_this_way_in_waits_for_lightning() -> None:
     code = """
 import sys, torch, dprec

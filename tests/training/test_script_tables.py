@@ -18,6 +18,8 @@ from dprec.sparsity import FEST, AdaFEST, LazyDP
 from dprec.training.loaders import private_loader
 from dprec.training.script import Training
 
+pytestmark = pytest.mark.full
+
 SIZES, RECORDS = (50, 200, 7), 120
 
 

@@ -259,6 +259,7 @@ def honest_run(number: int) -> Steps:
     return steps
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", range(0, 200, 17))
 def test_an_honest_run_goes_on(number: int) -> None:
     honest_run(number)
@@ -275,7 +276,7 @@ def test_dropout_is_drawn_again_in_the_steps_order_where_users_are_recorded_alon
     assert steps.check.checked == 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [n for n in range(200) if n % 17])
 def test_two_hundred_honest_runs_go_on(number: int) -> None:
     honest_run(number)
@@ -339,6 +340,7 @@ def test_data_that_draws_from_a_source_nobody_can_put_back_stops_no_run(first: i
     assert steps.check.checked == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_seeded_run_is_the_same_with_and_without_checks(workers: int) -> None:
     ends = []

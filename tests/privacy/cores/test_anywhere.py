@@ -16,6 +16,8 @@ from dprec.privacy.cores import FORKS, OneCore
 from dprec.privacy.cores.anywhere import computes_anywhere
 from tests.privacy.cores.support import ITEMS, LENGTH, all_cores_of, close, forks, gradients, model_of, steps_of
 
+pytestmark = pytest.mark.full
+
 
 class Mine(Transformer):
     """A model of one's own: nobody knows what its losses read."""

@@ -12,6 +12,8 @@ from dprec.privacy import cores as package
 from dprec.privacy.cores.dealing import dealt
 from tests.privacy.cores.support import batch_of
 
+pytestmark = pytest.mark.full
+
 
 def test_every_user_is_dealt_once_and_shares_are_alike() -> None:
     for sizes_of_parts in ([7, 4, 1], [1], [2], [40, 30, 20, 10, 5], [100], []):

@@ -12,6 +12,8 @@ import pytest
 from dprec.privacy.cores import OneCore, cores_for
 from tests.privacy.cores.support import OUTSIDE, model_of
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.skipif(not OUTSIDE, reason="runs where others have registered a device")
 def test_all_of_this_folder_in_a_process_of_its_own() -> None:

@@ -21,6 +21,8 @@ from dprec.privacy import cores as package
 from dprec.privacy.cores import OneCore, processes
 from tests.privacy.cores.support import ITEMS, all_cores_of, batch_of, close, forks, gradient_by, model_of, steps_of
 
+pytestmark = pytest.mark.full
+
 
 @forks
 @pytest.mark.parametrize("error", [BlockingIOError("no more"), AssertionError("daemonic")])

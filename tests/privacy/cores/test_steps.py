@@ -29,6 +29,8 @@ from tests.privacy.cores.support import (
     steps_of,
 )
 
+pytestmark = pytest.mark.full
+
 
 @forks
 @pytest.mark.parametrize("sigma", [0.0, 1.0])

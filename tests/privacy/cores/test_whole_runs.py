@@ -17,6 +17,8 @@ from dprec.privacy.cores import processes
 from dprec.verify.self_check import BrokenPromise
 from tests.privacy.cores.support import close, data_of, finish, forks, script
 
+pytestmark = pytest.mark.full
+
 
 @forks
 def test_a_script_is_the_same_run_and_its_ledger_has_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:

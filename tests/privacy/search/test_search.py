@@ -58,6 +58,7 @@ OF_SURE_MODELS = [715_096, 716_712, 727_888, 733_048, 737_680]
 LONG: dict[int, dict[str, Any]] = {36: {"users": 100, "cut": 50, "other_cut": 50}, 261: {"users": 100}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(0, CASES, AT_ONCE))
 def test_a_bounded_search_finds_nothing(first: int) -> None:
     plans = [plan_of(seed).but(**LONG.get(seed, {})) for seed in SEEDS[first : first + AT_ONCE]]
@@ -78,6 +79,7 @@ class OtherwiseAlone(torch.nn.Module):
         return self.weight[int(len(batch) == 1)].expand(len(batch))
 
 
+@pytest.mark.full
 def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_takes_users_alone() -> None:
     plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
     model: Any = OtherwiseAlone()
@@ -85,25 +87,27 @@ def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_ta
     assert models_own(plan, model, users_of(plan), 0, True, {}).shapes == pytest.approx(5 * 2**0.5)
 
 
+@pytest.mark.full
 def test_such_a_model_is_no_breach_of_the_engine() -> None:
     """Features that a low-rank map does not see: what is left of the losses depends on the size of the micro-batch."""
     finding = run(plan_of(OF_THE_MODEL).but(users=20, cut=10))
     assert not finding.breach, str(finding)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", OF_SURE_MODELS)
 def test_where_a_model_is_sure_one_user_moves_others_by_nothing(seed: int) -> None:
     finding = run(plan_of(seed))
     assert not finding.above, str(finding)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", LONG)
 def test_a_case_of_thousands_taken_alone_finds_nothing(seed: int) -> None:
     assert not run(plan_of(seed)).breach
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", range(10_001, 15_001, 500))
 def test_a_longer_search_finds_nothing(first: int) -> None:
     findings = list(map(run, map(plan_of, range(first, first + 500))))
@@ -111,6 +115,7 @@ def test_a_longer_search_finds_nothing(first: int) -> None:
     assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
 
 
+@pytest.mark.full
 def test_a_search_that_excuses_many_cases_by_their_digits_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +191,7 @@ BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_engine_is_found_within_the_bounded_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = list(map(plan_of, SEEDS))
@@ -193,6 +199,7 @@ def test_a_broken_engine_is_found_within_the_bounded_part(name: str, monkeypatch
     assert next((finding for finding in map(run, plans) if finding.breach), None) is not None
 
 
+@pytest.mark.full
 def test_a_breach_is_shrunk_to_what_it_takes() -> None:
     def wrong_with_a_layer(plan: Plan) -> Finding:
         return Finding(plan, ratio=1.5 if "reread" in plan.layers and plan.users > 1 else 0.5)
@@ -204,6 +211,7 @@ def test_a_breach_is_shrunk_to_what_it_takes() -> None:
     assert (simplest.plan.users, simplest.plan.length, simplest.plan.extremes) == (2, 1, ())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [3, 14, 159])
 def test_a_case_follows_from_its_number_and_from_its_printed_plan(seed: int) -> None:
     plan = plan_of(seed)
@@ -212,6 +220,7 @@ def test_a_case_follows_from_its_number_and_from_its_printed_plan(seed: int) -> 
     assert str(first) == str(again)
 
 
+@pytest.mark.full
 def test_the_command_prints_progress_and_writes_the_largest_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +250,7 @@ class OneLargeRow(torch.nn.Module):
         return (1000 * self.weight[0] + self.weight[1] + alone * self.weight[2]).expand(len(batch))
 
 
+@pytest.mark.full
 def test_what_a_model_does_otherwise_in_rows_that_are_trained_weighs_as_much_as_they_do() -> None:
     plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
     model: Any = OneLargeRow()
