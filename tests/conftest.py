@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from tests import luck
+from tests.kernels.interpreter import INTERPRETED
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
@@ -44,6 +45,9 @@ COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()  # also those 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[COLLECTED] = list(items)
+    if not INTERPRETED:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("interpreted")])
+        items[:] = [item for item in items if not item.get_closest_marker("interpreted")]
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -1,51 +1,70 @@
-"""Every test is in one tier, and somebody runs each tier: `.ci/run`, or the nightly command of CONTRIBUTING.md."""
+"""Every test is chosen by a command that somebody runs: `.ci/run`, or `.ci/nightly` before an issue is closed."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from tests.conftest import COLLECTED
 
 ROOT = Path(__file__).parents[1]
-MARKS = {"full", "nightly"}
+DEFAULT = "not full and not nightly"  # as pyproject.toml has it
+VALUES = {"-n": "", "--dist": "", "-m": DEFAULT, "--ignore": ""}
 
 
-def runs(document: str) -> list[list[str]]:
-    """Return the words after `python -m pytest` in each command that this file has."""
+@dataclass
+class Run:
+    """One `python -m pytest`."""
+
+    marks: str
+    files: list[str]
+    ignored: str
+    interpreted: bool
+
+    @classmethod
+    def read(cls, words: list[str], interpreted: bool) -> Run:
+        left, given, files = iter(words), dict(VALUES), []
+        for word in left:
+            if word in given:
+                given[word] = next(left)
+            else:
+                files.append(word)
+        return cls(given["-m"], files, given["--ignore"], interpreted)
+
+    def chooses(self, name: str, marks: set[str]) -> bool:
+        """Say whether it runs the test of this name, on a machine with what the test needs."""
+        here = not self.files or name.startswith(tuple(self.files))
+        left_out = (self.ignored and name.startswith(self.ignored)) or ("interpreted" in marks and not self.interpreted)
+        return here and not left_out and Expression.compile(self.marks).evaluate(lambda mark, **_: mark in marks)
+
+
+def runs(document: str) -> list[Run]:
     text = (ROOT / document).read_text().replace("\\\n", " ")
-    return [shlex.split(line) for line in re.findall(r"python -m pytest(.*)$", text, re.MULTILINE)]
+    found = re.finditer(r"python -m pytest(.*)$", text, re.MULTILINE)
+    return [Run.read(shlex.split(one[1]), "TRITON_INTERPRET=1" in text[: one.start()]) for one in found]
 
 
-def of_all_tests(words: list[str]) -> str | None:
-    """Return which tests are chosen by marks, "" for the default, or None of a command that names files."""
-    options = words[:]
-    chosen = ""
-    while options:
-        word = options.pop(0)
-        if word in ("-n", "-m", "--dist"):
-            value = options.pop(0)
-            chosen = value if word == "-m" else chosen
-        elif not word.startswith("-"):
-            return None
-    return chosen
-
-
-def test_a_command_runs_each_tier() -> None:
-    assert {"", "full"} <= {of_all_tests(words) for words in runs(".ci/run")}
-    assert "nightly" in {of_all_tests(words) for words in runs("CONTRIBUTING.md")}
-    assert "" in {of_all_tests(words) for words in runs("README.md")}
+def test_a_command_runs_each_test(request: pytest.FixtureRequest) -> None:
+    commands = runs(".ci/run") + runs(".ci/nightly")
+    for item in request.config.stash[COLLECTED]:
+        marks = {mark.name for mark in item.iter_markers()}
+        assert any(command.chooses(item.nodeid, marks) for command in commands), item.nodeid
 
 
 def test_no_test_is_in_two_tiers(request: pytest.FixtureRequest) -> None:
-    marks = {
-        item.nodeid: {mark.name for mark in item.iter_markers()} & MARKS for item in request.config.stash[COLLECTED]
-    }
-    assert not [name for name, own in marks.items() if len(own) > 1]
+    for item in request.config.stash[COLLECTED]:
+        assert not {"full", "nightly"} <= {mark.name for mark in item.iter_markers()}, item.nodeid
+
+
+def test_the_readme_runs_the_default_tier() -> None:
+    assert [(run.marks, run.files) for run in runs("README.md")] == [(DEFAULT, [])]
+    assert f"-m '{DEFAULT}'" in (ROOT / "pyproject.toml").read_text()
 
 
 def test_a_file_with_tests_is_one_that_pytest_reads() -> None:

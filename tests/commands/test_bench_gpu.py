@@ -10,19 +10,14 @@ from unittest import mock
 import pytest
 
 from dprec.bench import main as bench
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+from tests.kernels.interpreter import outside
 
 pytestmark = pytest.mark.full
 
 SOFTMAX = ("fwd", "bwd_table", "user_norms")
 
 
-@outside
-def test_runs_on_a_pretend_card() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+@pytest.mark.interpreted
 def test_runs_to_its_end(tmp_path: Path) -> None:
     from dprec.benchmarks import gpu
     from tests.device.pretend import DEVICE, interpreted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import pkgutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
 from tests.device.test_sums import moved
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
 from tests.sparsity.support import Bags, Run, users
 
@@ -52,14 +50,6 @@ OF_TABLES = {
     False: {"row_noise_fwd_kernel", "row_sums_fwd_kernel"},
 }
 
-inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
-
-
-@outside
-@pytest.mark.full
-def test_training_takes_the_kernels() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
-
 
 def launched(model: torch.nn.Module, name: str, sigma: float) -> set[str]:
     """Take one private step by the kernels, and return the names of those."""
@@ -70,7 +60,7 @@ def launched(model: torch.nn.Module, name: str, sigma: float) -> set[str]:
     return set(LAUNCHED)
 
 
-@inside
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_gradients_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(3)
@@ -96,19 +86,19 @@ def launched_for_tables(strategy: Strategy) -> set[str]:
     return set(LAUNCHED)
 
 
-@inside
+@pytest.mark.interpreted
 @pytest.mark.parametrize("aggregate", OF_TABLES)
 def test_tables_with_debts_take_the_kernels(aggregate: bool) -> None:
     assert launched_for_tables(LazyDP(aggregate=aggregate)) >= OF_TABLES[aggregate]
 
 
-@inside
+@pytest.mark.interpreted
 def test_noise_of_every_row_is_drawn_by_a_kernel_table_by_table() -> None:
     launched_for_tables(Dense())
     assert LAUNCHED.count("dense_noise_fwd_kernel") == 2 * (2 + 1)  # two steps of two tables, and of all else
 
 
-@inside
+@pytest.mark.interpreted
 def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = []
     for at_once in (True, False):
@@ -123,7 +113,7 @@ def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.Monkey
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
-@inside
+@pytest.mark.interpreted
 def test_rows_of_several_tables_step_at_once() -> None:
     torch.manual_seed(1)
     weights = [torch.randn(5, 3), torch.randn(7, 1), torch.randn(4, 6)]
@@ -148,7 +138,7 @@ def test_rows_of_several_tables_step_at_once() -> None:
     assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(exact, found, strict=True))
 
 
-@inside
+@pytest.mark.interpreted
 def test_every_kernel_has_a_caller_in_training() -> None:
     found = {kernel for name in LAUNCHES for kernel in launched(MODELS[name]().to(DEVICE), name, 1.0)}
     found |= launched_for_tables(LazyDP()) | launched_for_tables(LazyDP(aggregate=False))

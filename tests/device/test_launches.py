@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.device.pretend import Count, counted, interpreted
 from tests.device.steps import TABLES, Steps
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 # Launches and waits of a private step, optimizer included, that it must not go beyond, and launches of a plain one.
 MOST = {"dpformer": (143, 1, 98), "dlrm, lazydp": (194, 2, 148), "pctr, adafest": (177, 2, 133)}
 FEW, MORE = 6, 9  # tables that are counted: what each adds is the same
-
-inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
-
-
-@outside
-@pytest.mark.nightly
-def test_steps_are_few_launches() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +35,7 @@ def cost(name: str, users: int = 12, tables: int = FEW) -> tuple[Count, Count]:
 
 
 @pytest.mark.full
-@inside
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", MOST)
 def test_launches_and_waits_do_not_grow(name: str) -> None:
     few = cost(name)
@@ -63,7 +53,7 @@ def test_launches_and_waits_do_not_grow(name: str) -> None:
 
 
 @pytest.mark.full
-@inside
+@pytest.mark.interpreted
 def test_none_is_a_users() -> None:
     """Products are added up 64 rows at a time, and the rest: a few launches more or less."""
     few, many = cost("dpformer")[0], cost("dpformer", 70)[0]

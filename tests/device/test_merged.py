@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,18 +10,12 @@ import torch
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.row_sum import RowSum, merge_together
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 
 pytestmark = pytest.mark.full
 
 SHAPES = {"a": (9, 4), "b": (20, 1), "c": (6, 7), "d": (12, 4)}
 PADDING = {"b": (0,), "c": (2, 5)}
 BATCHES = (5, 3)  # users of each micro-batch
-
-
-@outside
-def test_kernel_gives_the_same_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def added(device: torch.device | str) -> dict[str, RowSum]:
@@ -37,14 +30,15 @@ def added(device: torch.device | str) -> dict[str, RowSum]:
     return sums
 
 
+@pytest.mark.parametrize("kernels", [False, pytest.param(True, marks=pytest.mark.interpreted)])
 @pytest.mark.parametrize("wide", [False, True])
-def test_sums_of_any_widths_are_those_of_each(wide: bool) -> None:
+def test_sums_of_any_widths_are_those_of_each(wide: bool, kernels: bool) -> None:
     wanted = {name: torch.arange(1, rows, 2) for name, (rows, _) in SHAPES.items()} if wide else {}
     alone, together = added("cpu"), added(DEVICE)
     LAUNCHED.clear()
-    with interpreted() if INTERPRETED else nullcontext():
+    with interpreted() if kernels else nullcontext():
         untouched = merge_together(together, PADDING, {name: rows.to(DEVICE) for name, rows in wanted.items()})
-    assert LAUNCHED == ["row_sums_fwd_kernel"] * INTERPRETED
+    assert ["row_sums_fwd_kernel"] * kernels == LAUNCHED
     missing = 0
     for name, total in alone.items():
         rows, values = total.merged()

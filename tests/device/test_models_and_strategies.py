@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +24,9 @@ from dprec.sparsity.rows.strategy import Strategy
 from dprec.sparsity.rows.tables import tables_of
 from tests.device.pretend import DEVICE
 from tests.device.test_training import held_out, moved_to
-from tests.kernels.interpreter import outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
 
-pytestmark = pytest.mark.usefixtures("by_kernels")
+pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
 USERS = 5
 ITEMS, CLICKS = ["embedding.weight"], [f"tables.tables.{place}.weight" for place in range(3)]
 POSITIONS = "network.positions.weight"
@@ -65,12 +63,6 @@ STRATEGIES: dict[str, Callable[..., list[Strategy]]] = {
 }
 
 
-@outside
-@pytest.mark.nightly
-def test_kernels_do_the_same_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
-
-
 def trained(model: Any, name: str, strategies: list[Strategy], device: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Take two steps, in which choices have noise and gradients none, and evaluate; return what was chosen, too."""
     model, noise = model.to(device), GaussianNoise(3)
@@ -99,7 +91,6 @@ def trained(model: Any, name: str, strategies: list[Strategy], device: Any) -> t
     return model, chosen
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_no_table_is_forgotten(name: str) -> None:
     model = MODELS[name]()
@@ -111,7 +102,6 @@ def test_no_table_is_forgotten(name: str) -> None:
     assert found == LOOKED_UP.get(name, [])
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", RULED)
 def test_rows_weights_and_metrics_are_those_of_the_cpu(name: str, strategy: str) -> None:

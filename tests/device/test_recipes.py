@@ -21,7 +21,7 @@ from dprec.fit import main as fit
 from dprec.verify.spare_time import SpareTime
 from tests.device.lightning import HERE
 from tests.device.pretend import COUNT
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+from tests.kernels.interpreter import INTERPRETED
 from tests.test_recipes import RECIPES, tiny
 
 pytestmark = pytest.mark.usefixtures("by_kernels")
@@ -35,13 +35,6 @@ FEW = {
     Clicks: {"synthetic_records": 160, "batch_size": 4},
     Texts: {"synthetic_records": 60, "batch_size": 4},
 }
-
-
-@outside
-@pytest.mark.nightly
-@pytest.mark.parametrize("only", ["movielens", "games", "not movielens and not games"])
-def test_kernels_do_the_same_in_the_interpreter(only: str) -> None:
-    passes_in_the_interpreter(str(Path(__file__)), only)
 
 
 def narrow(recipe: Path) -> list[str]:

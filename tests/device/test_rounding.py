@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,25 +13,16 @@ from dprec.gradients.clipping import Clipping
 from dprec.models import DPFormer
 from dprec.noise.gaussian import most_users, rounding
 from tests.device.pretend import DEVICE
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
 from tests.one_micro_batch import add_clipped
 
-pytestmark = pytest.mark.usefixtures("by_kernels")
-kernels = pytest.mark.skipif(
-    not INTERPRETED and DEVICE.type == "pretend", reason="needs kernels: a card's, or interpreted ones"
-)
+pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
+kernels = pytest.mark.interpreted if DEVICE.type == "pretend" else pytest.mark.full
 LOST = 0.4999 * 2.0**-23  # added to 1 in float32, it is lost; more than one, added first, are not
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bias": lambda: nn.Linear(1, 1),
     "weight": lambda: nn.Linear(1, 1, bias=False),
     "norm": lambda: nn.LayerNorm(1),
 }
-
-
-@outside
-@pytest.mark.nightly
-def test_kernels_keep_the_bound_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def shares(name: str, pulls: Tensor) -> float:
@@ -46,7 +36,6 @@ def shares(name: str, pulls: Tensor) -> float:
     return float(sums["weight" if name == "weight" else "bias"].cpu())
 
 
-@pytest.mark.full
 @kernels
 @pytest.mark.parametrize("name", LAYERS)
 def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for(name: str) -> None:
@@ -59,7 +48,6 @@ def test_somebody_without_a_gradient_moves_others_by_no_more_than_noise_pays_for
     assert abs(moved) <= rounding(most_users(users))
 
 
-@pytest.mark.full
 @kernels
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("left", [0.0575, 0.0623, 0.4, 0.5])
@@ -69,7 +57,6 @@ def test_a_user_alone_keeps_the_bound(name: str, left: float) -> None:
     assert abs(shares(name, pulls)) <= 1 + 1e-6
 
 
-@pytest.mark.full
 @kernels
 def test_users_of_a_transformer_are_not_scaled_down_for_rounding() -> None:
     torch.manual_seed(0)

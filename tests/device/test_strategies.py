@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from dprec.models.learning.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.strategy import Strategy
 from tests.device.pretend import DEVICE, OnPretend
-from tests.kernels.interpreter import outside, passes_in_the_interpreter
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
 
-pytestmark = pytest.mark.usefixtures("by_kernels")
+pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
 SIZE = ROWS + OTHERS
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "fest": lambda: [FEST(keep=9)],
@@ -36,12 +34,6 @@ EVERY: dict[str, Callable[[], list[Strategy]]] = {
 }
 DEBTS = ["lazydp", "lazydp, replayed"]
 ONLY_SGD = {*DEBTS, "dense", "mixture"}
-
-
-@outside
-@pytest.mark.nightly
-def test_kernels_do_the_same_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 class OnDevice(Run):
@@ -74,7 +66,6 @@ def both(name: str, **options: Any) -> tuple[OnDevice, OnDevice]:
     return OnDevice("cpu", EVERY[name](), **options), OnDevice(DEVICE, EVERY[name](), **options)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "optimizer"), [(name, SGD) for name in EVERY] + [(name, Adam) for name in EVERY if name not in ONLY_SGD]
 )
@@ -99,7 +90,6 @@ def test_the_rows_of_the_cpu_are_chosen(name: str, optimizer: Any) -> None:
         assert torch.allclose(after[parameter], value, atol=1e-5), parameter
 
 
-@pytest.mark.full
 def test_noise_that_is_replayed_is_bit_for_bit_that_of_the_cpu() -> None:
     """The same stream on both: only sums of gradients, which are rounded in another order, may differ."""
     here, there = both("lazydp, replayed", sigma=1.0)
@@ -116,7 +106,6 @@ def test_noise_that_is_replayed_is_bit_for_bit_that_of_the_cpu() -> None:
         assert bool((after[name] != start[name]).any(1)[1:].all())
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.1}]
 )
@@ -135,7 +124,6 @@ def test_every_row_gets_the_noise_that_it_owes(name: str, options: dict[str, flo
     assert 0.6 < spread[1] / spread[0] < 1.6  # of 368 numbers each
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["dense", "eana", "fest"])
 def test_noise_is_in_the_rows_that_should_have_it(name: str) -> None:
     _, run = both(name, sigma=3.0)
@@ -155,7 +143,6 @@ def test_noise_is_in_the_rows_that_should_have_it(name: str) -> None:
             assert 0 < int(moved.sum()) < len(moved)
 
 
-@pytest.mark.full
 def test_state_goes_on_where_it_was() -> None:
     """What a checkpoint has of a run on one device is taken over by one on another."""
     for name in ("adafest+", "lazydp"):

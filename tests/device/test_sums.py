@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from contextlib import nullcontext
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +14,11 @@ from torch import Tensor
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
 from tests.device.pretend import DEVICE, OnPretend
-from tests.kernels.interpreter import INTERPRETED, outside, passes_in_the_interpreter
+from tests.kernels.interpreter import INTERPRETED
 from tests.models.zoo import MODELS, batch_for
 from tests.one_micro_batch import add_clipped
 
-pytestmark = pytest.mark.usefixtures("by_kernels")
-
-
-@outside
-@pytest.mark.nightly
-def test_kernels_do_the_same_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
+pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
 
 
 def clipped_sums(model: Any, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
@@ -38,7 +31,6 @@ def moved(batch: Any) -> Any:
     return type(batch)(*(tensor.to(DEVICE) for tensor in vars(batch).values()))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(1)
@@ -55,7 +47,6 @@ def coarse(batch: Any) -> Any:
     return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in vars(batch).values()))
 
 
-@pytest.mark.full
 @pytest.mark.skipif(INTERPRETED, reason="takes minutes there, and kernels take float32")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("name", MODELS)

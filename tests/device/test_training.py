@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,17 +17,10 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from tests.device.pretend import DEVICE, OnPretend
 from tests.device.test_sums import moved
-from tests.kernels.interpreter import outside, passes_in_the_interpreter
 from tests.models.zoo import MODELS, batch_for
 
-pytestmark = pytest.mark.usefixtures("by_kernels")
+pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
 USERS = 7
-
-
-@outside
-@pytest.mark.nightly
-def test_kernels_do_the_same_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 def trained(model: Any, name: str, device: torch.device | str, sigma: float = 0.0, steps: int = 2) -> Any:
@@ -57,7 +49,6 @@ def held_out(model: Any, batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_and_metrics_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(2)
@@ -70,7 +61,6 @@ def test_steps_and_metrics_are_those_of_the_cpu(name: str) -> None:
         assert float(found) == pytest.approx(float(exact), abs=1e-4), name
 
 
-@pytest.mark.full
 def test_noise_is_in_every_parameter_and_padding_stays() -> None:
     start = MODELS["transformer"]()
     model = trained(copy.deepcopy(start), "transformer", DEVICE, sigma=3.0)

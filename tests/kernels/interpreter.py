@@ -1,12 +1,9 @@
-"""Triton without a GPU: its interpreter in a process of its own, and its compiler without a device."""
+"""Triton without a GPU: its interpreter, in a stage of its own, and its compiler without a device."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +14,13 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # triton reads the variable as it is imported, so one process cannot do both.
 DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")),
+    pytest.param("cpu", marks=pytest.mark.interpreted),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 
 outside = pytest.mark.skipif(
     INTERPRETED or importlib.util.find_spec("triton") is None, reason="needs triton, and is not for its interpreter"
 )
-
-
-def passes_in_the_interpreter(file: str, only: str = "test") -> None:
-    """Run this file's tests, or those whose names `only` describes, on the CPU with kernels interpreted."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", file, "-q", "-p", "no:cacheprovider"),
-            *("-m", "not gpu and not nightly", "-k", only),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert re.search(r"^s*\.", done.stdout, re.MULTILINE), f"every test was skipped: {done.stdout}"
 
 
 def shared_memory(kernel: Any, types: str, **constants: Any) -> int:

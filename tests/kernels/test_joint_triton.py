@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import importlib
 import math
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 from dprec_kernels.joint import Law, Measure, Positions, Products, Softmaxes, Vectors, reference
-from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+from tests.kernels.interpreter import DEVICES, outside, shared_memory
 
 pytestmark = pytest.mark.full
 
 USERS = 5
 PART = 4 * torch.finfo(torch.float32).eps
-
-
-@outside
-def test_kernels_agree_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 @outside

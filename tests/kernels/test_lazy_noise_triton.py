@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,16 +11,11 @@ import torch
 from dprec_kernels.lazy_noise import reference
 from dprec_kernels.row_noise import RowNoise, row_noise
 from dprec_kernels.tables import Tables
-from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+from tests.kernels.interpreter import DEVICES, outside, shared_memory
 
 pytestmark = pytest.mark.full
 
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
-
-
-@outside
-def test_kernels_agree_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 @outside

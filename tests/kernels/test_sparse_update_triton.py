@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,16 +12,11 @@ import torch
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD, pieces, step_rows
 from dprec_kernels.tables import Tables
-from tests.kernels.interpreter import DEVICES, outside, passes_in_the_interpreter, shared_memory
+from tests.kernels.interpreter import DEVICES, outside, shared_memory
 
 pytestmark = pytest.mark.full
 
 SOURCE = RowNoise(seed=(7 << 64) + 5, stream=3, step=1 << 40)
-
-
-@outside
-def test_kernels_agree_in_the_interpreter() -> None:
-    passes_in_the_interpreter(str(Path(__file__)))
 
 
 @outside

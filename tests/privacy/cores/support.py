@@ -23,7 +23,7 @@ MODELS = {"transformer": Transformer, "dpformer": DPFormer, "gru": GRU, "dual": 
 
 # Where torch has a device, such as that of tests/device, nothing is forked.
 OUTSIDE = torch.accelerator.is_available()
-forks = pytest.mark.skipif(OUTSIDE, reason="runs in a process of its own")
+forks = pytest.mark.skipif(OUTSIDE, reason="tests/device registers a device: leave it out, or run this folder alone")
 
 
 def model_of(kind: str = "transformer", **options: Any) -> Any:
