@@ -1,8 +1,16 @@
-"""Uninitialised memory holds NaN in every test, so that an output nobody wrote shows; secret numbers repeat."""
+"""What all tests have: fresh memory holds NaN, secret numbers repeat, and a process stays small.
+
+Unwritten outputs show by their NaN. Each process has tens of thousands of objects before the first test. They are left
+out of garbage collection, which then comes often enough for models in cycles. A run keeps freed memory
+(`dprec/run/memory.py`); after each file it goes back to the system.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +60,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else modules of triton say at exit what they leave
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+            libc.malloc_trim(0)
 
 
 def _poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
