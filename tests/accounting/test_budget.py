@@ -37,6 +37,7 @@ def test_published_noise_of_movielens(epsilon: float, expected: float) -> None:
     assert steps_allowed(budget, Ledger(), run, at_most=STEPS) == STEPS
 
 
+@pytest.mark.full
 @settings(max_examples=4, deadline=None)
 @given(
     epsilon=st.floats(0.1, 20),
@@ -54,6 +55,7 @@ def test_the_reported_epsilon_always_fits_and_is_not_wasteful(
         assert not budget.allows(Ledger({at_rate(rate)(sigma * 0.99): steps}))
 
 
+@pytest.mark.full
 def test_more_of_anything_needs_more_noise() -> None:
     def sigma(epsilon: float = 5, delta: float = 1e-4, rate: float = 0.1, steps: int = 100) -> float:
         return calibrate(PrivacyBudget(epsilon, delta), at_rate(rate), steps)

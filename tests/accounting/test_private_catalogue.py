@@ -51,6 +51,7 @@ def test_ids_of_one_user_alone_pass_with_the_probability_that_is_paid_for(sigma,
     assert all(choice.leak(t) <= hidden * (1 + 1e-9) for t in range(1, MOST + 1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("alone", [1, 5, MOST, 50 * MOST])
 def test_the_law_of_the_choice_itself(alone):
     """A user with items of their own beside two that everybody has; δ' is large, so that it can be measured."""

@@ -155,6 +155,7 @@ class SaveBeforeTheFirstStep(pl.Callback):
             trainer.save_checkpoint(self.path)
 
 
+@pytest.mark.full
 def test_releases_that_are_drawn_anew_are_paid_anew(tmp_path: Path) -> None:
     path = tmp_path / "zero.ckpt"
     run = trainer(Privacy(epsilon=3.0, delta=1e-3))

@@ -75,6 +75,7 @@ def test_a_choice_tells_more_than_one_run() -> None:
     assert np.abs(np.log(shown(20, other) / shown(20, one))).max() > 1.4 * np.abs(np.log(other / one)).max()
 
 
+@pytest.mark.full
 def test_the_price_fits_the_budget_and_spends_it() -> None:
     plan = Plan.of(SAMPLING, 60, 5.0)
     price = Price.of(PrivacyBudget(5.0, plan.delta), Repeated(5), [(plan, 60)])

@@ -109,6 +109,7 @@ def test_the_epsilon_of_a_draw_is_that_of_the_recorded_event() -> None:
         NoisySums({release: event}, GaussianNoise(), book.record)(release, 4, 3, portions)
 
 
+@pytest.mark.full
 def test_noise_of_a_run_is_that_of_its_multiplier() -> None:
     """Two rows, ten users apart: how often the larger one wins tells the ε of a draw."""
     sigma, wins, rounds = 5.0, 0, 4_000

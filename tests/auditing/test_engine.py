@@ -48,6 +48,7 @@ def test_a_broken_engine_is_seen_on_the_gauge(broken: Broken, gauge: str) -> Non
     assert gauge in watch(epsilon=4.0, broken=broken).off
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "broken",
     [noise_times(0.0), noise_times(0.1), same_noise_every_step, noise_on_touched_rows_only],
@@ -58,6 +59,7 @@ def test_the_lower_bound_passes_the_promise_of_an_engine_that_breaks_it(broken: 
     assert seen.bound.epsilon > seen.promised
 
 
+@pytest.mark.full
 def test_two_fifths_of_the_noise_pass_the_promise_once_there_are_canaries_enough() -> None:
     """Ten thousand canaries tell a factor of 2.5; with a thousand only the gauge does.
 

@@ -151,6 +151,7 @@ def test_memory_under_two_names_is_refused(kind: str, said: str, strategy: Any) 
         take(run)
 
 
+@pytest.mark.full
 def test_a_map_over_users_trains_by_each_user_alone() -> None:
     assert train(Mapped(), one).steps == 4
 

@@ -129,6 +129,7 @@ def test_everything_else_is_compared_at_random_steps(way: str) -> None:
     assert model.global_step == 2
 
 
+@pytest.mark.full
 def test_a_model_that_writes_nothing_trains_with_everything_compared() -> None:
     with mock.patch.object(state, "SHARE", 1.0):
         assert train(writer(lambda m, v: None)(), one).steps == 4

@@ -228,8 +228,10 @@ TABLE = [
 ]
 
 
-@pytest.fixture
-def files(here: Path, trained: Path) -> Path:
+@pytest.fixture(scope="module")
+def prepared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working folder of all lines: none may change it."""
+    here = tmp_path_factory.mktemp("mistakes")
     (here / "list.yaml").write_text("- data\n")
     (here / "empty.yaml").write_text("")
     (here / "broken.yaml").write_text("data: {path: [\n")
@@ -269,6 +271,12 @@ def files(here: Path, trained: Path) -> Path:
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, here / "foreign.ckpt")
     torch.save({"dprec": Path("x")}, here / "unsafe.ckpt")
     return here
+
+
+@pytest.fixture
+def files(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(prepared)
+    return prepared
 
 
 def contents(*folders: Path) -> dict[Path, bytes]:

@@ -9,22 +9,20 @@ import torch.nn.functional as F
 from dprec_kernels import catalogue_softmax
 from dprec_kernels.catalogue_softmax import centred, pieces, reference
 
-SIZES = [(3, 7, 11, 5), (1, 1, 2, 1), (2, 63, 37, 60), (5, 1, 300, 8)]
+CASES = {  # users, positions, items, width; numbers of a piece
+    "odd sizes": ((3, 7, 11, 5), torch.float32, 1 << 20),
+    "odd sizes in pieces": ((2, 63, 37, 60), torch.float64, 100),
+    "item by item": ((3, 7, 11, 5), torch.float64, 1),
+    "one item beside padding": ((1, 1, 2, 1), torch.float32, 1),
+    "many items": ((5, 1, 300, 8), torch.float32, 100),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
-@pytest.mark.parametrize(("users", "length", "items", "dim"), SIZES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("piece", [1, 100, 1 << 20])
-def test_loss_and_gradients_equal_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-    users: int,
-    length: int,
-    items: int,
-    dim: int,
-    dtype: torch.dtype,
-    tolerance: float,
-    piece: int,
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradients_equal_the_reference(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    (users, length, items, dim), dtype, piece = CASES[case]
+    tolerance = TOLERANCE[dtype]
     monkeypatch.setattr(pieces, "PIECE", piece)
     hidden = torch.randn(users, length, dim, dtype=dtype, requires_grad=True)
     table = torch.randn(items, dim, dtype=dtype, requires_grad=True)

@@ -66,6 +66,7 @@ def fits(counts: Tensor, chances: Tensor) -> float:
     return float(stats.chisquare(observed, torch.cat([expected[~rare], expected[rare].sum()[None]])).pvalue)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dense", [False, True])
 def test_every_set_of_survivors_has_its_probability(dense: bool) -> None:
     assert fits(patterns(5000, seed=3, dense=dense), law()) > 1e-3
@@ -140,6 +141,7 @@ def test_a_domain_is_a_map_of_its_own() -> None:
     assert nothing.tolist() == []
 
 
+@pytest.mark.full
 def test_rare_survivors_come_as_often_as_they_should() -> None:
     generator = torch.Generator().manual_seed(5)
     found = [pieces.successes(10**6, 1e-8, from_(generator)) for _ in range(20_000)]

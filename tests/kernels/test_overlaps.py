@@ -79,6 +79,7 @@ def test_gradients_of_hidden_flow_and_the_tables_do_not() -> None:
     assert not for_users(hidden.detach(), table, target)[0].requires_grad
 
 
+@pytest.mark.full
 def test_memory_of_items_times_positions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest thing kept is the table's own gradient; scratch does not grow with the catalogue."""
     monkeypatch.setattr(kept, "LIMIT", 1 << 20)

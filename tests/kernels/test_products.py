@@ -91,9 +91,12 @@ def asked(request: pytest.FixtureRequest) -> Asked:
     return shapes
 
 
+# Each layout once on either side.
+PAIRS = list(zip(LAYOUTS, ["with gaps", "row by row", "columns with gaps", "column by column"], strict=True))
+
+
 @pytest.mark.parametrize("inner", [10, 70])
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_a_product_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, inner: int) -> None:
     a, b = LAYOUTS[left](torch.randn(333, inner)), LAYOUTS[right](torch.randn(inner, 17))
     exact, total = a.double() @ b.double(), torch.ones(333, 17)
@@ -105,8 +108,7 @@ def test_a_product_is_that_of_float64_however_its_matrices_lie(asked: Asked, lef
 
 
 @pytest.mark.parametrize("count", [1, 63, 64])
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_a_sum_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, count: int) -> None:
     a, b = LAYOUTS[left](torch.randn(count, 21)), LAYOUTS[right](torch.randn(count, 17))
     found, exact = summed_transposed(a, b, torch.empty(17, 21), often=64), b.double().T @ a.double()
@@ -117,8 +119,7 @@ def test_a_sum_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: s
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_sums_of_each_user_are_whole_however_their_matrices_lie(
     by_openblas: Asked, left: str, right: str, dtype: torch.dtype
 ) -> None:

@@ -11,36 +11,42 @@ from dprec_kernels import sample_norms
 from dprec_kernels.sample_norms import pieces, reference
 
 # Relative. Inputs in bfloat16 are exact in float32, so what is left is the rounding of float32 sums.
-DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-5)]
-SIZES = [(3, 63, 60, 7), (1, 1, 1, 1), (2, 1, 60, 63), (5, 3, 64, 64), (0, 5, 4, 3), (2, 0, 3, 4)]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-5}
+SHORT, WHOLE = 1, 1 << 18  # numbers of a piece
+LINEAR = {  # users, positions, outputs, inputs
+    "odd sizes": ((3, 63, 60, 7), torch.float32, WHOLE),
+    "odd sizes, user by user": ((3, 63, 60, 7), torch.bfloat16, SHORT),
+    "sizes of a tile": ((5, 3, 64, 64), torch.float64, SHORT),
+    "one position": ((2, 1, 60, 63), torch.bfloat16, WHOLE),
+    "one number": ((1, 1, 1, 1), torch.float64, WHOLE),
+    "nobody": ((0, 5, 4, 3), torch.float32, WHOLE),
+    "no position": ((2, 0, 3, 4), torch.float64, SHORT),
+}
+ROWS = {  # users, reads, the shape of a row; items of the table
+    "more reads than items": ((4, 63, 60), 30, torch.float32),
+    "one item": ((4, 63, 60), 1, torch.bfloat16),
+    "hardly a repeat": ((3, 20, 2, 3), 1000, torch.float64),
+    "one number a row": ((2, 9), 30, torch.float32),
+    "one read": ((1, 1, 1), 1, torch.float64),
+}
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
-@pytest.mark.parametrize("gram_cost", [0, 1, 10**9])
-@pytest.mark.parametrize("piece", [1, 1 << 18])
-@pytest.mark.parametrize(("users", "length", "outputs", "inputs"), SIZES)
-def test_linear_equals_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-    users: int,
-    length: int,
-    outputs: int,
-    inputs: int,
-    piece: int,
-    gram_cost: int,
-    dtype: torch.dtype,
-    tolerance: float,
-) -> None:
-    monkeypatch.setattr(pieces, "GRAM_COST", gram_cost)
+@pytest.mark.parametrize("case", LINEAR)
+def test_linear_equals_the_reference_in_both_forms(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    (users, length, outputs, inputs), dtype, piece = LINEAR[case]
     monkeypatch.setattr(pieces, "PIECE", piece)
     monkeypatch.setattr(pieces, "GRAM_PIECE", piece)
     left, right = torch.randn(users, length, outputs).to(dtype), torch.randn(users, length, inputs).to(dtype)
     for user in range(1, users):
         left[user, length // (2 * user) :] = 0  # where a shorter history is padded
-    found, exact = sample_norms.linear(left, right), reference.linear(left, right)
-    assert found.dtype == torch.float64
-    assert (found >= exact * (1 - tolerance)).all()
-    above = _allowance(left, right) if pieces.prefers_gram(length, outputs, inputs) else 0.0
-    assert (found <= exact * (1 + tolerance) + above).all()
+    exact = reference.linear(left, right)
+    for gram_cost in (0, 1, 10**9):
+        monkeypatch.setattr(pieces, "GRAM_COST", gram_cost)
+        found = sample_norms.linear(left, right)
+        assert found.dtype == torch.float64
+        assert (found >= exact * (1 - TOLERANCE[dtype])).all()
+        above = _allowance(left, right) if pieces.prefers_gram(length, outputs, inputs) else 0.0
+        assert (found <= exact * (1 + TOLERANCE[dtype]) + above).all()
 
 
 def test_the_gram_form_is_for_short_histories() -> None:
@@ -74,26 +80,16 @@ def test_either_form_gives_the_same_norm_where_terms_cancel(monkeypatch: pytest.
     assert torch.allclose(*found, rtol=1e-6 / apart)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES)
-@pytest.mark.parametrize("few", [0, 4, 10**9])  # repeats merged alone, by their number, all rows merged
-@pytest.mark.parametrize("items", [1, 30, 1000])
-@pytest.mark.parametrize(("users", "reads", "rest"), [(4, 63, (60,)), (1, 1, (1,)), (3, 20, (2, 3)), (2, 9, ())])
-def test_rows_equal_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-    users: int,
-    reads: int,
-    rest: tuple[int, ...],
-    items: int,
-    few: int,
-    dtype: torch.dtype,
-    tolerance: float,
-) -> None:
-    monkeypatch.setattr(pieces, "FEW", few)
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_equal_the_reference_whichever_are_merged(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    (users, reads, *rest), items, dtype = ROWS[case]
     ids, values = torch.randint(0, items, (users, reads)), torch.randn(users, reads, *rest).to(dtype)
     ids[1:, reads // 3 :] = 0  # padding reads a row too
-    found = sample_norms.rows(ids, values)
-    assert found.dtype == torch.float64
-    assert torch.allclose(found, reference.rows(ids, values), rtol=tolerance)
+    for few in (0, 4, 10**9):  # repeats merged alone, by their number, all rows merged
+        monkeypatch.setattr(pieces, "FEW", few)
+        found = sample_norms.rows(ids, values)
+        assert found.dtype == torch.float64
+        assert torch.allclose(found, reference.rows(ids, values), rtol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])

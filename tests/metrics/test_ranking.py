@@ -226,6 +226,7 @@ def test_one_order_for_all_users_ranks_as_its_scores_do() -> None:
         assert torch.equal(got, want)
 
 
+@pytest.mark.full
 def test_standard_errors_are_those_of_a_sample_without_replacement() -> None:
     """The spread of many samples' means around the mean of all users, measured."""
     torch.manual_seed(0)

@@ -78,6 +78,7 @@ def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: An
     assert gradients["embedding.features.weight"].any()
 
 
+@pytest.mark.full
 def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path) -> None:
     events = [f"u{user} film{1 + (user + step) % 12}" for user in range(40) for step in range(6)]
     (tmp_path / "log.txt").write_text("\n".join(events) + "\n")

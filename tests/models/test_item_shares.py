@@ -52,6 +52,7 @@ def noisy(epsilon: float, share: float, seed: int) -> NoisySums:
     return NoisySums(events, GaussianNoise(seed=seed), lambda event: None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
 def test_estimates_have_no_bias_between_head_and_tail(seed: int) -> None:
     histories = world(seed)
@@ -119,6 +120,7 @@ trainer: {max_steps: 2}
 """
 
 
+@pytest.mark.full
 def test_shares_from_a_public_file_cost_nothing_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text(RECIPE)

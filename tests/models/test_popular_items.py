@@ -81,6 +81,7 @@ def test_scores_start_from_the_shares_that_were_released(monkeypatch: pytest.Mon
         torch.testing.assert_close(scores[:, 1:] - model.scores(batch)[:, 1:], logs.expand(2, -1))
 
 
+@pytest.mark.full
 def test_scores_start_from_public_shares_at_no_price(tmp_path: Path) -> None:
     module = data()
     file, shares = tmp_path / "shares.csv", np.linspace(0.01, 0.9, module.items - 1)

@@ -124,6 +124,7 @@ def test_no_sum_moves_by_more_than_one_with_a_user(grams: Any, length: int) -> N
         assert all(apart == pytest.approx(1) for apart in sums.apart.values())
 
 
+@pytest.mark.full
 def test_every_round_is_in_the_ledger_of_a_run() -> None:
     module, privacy = data(), Privacy(epsilon=8.0, noise_multiplier=4.0, delta=1e-3)
     model = PrivateALS(module.items, top=8, rank=3, rounds=2, max_length=9)

@@ -100,6 +100,7 @@ def test_a_gradient_that_is_little_but_rounding_counts_for_little(tmp_path: Path
     assert sum(float(total.square().sum()) for total in sums.values()) ** 0.5 < 0.1
 
 
+@pytest.mark.full
 def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_path: Path) -> None:
     events = [f"u{user} film{3 + (user + step) % 12}" for user in range(40) for step in range(6)]
     (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
@@ -117,6 +118,7 @@ def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_pat
     assert {str(item) for item in found} >= {"film20", "film21"}
 
 
+@pytest.mark.full
 def test_new_items_are_ranked_by_what_users_of_others_chose(tmp_path: Path) -> None:
     data = bench.invented(bench.Size(users=1500, items=240, batch=200, steps=60), tmp_path, sampling_seed=0)
     torch.manual_seed(0)
@@ -126,6 +128,7 @@ def test_new_items_are_ranked_by_what_users_of_others_chose(tmp_path: Path) -> N
     assert found["ndcg_new"] > 1.4 * chance["ndcg_new"]
 
 
+@pytest.mark.full
 def test_the_bench_has_a_row_for_each_model_and_for_chance(tmp_path: Path) -> None:
     assert dprec_bench(["text-items", "--quick", "--json", str(tmp_path / "rows.json")]) == 0
     rows = json.loads((tmp_path / "rows.json").read_text())

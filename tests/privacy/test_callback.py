@@ -306,6 +306,7 @@ def test_a_precision_that_this_cpu_has_no_lstm_for_is_refused_in_one_line(monkey
         fit(Privacy(epsilon=3.0), recommender=LSTM(data().items, dim=4, max_length=9), precision="bf16-mixed")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
 def test_other_precisions_train(precision: Any) -> None:
     privacy = Privacy(epsilon=3.0)

@@ -92,6 +92,7 @@ def test_the_sentence_says_that_an_empty_history_adds_nothing() -> None:
     assert "by an empty one, which adds nothing to any step" in privacy.guarantee()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("precision", "said"), [("bf16-mixed", True), ("32-true", False)])
 def test_a_run_in_bfloat16_says_that_others_rounding_is_not_covered(precision: Any, said: bool) -> None:
     privacy = Privacy(noise_multiplier=1.0)
