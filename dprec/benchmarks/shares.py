@@ -1,4 +1,4 @@
-"""How near DPFormer's estimate of the share of users who met an item is to the truth, from frequent items to rare ones.
+"""How near DPFormer's estimate of the share of users who read an item is to the truth, from frequent items to rare.
 
 Beside it stands the sum in which every user has norm 1: a user of n items counts as 1/√n of one, which is a bias.
 """
@@ -60,14 +60,15 @@ def bench(line: CommandLine, console: Console) -> None:
         outputs.give(rows, console, [popularity.table(rows, data.name)], partial(popularity.draw, name=data.name))
         return
     share = settings.tree["model"]["init_args"]["frequency_share"]
-    rows = measured(data.training, data.items, share, 1 if quick else DRAWS)
+    rows = measured(data.training, data.items, data.max_length, share, 1 if quick else DRAWS)
     title = f"{data.name}: estimate over truth, {share:g} of the budget"
     outputs.give(rows, console, [report.table(summary(rows), COLUMNS, title)], draw)
 
 
-def measured(histories: Histories, items: int, share: float, draws: int) -> list[Row]:
+def measured(histories: Histories, items: int, length: int, share: float, draws: int) -> list[Row]:
     """Return a row for each ε, way and group of items: quartiles of estimate over truth; median error of all."""
-    truth = users_at(items, histories.users, item_counts(histories)) / histories.users
+    read = item_shares.what_training_reads(histories, length)
+    truth = users_at(items, read.users, item_counts(read)) / read.users
     often = np.flatnonzero(truth >= OFTEN)
     groups = np.array_split(often[np.argsort(-truth[often])], GROUPS)
     rows: list[Row] = []
@@ -75,7 +76,7 @@ def measured(histories: Histories, items: int, share: float, draws: int) -> list
         for way in WAYS:
             ratios = np.stack(
                 [
-                    _estimate(way, histories, items, share, epsilon, seed)[often]
+                    _estimate(way, read, items, length, share, epsilon, seed)[often]
                     for seed in range(draws if epsilon else 1)
                 ]
             )
@@ -129,22 +130,24 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         panel.axhline(1.0, color="#0f172a", linewidth=0.8)
         panel.set_xscale("log")
         panel.set_ylim(0.0, 2.0)
-        panel.set_xlabel("users who met the item, %")
+        panel.set_xlabel("users who read the item, %")
         figure.dress(panel, "no noise" if epsilon is None else f"ε = {epsilon:g}")
     panels[0].set_ylabel("estimate over truth")
     panels[0].legend(frameon=False, fontsize=8)
     figure.save(plt, drawn, file)
 
 
-def _estimate(way: str, histories: Histories, items: int, share: float, epsilon: float | None, seed: int) -> np.ndarray:
+def _estimate(
+    way: str, read: Histories, items: int, length: int, share: float, epsilon: float | None, seed: int
+) -> np.ndarray:
     releases = item_shares.releases(share) if way == "corrected" else (Release("item frequencies", share),)
     sums = ExactSums()
     if epsilon is not None:
-        events = release_events(PrivacyBudget(epsilon, 1 / histories.users), releases)
+        events = release_events(PrivacyBudget(epsilon, 1 / read.users), releases)
         sums = NoisySums(events, GaussianNoise(seed=seed), lambda event: None)  # for measuring: nothing is kept
     if way == "corrected":
-        return item_shares.estimated_shares(items, share, histories, sums)
-    counts = sums(releases[0], items, histories.users, _with_users(histories))
+        return item_shares.estimated_shares(items, length, share, read, sums).items
+    counts = sums(releases[0], items, read.users, _with_users(read))
     estimate: np.ndarray = np.maximum(counts, 0) / counts[0]
     return estimate
 

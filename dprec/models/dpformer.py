@@ -27,9 +27,10 @@ class DPFormer(Transformer):
 
     The noise of a private step has the standard deviation σC/B in every entry of the gradient. Only a few users
     contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where
-    p is the share of users who saw the item. Every other parameter has the error σC/B. The errors are propagated
-    through the layers beside the activations (`dprec.models.networks.reattention`), as numbers without gradient.
-    Without noise this is the `Transformer`, bit for bit.
+    p is the share of users whose training sequence, their last `max_length` items and the item after each, holds the
+    item. Likewise p of a position is the share of users whose sequence reaches it. Every other parameter has the error
+    σC/B. The errors are propagated through the layers beside the activations (`dprec.models.networks.reattention`),
+    as numbers without gradient. Without noise this is the `Transformer`, bit for bit.
 
     The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
     that of one gradient step at learning rate 1, as in the definition. The real error of the weights depends on the
@@ -43,9 +44,9 @@ class DPFormer(Transformer):
         frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of
             the budget (`dprec.models.items.shares`). "public": from `frequency_file`, which the guarantee then takes
             as public. "uniform": no look at the data, all items are as frequent as if every history were
-            `max_length` items drawn at random.
+            `max_length` items drawn at random. Without an estimate, everybody counts as reaching every position.
         frequency_share: part of the privacy budget for the estimate. Training has the rest.
-        frequency_file: a CSV file with columns item and share (of users, up to 1).
+        frequency_file: a CSV file with columns item and share (of users whose training sequence holds it, up to 1).
         error_scale: factor of all errors; 0 turns Re-Attention off.
         popular: score an item by the log of its share, too, from the start. The last coordinate of its vector holds it,
             which histories are read without, so training learns what differs from popularity.
@@ -121,8 +122,9 @@ class DPFormer(Transformer):
         return [*super().assumptions, *known]
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        """Find the share of users who met each item, and what follows from it."""
-        self._start_from(item_shares.estimated_shares(self.items, self.frequency_share, data.training, sums))
+        """Find the share of users who read each item, and each position, and what follows from it."""
+        found = item_shares.estimated_shares(self.items, self.max_length, self.frequency_share, data.training, sums)
+        self._start_from(found.items, torch.from_numpy(found.positions))
 
     def on_train_start(self) -> None:
         super().on_train_start()
@@ -135,9 +137,9 @@ class DPFormer(Transformer):
             self._start_from(item_shares.public_shares(Path(self.frequency_file), ids))
 
     @torch.no_grad()
-    def _start_from(self, shares: np.ndarray) -> None:
+    def _start_from(self, shares: np.ndarray, reach: Tensor | float = 1.0) -> None:
         error = self.error_scale * self.descent.noise_std
-        self.network.set_error(error)
+        self.network.set_error(error, reach)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
         if self.popular:

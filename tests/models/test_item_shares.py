@@ -13,13 +13,14 @@ from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Release, release_events, unit_sum
 from dprec.data import Sequences
 from dprec.data.logs.histories import Histories
+from dprec.data.selection.packing import TrainingUsers
 from dprec.errors import UserError
 from dprec.fit import main as fit
 from dprec.models.dpformer import DPFormer
 from dprec.models.items import shares as item_shares
 from dprec.noise.gaussian import GaussianNoise
 
-ITEMS, USERS = 401, 4000
+ITEMS, USERS, LENGTH = 401, 4000, 50
 RARE = 0.01  # share of users from which on an item's estimate is judged
 
 
@@ -31,12 +32,22 @@ def world(seed: int = 0) -> Histories:
     own = draw.normal(0.0, 0.1, ITEMS - 1) * (activity + 3)
     met = draw.random((USERS, ITEMS - 1)) < 1 / (1 + np.exp(-(activity + appeal + own)))
     user, item = np.nonzero(met)
+    order = np.lexsort((draw.random(len(user)), user))
+    user, item = user[order], item[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=USERS))])
     return Histories.joined(offsets, (item + 1).astype(np.int32))
 
 
-def truth(histories: Histories) -> np.ndarray:
-    return np.bincount(histories.items, minlength=ITEMS) / histories.users
+def truth(histories: Histories, length: int = LENGTH) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of items and of positions: plain Python over histories that are cut as batches are."""
+    items, positions = [0] * ITEMS, [0] * length
+    for user in range(histories.users):
+        last = histories.of(user).tolist()[-length - 1 :]
+        for item in set(last) if len(last) > 1 else ():
+            items[item] += 1
+        for position in range(len(last) - 1):
+            positions[position] += 1
+    return np.array(items) / histories.users, np.array(positions) / histories.users
 
 
 def ratios(estimate: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -52,42 +63,58 @@ def noisy(epsilon: float, share: float, seed: int) -> NoisySums:
     return NoisySums(events, GaussianNoise(seed=seed), lambda event: None)
 
 
+@pytest.mark.parametrize("length", [1, 10, 400])
+def test_what_is_counted_is_what_batches_read(length: int) -> None:
+    """Every item that a batch has as input or as target, and every position that it fills, and nothing else."""
+    histories = world()
+    read = item_shares.what_training_reads(histories, length)
+    for user in range(0, USERS, 97):
+        (batch,) = TrainingUsers(histories, length, tokens=1 << 20)[user]
+        items = {*batch.history[0].tolist(), *batch.targets[0].tolist()} - {0}
+        assert set(read.of(user).tolist()) == items
+        assert max(0, len(read.of(user)) - 1) == int((batch.history != 0).sum())
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [0, 1])
 def test_estimates_have_no_bias_between_head_and_tail(seed: int) -> None:
     histories = world(seed)
-    shares = truth(histories)
+    items, positions = truth(histories)
     for sums in (ExactSums(), noisy(20.0, 0.5, seed)):
-        head, tail = ratios(item_shares.estimated_shares(ITEMS, 0.5, histories, sums), shares)
+        found = item_shares.estimated_shares(ITEMS, LENGTH, 0.5, histories, sums)
+        head, tail = ratios(found.items, items)
         assert np.median(head) == pytest.approx(1, abs=0.03)
         assert np.median(tail) == pytest.approx(1, abs=0.03)
         assert np.median(np.abs(np.concatenate([head, tail]) - 1)) < 0.06
+        assert found.positions == pytest.approx(positions, abs=0.03)
 
 
-def test_a_sum_of_users_of_norm_1_is_biased() -> None:
+def test_a_sum_of_users_of_norm_1_is_too_small() -> None:
     """What is corrected: without any noise, a count in which each user has norm 1 is far off, the tail farther."""
-    histories = world()
-    one = np.ones(len(histories.items))
+    histories = item_shares.what_training_reads(world(), LENGTH)
+    one = np.ones(int(histories.lengths.sum()))
     user = np.repeat(np.arange(USERS), histories.lengths)
-    counts = unit_sum(ITEMS, USERS, [item_shares.Portion(user, histories.items.astype(np.int64), one)])
+    (_, items), *_ = histories.portions()
+    counts = unit_sum(ITEMS, USERS, [item_shares.Portion(user, items.astype(np.int64), one)])
     sizes = histories.lengths[histories.lengths > 0]
-    head, tail = ratios(counts / (1 / np.sqrt(sizes)).sum(), truth(histories))
+    head, tail = ratios(counts / (1 / np.sqrt(sizes)).sum(), truth(world())[0])
     assert np.median(tail) < np.median(head) < 0.9
 
 
 def test_noise_alone_is_the_same_for_all_items() -> None:
     """Where the noise drowns everything, no item looks frequent because of it."""
     few = Histories.joined(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
-    shares = item_shares.estimated_shares(ITEMS, 0.01, few, noisy(0.1, 0.01, 3))
-    assert np.isfinite(shares).all()
-    assert ((shares > 0) & (shares <= 1)).all()
+    found = item_shares.estimated_shares(ITEMS, LENGTH, 0.01, few, noisy(0.1, 0.01, 3))
+    for shares in (found.items, found.positions):
+        assert np.isfinite(shares).all()
+        assert ((shares > 0) & (shares <= 1)).all()
 
 
 def test_users_and_items_are_counted_by_two_releases_of_one_share() -> None:
-    activity, frequencies = item_shares.releases(0.08)
-    assert activity.share + frequencies.share == pytest.approx(0.08)
-    assert DPFormer(ITEMS, frequency_share=0.08).releases == (activity, frequencies)
-    assert isinstance(activity, Release)
+    lengths, frequencies = item_shares.releases(0.08)
+    assert lengths.share + frequencies.share == pytest.approx(0.08)
+    assert DPFormer(ITEMS, frequency_share=0.08).releases == (lengths, frequencies)
+    assert isinstance(lengths, Release)
 
 
 def test_nobody_adds_more_than_norm_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +127,23 @@ def test_nobody_adds_more_than_norm_1(monkeypatch: pytest.MonkeyPatch) -> None:
             return super().__call__(release, size, users, asked[-1])
 
     histories = world()
-    item_shares.estimated_shares(ITEMS, 0.1, histories, Watched())
+    read = item_shares.what_training_reads(histories, LENGTH).lengths
+    item_shares.estimated_shares(ITEMS, LENGTH, 0.1, histories, Watched())
     counts, items = asked
     assert all((part.values == 1).all() and len(np.unique(part.users)) == len(part.users) for part in counts)
     norm = np.bincount(items[0].users, weights=items[0].values ** 2, minlength=USERS)
-    mean = histories.lengths.mean()
-    below = (histories.lengths > 0) & (histories.lengths < 0.9 * mean)
+    mean = read[read > 0].mean()
+    below = (read > 0) & (read < 0.9 * mean)
     assert norm[below] == pytest.approx(norm[below][0])  # K², whatever the user's own number of items
-    assert norm[histories.lengths > 1.1 * mean] == pytest.approx(histories.lengths[histories.lengths > 1.1 * mean])
+    assert norm[below][0] == pytest.approx(mean, rel=0.05)
+    assert norm[read > 1.1 * mean] == pytest.approx(read[read > 1.1 * mean])
+
+
+def test_a_user_with_one_event_is_read_by_nobody() -> None:
+    single = Histories.joined(np.array([0, 1, 4]), np.array([9, 1, 2, 1], dtype=np.int32))
+    found = item_shares.estimated_shares(ITEMS, LENGTH, 0.5, single, ExactSums())
+    assert found.items[[1, 2]] == pytest.approx([0.5, 0.5])
+    assert found.positions[:2] == pytest.approx([0.5, 0.5])
 
 
 RECIPE = """

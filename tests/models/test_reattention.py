@@ -149,7 +149,7 @@ def explicit(model: DPFormer, history: Tensor) -> Tensor:
     error, heads = model.network.weight_error, model.network.blocks[0].attention.heads
     scale = model.network.blocks[0].scale
     x = model.embedding(history) + scale * model.network.positions.weight[: history.shape[1]]
-    variance = model.item_error[history] ** 2 + (scale * error) ** 2
+    variance = model.item_error[history] ** 2 + (scale * model.network.position_error[: history.shape[1]]) ** 2
 
     def through(layer: nn.Module, x: Tensor, variance: Tensor) -> Tensor:
         if isinstance(layer, nn.LayerNorm):
@@ -279,7 +279,7 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
     assert model.item_error[0] == 0
     assert (model.item_error[1:] >= error * (1 - 1e-6)).all()
     assert len(model.item_error.unique()) > 2
-    assert [event.what for event in first.ledger.events] == ["users by activity", "item frequencies", "training"]
+    assert [event.what for event in first.ledger.events] == ["users by length", "item frequencies", "training"]
     assert "item frequencies" in first.guarantee()
     again, resumed = privacy(), small(module, error_scale=3.0)
     fit(again, module, resumed, half, max_steps=6)
@@ -289,15 +289,31 @@ def test_a_private_run_estimates_the_errors_once_and_pays_for_it(tmp_path: Path)
     assert [*again.ledger.events.values()] == [1, 1, 6]
 
 
-def test_errors_follow_from_the_counts() -> None:
-    module = data(synthetic_users=500)
-    model = small(module)
+def test_errors_follow_from_what_is_read() -> None:
+    """p counts each user's last six items, which a step reads, not the whole history; likewise of positions."""
+    module, length = data(synthetic_users=500), 5
+    model = DPFormer(module.items, dim=8, max_length=length, blocks=1)
     model.descent = PlainDescent(noise_std=0.01)
     model.prepare(module, ExactSums())
-    users = [set(module.training.of(user).tolist()) for user in range(module.training.users)]
+    read = [module.training.of(user).tolist()[-length - 1 :] for user in range(module.training.users)]
+    read = [items for items in read if len(items) > 1]
+    assert max(module.training.lengths) > length + 1
     for item in (1, 7, module.items - 1):
-        share = sum(item in met for met in users) / len(users)
+        share = sum(item in items for items in read) / module.training.users
         assert model.item_error[item].item() == pytest.approx(0.01 / share, rel=0.1)
+    for position in range(length):
+        share = sum(len(items) > position + 1 for items in read) / module.training.users
+        assert model.network.position_error[position].item() == pytest.approx(0.01 / share, rel=1e-5)
+
+
+def test_a_checkpoint_without_errors_of_positions_has_those_of_weights() -> None:
+    model, other = dpformer(), dpformer()
+    model.network.set_error(0.3, torch.linspace(1, 0.1, model.max_length))
+    older = {name: value for name, value in model.state_dict().items() if "position_error" not in name}
+    other.load_state_dict(older)
+    assert (other.network.position_error == model.network.weight_error).all()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.network.position_error, model.network.position_error)
 
 
 def test_uniform_frequencies_look_at_nothing() -> None:

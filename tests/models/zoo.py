@@ -238,7 +238,7 @@ def dpformer(**options: Any) -> DPFormer:
     """Its errors at random: some items well known, some hardly."""
     settings = {"dim": 8, "dropout": 0.0, "max_length": LENGTH, "embedding_std": 0.5, "feedforward": 12} | options
     model = DPFormer(ITEMS, **settings)
-    model.network.set_error(0.05)
+    model.network.set_error(0.05, torch.linspace(1.0, 0.1, model.max_length))
     model.item_error.copy_(2 * torch.rand(ITEMS))
     return model
 

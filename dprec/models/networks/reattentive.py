@@ -23,21 +23,26 @@ class ReAttentiveNetwork(CausalNetwork):
         # Saved with the weights, so that a checkpoint is evaluated with the same errors.
         self.weight_error: Tensor
         self.register_buffer("weight_error", torch.zeros(()))
+        self.position_error: Tensor
+        self.register_buffer("position_error", torch.zeros(self.positions.num_embeddings))
         self.attentive = (
             False  # whether there is an error: known without a look at the buffer, which would end an export
         )
 
-    def set_error(self, error: float) -> None:
-        """Set the standard error of every weight."""
+    def set_error(self, error: float, reach: Tensor | float = 1.0) -> None:
+        """Set the standard error of every weight; that of a position is larger, by the share of users who reach it."""
         self.weight_error.fill_(error)
+        self.position_error.copy_(torch.as_tensor(error / reach))
         self.attentive = bool(error)
 
     def train(self, mode: bool = True) -> ReAttentiveNetwork:
         self._look()
         return super().train(mode)
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if (known := state_dict.get(f"{prefix}weight_error")) is not None:  # older checkpoints have no other error
+            state_dict.setdefault(f"{prefix}position_error", known.expand(self.position_error.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self._look()
 
     def _look(self) -> None:
@@ -49,7 +54,8 @@ class ReAttentiveNetwork(CausalNetwork):
         if error is None or not len(self.blocks):
             return super().forward(x)
         x = self.placed(x)
-        variance: Tensor | None = reattention.of_embedding(error, self.scale * self.weight_error)  # (B, T)
+        of_positions = self.scale * self.position_error[: x.shape[1]]
+        variance: Tensor | None = reattention.of_embedding(error, of_positions)  # (B, T)
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
