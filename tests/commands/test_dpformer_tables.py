@@ -51,10 +51,10 @@ def test_the_page_says_what_the_runs_say(tmp_path: Path, capsys: pytest.CaptureF
     page.parent.mkdir()
     argv = ["dpformer-tables", "--runs", str(runs), "--document", str(page), "--json", str(figures)]
     assert main(argv) == 0
-    assert "9.50 ± 0.50 / 19.00 ± 1.00 (2)" in capsys.readouterr().out
+    assert "9.50 ± 0.71 / 19.00 ± 1.41 (2)" in capsys.readouterr().out
     text = page.read_text()
     line = next(line for line in text.splitlines() if line.startswith("| SpectralFormer"))
-    assert line.split(" | ")[2] == "9.50 ± 0.50 / 19.00 ± 1.00 (2)"
+    assert line.split(" | ")[2] == "9.50 ± 0.71 / 19.00 ± 1.41 (2)"
     assert "| DPFormer, in the paper |  | 5.88 / 11.13 | 7.70 / 14.31 | 8.42 / 15.40 |" in text
     assert "| `movielens_spectral_former@5` | 0, 1 | 40 | 2 | 12 |" in text
     assert "3.00" not in text  # a run at another learning rate is no cell of the table

@@ -26,12 +26,14 @@ one with other options (`dprec/benchmarks/dpformer_study/cells.py`), trained wit
 It trains on all other items (`data.validation: false`), and curves show the test, as in the paper.
 δ is 1 / users. One budget pays for item frequencies, item selection, co-occurrence and training.
 Hyper-parameters were chosen by hand on the same data, as in the paper; ε does not cover this. A cell holds NDCG@10 /
-HIT@10 in %, mean ± standard deviation over seeds, and the number of seeds. The paper does not say whether it masks
-the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles the figures of
-all models but those that learned that nobody comes back: so both are given, and "above the paper" holds under one of
-them. `SpectralFormer` is DPFormer from a spectral start;
+HIT@10 in %, mean ± the sample's standard deviation over seeds, and the number of seeds. The paper does not say whether
+it masks the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles the
+figures of all models but those that learned that nobody comes back: so both are given, and "above the paper" holds
+under one of them. `SpectralFormer` is DPFormer from a spectral start;
 `DPFormer`, `Transformer`, GRU and LSTM train their item table from a random start. The last item and the history's mean
 pass the cell of GRU and LSTM by; the paper's are torch's, as in the rows without the shortcut.
+Rows of `DPFormer` are of a former definition of p, the share of users whose whole history holds an item; it now counts
+what training reads ([dpformer.md](dpformer.md#re-attention)).
 [dpformer.md](dpformer.md) has what was tried and did not win.
 """
 

@@ -69,7 +69,7 @@ def _cell(runs: Sequence[Row], figures: tuple[str, str]) -> str:
     """
     >>> runs = [{"n": 0.09, "h": 0.17}, {"n": 0.10, "h": 0.19}]
     >>> _cell(runs, ("n", "h")), _cell(runs[:1], ("n", "h"))
-    ('9.50 ± 0.50 / 18.00 ± 1.00 (2)', '9.00 / 17.00 (1)')
+    ('9.50 ± 0.71 / 18.00 ± 1.41 (2)', '9.00 / 17.00 (1)')
     """
     if not runs:
         return ""
@@ -83,4 +83,4 @@ def _pair(figures: tuple[float, float]) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.pstdev(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
