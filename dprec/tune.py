@@ -30,7 +30,9 @@ def tune(line: CommandLine, console: Console) -> None:
     tuning = Tuning.of(line, candidates_of(tried), Repeated(RUNS if runs is None else runs), out)
     tuning.show(console)
     if "plan" not in line.switches:
-        write_report(RunFolder(tuning.run(console)), console)
+        best = tuning.run(console)
+        write_report(RunFolder(best), console)
+        tuning.compare(best, console)
 
 
 main = Command(tune, TUNE, switches=("plan",))

@@ -211,7 +211,7 @@ usage: dprec tune RECIPE --try KEY=VALUE,VALUE [--try ...] [--key value ...]
 
 Trains a random number of runs, each of settings drawn at random, scores each on validation data with noise, keeps
 the best and deletes the others. privacy.epsilon pays for all of it. Says the price first; stopped, the same command
-goes on.
+goes on. At the end it trains the recipe as it is, with all of ε for itself, and compares both on validation data.
 
   --try KEY=VALUE,...  values to choose among; of several --try, all combinations
   --runs N             how many runs on average (5); how many there were is a secret of the choice

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from dprec.metrics.ranking import GAINS
 from dprec.metrics.ranks import both_ranks
 from dprec.models import Learner
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
+from dprec.notices import heard_by
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.saved.folder import RunFolder, write_private_json
 from dprec.run.saved.lock import training_alone
@@ -41,6 +43,7 @@ from dprec.run.tasks.ranking import Ranking
 
 Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line
 
+QUIET = Console(quiet=True)  # of the runs: what they print has exact figures, also of the test
 SAME_LOG = frozenset({"batch_size", "max_length", "one_target", "tokens"})  # of `data`: they read the same users
 
 
@@ -172,7 +175,7 @@ class Tuning:
                 self._settle(scores)
             for number in range(len(scores), len(picks)):
                 console.print(f"run {number + 1}: {said(picks[number])}", soft_wrap=True)
-                scores.append(self._score_of(picks[number], console))
+                scores.append(self._score_of(picks[number]))
                 write_private_json(scores_file, {"scores": scores, "settling": True})  # a score is not drawn again
                 self._settle(scores)
                 write_private_json(scores_file, {"scores": scores, "settling": False})
@@ -183,6 +186,20 @@ class Tuning:
         console.print(f"kept: {said(picks[kept])}; the others are deleted", soft_wrap=True)
         console.print(f"run folder: {best}", soft_wrap=True)
         return best
+
+    def compare(self, best: Path, console: Console) -> None:
+        """Train the recipe as it is, with the whole budget, and say which is better on validation data."""
+        with tempfile.TemporaryDirectory() as folder, heard_by(_nobody):
+            plain = RunFolder(Path(folder) / "untuned")
+            start(parse(_with(self.line, [("out", str(plain.path))])), QUIET, Experiment)
+            tuned, untuned = (_on_validation(run, self.metric) for run in (RunFolder(best), plain))
+        console.print(
+            f"{self.metric.upper()} on validation data: {tuned:.4f} of the kept run; {untuned:.4f} of the recipe as it "
+            f"is, with all of ε for itself (exact figures, not private; that run is deleted)",
+            soft_wrap=True,
+        )
+        if untuned >= tuned:
+            console.print("the choice is not worth its price here: train the recipe as it is", soft_wrap=True)
 
     def _claim(self) -> None:
         try:
@@ -214,17 +231,18 @@ class Tuning:
         else:
             shutil.rmtree(run)
 
-    def _score_of(self, candidate: Candidate, console: Console) -> float:
+    def _score_of(self, candidate: Candidate) -> float:
         """Return the score of a run, trained now or continued; one that ended without its score is trained again."""
         run = self._current
         if run.metrics.exists():
             shutil.rmtree(run.path)
         own = [("privacy.epsilon", repr(self.price.epsilon_of_run)), ("out", str(run.path))]
         try:
-            if run.config.exists():
-                trained: Experiment = resume(CommandLine(), run, console, self._kind())
-            else:
-                trained = start(parse(_with(self.line, (*candidate, *own))), console, self._kind())
+            with heard_by(_nobody):
+                if run.config.exists():
+                    trained: Experiment = resume(CommandLine(), run, QUIET, self._kind())
+                else:
+                    trained = start(parse(_with(self.line, (*candidate, *own))), QUIET, self._kind())
         except Stopped as stopped:
             raise type(stopped)("continue with the same command") from None
         total = torch.tensor([user_by_user(trained.model, _held_out(trained), self.metric)], dtype=torch.float64)
@@ -303,6 +321,14 @@ def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
             _, masked = both_ranks(model.scores(batch), batch.target, batch.seen)
             total += min(max(float(GAINS[kind](masked, int(cutoff))), 0.0), 1.0)
     return total
+
+
+def _nobody(text: str) -> None:
+    """Hear nothing: what a run says of its data was said with the price."""
+
+
+def _on_validation(run: RunFolder, metric: str) -> float:
+    return float(json.loads(run.metrics.read_text(encoding="utf-8"))["validation"][metric])
 
 
 def _held_out(experiment: Experiment) -> RankingUsers:
