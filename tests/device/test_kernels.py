@@ -25,8 +25,6 @@ from tests.device.test_sums import moved
 from tests.models.zoo import MODELS, batch_for
 from tests.sparsity.support import Bags, Run, users
 
-pytestmark = pytest.mark.full
-
 # What each model's step launches beside the noise.
 SOFTMAX = {
     "catalogue_softmax_fwd_kernel",
@@ -44,6 +42,7 @@ LAUNCHES = {
     "pctr": CLIPPING | {"rows_norms_fwd_kernel"},  # of one position: no gradient is built
     "scales-and-products": SOFTMAX | CLIPPING,
 }
+QUICK = {"pctr", "scales-and-products"}  # a step of others takes seconds in the interpreter
 # What a step of LazyDP launches for its tables: with noise of many steps at once, and replayed.
 OF_TABLES = {
     True: {"lazy_noise_fwd_kernel", "sparse_update_fwd_kernel", "row_sums_fwd_kernel"},
@@ -61,7 +60,9 @@ def launched(model: torch.nn.Module, name: str, sigma: float) -> set[str]:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly) for name in LAUNCHES]
+)
 def test_gradients_are_those_of_the_cpu(name: str) -> None:
     torch.manual_seed(3)
     model = MODELS[name]()
@@ -139,6 +140,7 @@ def test_rows_of_several_tables_step_at_once() -> None:
 
 
 @pytest.mark.interpreted
+@pytest.mark.nightly
 def test_every_kernel_has_a_caller_in_training() -> None:
     found = {kernel for name in LAUNCHES for kernel in launched(MODELS[name]().to(DEVICE), name, 1.0)}
     found |= launched_for_tables(LazyDP()) | launched_for_tables(LazyDP(aggregate=False))

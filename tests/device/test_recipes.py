@@ -52,7 +52,12 @@ def narrow(recipe: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(r, id=r.stem, marks=[] if INTERPRETED or r.stem in ALWAYS else pytest.mark.nightly) for r in RECIPES],
+    [
+        pytest.param(
+            path, id=path.stem, marks=pytest.mark.full if INTERPRETED or path.stem in ALWAYS else pytest.mark.nightly
+        )
+        for path in RECIPES
+    ],
 )
 def test_trains_and_ranks_on_a_device(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     COUNT.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 ROOT, PARTS = Path(__file__).parents[2], 2
 

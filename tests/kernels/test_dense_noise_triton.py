@@ -25,8 +25,10 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("size", "width", "touched"), [(40, 8, 5), (1, 1, 1), (9, 130, 0), (0, 4, 0)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("size", "width", "touched", "dtype"),
+    [(40, 8, 5, torch.float32), (1, 1, 1, torch.float64), (9, 130, 0, torch.float64), (0, 4, 0, torch.float32)],
+)
 def test_a_step_equals_the_reference(
     kernels: ModuleType, size: int, width: int, touched: int, dtype: torch.dtype, device: str
 ) -> None:

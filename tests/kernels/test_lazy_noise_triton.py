@@ -28,8 +28,7 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize(("count", "width"), [(5, 8), (1, 1), (30, 7), (3, 130)])
+@pytest.mark.parametrize(("count", "width", "decays"), [(5, 8, False), (1, 1, True), (30, 7, False), (3, 130, True)])
 def test_rows_equal_the_reference(kernels: ModuleType, count: int, width: int, decays: bool, device: str) -> None:
     table, rows = torch.randn(50, width), torch.randperm(50)[:count].sort()[0]
     std, mean = torch.rand(count), torch.rand(count) if decays else torch.ones(count)
