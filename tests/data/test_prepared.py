@@ -54,7 +54,6 @@ def contents(home):
     return {path.name: path.read_bytes() for path in home.iterdir()}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("where", [None, "rating >= 4"])
 def test_what_is_prepared_is_what_is_read(log, tmp_path, where, request):
     how = HowToRead(where=where)
@@ -71,13 +70,11 @@ def test_what_is_prepared_is_what_is_read(log, tmp_path, where, request):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "log"]
 
 
-@pytest.mark.full
 def test_it_is_its_owners_alone(log, tmp_path):
     prepare_log(log, HowToRead(), tmp_path / "home")
     assert (tmp_path / "home").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.full
 def test_another_log_or_another_way_to_read_it_is_prepared_anew(log, tmp_path):
     cache = tmp_path / "cache"
     first = open_log(log, HowToRead(), cache)
@@ -93,7 +90,6 @@ def test_another_log_or_another_way_to_read_it_is_prepared_anew(log, tmp_path):
     assert int((np.array(open_log(log, HowToRead(), cache).item) == 7).sum()) >= 2000
 
 
-@pytest.mark.full
 def test_small_logs_leave_nothing_beside_them_and_large_ones_do(log, tmp_path, monkeypatch):
     small = open_log(log, HowToRead(), None)
     assert not isinstance(small.item, np.memmap)
@@ -106,7 +102,6 @@ def test_small_logs_leave_nothing_beside_them_and_large_ones_do(log, tmp_path, m
     assert isinstance(open_log(log, HowToRead(), None).item, np.memmap)  # since it is there
 
 
-@pytest.mark.full
 def test_sequences_read_a_prepared_folder_by_its_path(log, tmp_path):
     prepare_log(log, HowToRead(), tmp_path / "home")
     options = {"dataset": "file", "batch_size": 10, "min_events": 3}
@@ -119,7 +114,6 @@ def test_sequences_read_a_prepared_folder_by_its_path(log, tmp_path):
         Sequences(path=str(tmp_path / "home"), where="rating > 3", **options).setup()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["items.int32", "offsets.int64", "catalogue.parquet", "users.parquet", "meta.json"])
 @pytest.mark.parametrize("harm", ["missing", "cut"])
 def test_a_folder_that_is_not_whole_is_recognised(log, tmp_path, name, harm):
@@ -134,7 +128,6 @@ def test_a_folder_that_is_not_whole_is_recognised(log, tmp_path, name, harm):
     assert contents(tmp_path / "home") == expected
 
 
-@pytest.mark.full
 def test_what_a_killed_process_left_is_in_nobodys_way(log, tmp_path, spilling):
     prepare_log(log, HowToRead(), tmp_path / "clean")
     work = tmp_path / ".home.part"
@@ -146,7 +139,6 @@ def test_what_a_killed_process_left_is_in_nobodys_way(log, tmp_path, spilling):
     assert not work.exists()
 
 
-@pytest.mark.full
 def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,time\na,b,1\na,c,soon\n")
     with pytest.raises(UserError, match="row 2 has a time"):
@@ -154,7 +146,6 @@ def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
 
 
-@pytest.mark.full
 def test_no_room_is_one_line(log, tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with enough room"):

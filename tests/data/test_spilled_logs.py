@@ -10,8 +10,6 @@ from dprec.data.formats import table
 from dprec.data.logs import event_store
 from dprec.data.logs.interactions import read_interactions
 
-pytestmark = pytest.mark.full
-
 IDS = st.one_of(
     st.integers(0, 30).map(str),
     st.sampled_from(["ann", " ann", "7.0", "007", "", "NULL", "-3", "café", "cafe\u0301", str(10**17), str(10**19)]),
@@ -37,6 +35,7 @@ def place_of(user):
     return (0, int(user), user) if whole else (1, 0, user)
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(IDS, IDS, st.integers(0, 5)), min_size=1, max_size=60))
 def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factory, rows):
@@ -55,6 +54,7 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["numbers", "sparse numbers", "text", "nanoseconds"])
 def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
     rng = np.random.default_rng(0)

@@ -21,8 +21,6 @@ from dprec.serving.exported import export_run
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
 
-pytestmark = pytest.mark.full
-
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}
 COLUMNS = ContextColumns.of(CONTEXT)
@@ -94,6 +92,7 @@ def test_a_request_has_events_or_is_refused() -> None:
         Question.read(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["torch", "onnx"])
 @pytest.mark.parametrize("kind", [DPFormer, GRU])
 def test_an_exported_model_takes_numbers_made_as_its_interface_says(form: str, kind: type, tmp_path: Path) -> None:

@@ -33,8 +33,6 @@ from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import Together, encoder, sequences, trained
 from tests.sparsity.test_shared_rows import LONGEST, BrokenByPadding, Declared, Relative
 
-pytestmark = pytest.mark.full
-
 MODELS: dict[str, Callable[[], Any]] = {
     "places": Relative,
     "declared places": Declared,
@@ -140,6 +138,7 @@ def without(users: SequenceBatch, user: int) -> SequenceBatch:
     return users.select(rest) if rest else SequenceBatch(users.history[:0], users.targets[:0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("strategies", STRATEGIES)
 @settings(max_examples=4, deadline=None)

@@ -19,8 +19,6 @@ from tests.sparsity.support import Run, users
 from tests.sparsity.test_runs import fit
 from tests.test_docs import ROOT, put_files
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -35,6 +33,7 @@ def made(path: str, **options: Any) -> Any:
     return getattr(importlib.import_module(module), name)(**options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("path", "options", "optimizer", "reduction"),
     [
@@ -61,6 +60,7 @@ def test_a_strategy_of_ones_own_works_from_a_recipe(
         assert metrics["sparsity"]["gradient_size_reduction"] == pytest.approx(reduction, rel=0.1)
 
 
+@pytest.mark.full
 def test_a_strategy_of_ones_own_works_from_python(own: Path) -> None:
     for path in ("every_other.EveryOther", "busy.Busy", "in_one_piece.InOnePiece"):
         privacy, _ = fit([made(path)])

@@ -29,8 +29,6 @@ from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.sparsity.support import own_multiplier
 from tests.sparsity.test_runs import fit, model
 
-pytestmark = pytest.mark.full
-
 PERIODS = [range(0, 400), range(400, 600)]  # of four days and of two
 FIXED = {"epsilon": 50.0, "noise_multiplier": 2.0}  # without a calibration
 
@@ -42,6 +40,7 @@ def stream(**options: Any) -> Clicks:
     return data
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategies", [("running",), ("all",), ("first", "adafest")])
 def test_epsilon_is_that_of_the_costliest_period_by_an_independent_computation(strategies: tuple[str, ...]) -> None:
     """A record is in the steps of its period and in one release at most; from the noise that was in fact drawn."""
@@ -186,6 +185,7 @@ def test_a_record_moves_the_counts_of_its_own_period_by_at_most_one_and_no_other
         assert np.linalg.norm(increment) <= (1 + 1e-9 if number == at else 1e-9)
 
 
+@pytest.mark.full
 def test_a_strategy_of_another_run_does_not_bring_its_counts() -> None:
     """They are in that run's ledger; what this one's rows are chosen by is in its own, whatever it was used for."""
     fest = FEST(20, 0.1, "running")
@@ -202,6 +202,7 @@ def test_a_row_that_becomes_popular_later_is_chosen_later() -> None:
     assert rows == [[1, 2], [1, 2], [5, 6]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("counts", ["first", "running", "all"])
 def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> None:
     """Values that only the second and third of three periods have; counted with the noise of a large budget."""
@@ -223,6 +224,7 @@ def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> 
     assert set(seen[-1].tolist()) >= set(early if counts == "first" else late)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("half", [2, 5])
 def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int, tmp_path: Path) -> None:
     def once(ckpt: Path | None = None, *callbacks: Any) -> tuple[Any, PCTR]:
@@ -245,6 +247,7 @@ def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int,
     assert resumed.rules.state_dict()[0]["sum"].equal(whole.rules.state_dict()[0]["sum"])
 
 
+@pytest.mark.full
 def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
     class Save(pl.Callback):
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -275,6 +278,7 @@ def test_running_counts_need_periods_and_private_counts() -> None:
         FEST(counts="now")  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_sentence_says_how_periods_are_drawn_from() -> None:
     data = stream()
     privacy, _ = fit([FEST(20, 0.1, "running")], data, privacy=FIXED, max_steps=7)

@@ -21,8 +21,6 @@ from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
 from dprec_kernels.file_tensor import in_file
 from tests.sparsity.test_runs import fit
 
-pytestmark = pytest.mark.full
-
 SEEDED = {"epsilon": None, "noise_multiplier": 1.0, "noise_seed": 5}
 CASES: dict[str, tuple[Callable[[], Strategy], dict[str, Any]]] = {
     "lazydp": (LazyDP, {"optimizer": "sgd"}),
@@ -54,6 +52,7 @@ class SaveHalf(pl.Callback):
             trainer.save_checkpoint(self.path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_is_the_same_to_the_last_bit_and_so_is_a_resumed_one(name: str, tmp_path: Path) -> None:
     make, options = CASES[name]
@@ -85,6 +84,7 @@ def test_recommenders_start_with_the_same_values(kind: Any, tmp_path: Path) -> N
     assert sum(in_file(p) for p in other.values()) == 2
 
 
+@pytest.mark.full
 def test_a_command_trains_continues_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent.parent)
     run, folder = tmp_path / "run", tmp_path / "tables"

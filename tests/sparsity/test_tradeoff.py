@@ -9,8 +9,6 @@ import torch
 from dprec.sparsity.tradeoff import excess_loss, expected_rows, expected_rows_of_a_step, rate, sparse_wins
 from dprec_kernels.contribution_map import contribution_map, reference
 
-pytestmark = pytest.mark.full
-
 SIZE, USERS, EACH = 60, 40, 4
 
 
@@ -22,6 +20,7 @@ def drawn_users(seed: int) -> list[torch.Tensor]:
     return [torch.from_numpy(own).long() for own in rows]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("threshold", "multiplier"), [(2.0, 1.0), (4.0, 2.5), (-1.0, 1.0), (3.0, 0.0)])
 def test_the_rows_of_a_batch_are_those_that_the_dense_map_leaves(threshold: float, multiplier: float) -> None:
     users, generator, clip = drawn_users(1), torch.Generator().manual_seed(0), 1.5
@@ -31,6 +30,7 @@ def test_the_rows_of_a_batch_are_those_that_the_dense_map_leaves(threshold: floa
     assert np.mean(found) == pytest.approx(expected, abs=4 * np.std(found) / 3_000**0.5 + 1e-9)
 
 
+@pytest.mark.full
 def test_the_rows_of_a_step_are_those_of_drawn_batches() -> None:
     users, rng = drawn_users(2), np.random.default_rng(3)
     share = np.bincount(torch.cat(users).numpy(), minlength=SIZE) / USERS
