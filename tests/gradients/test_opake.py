@@ -11,6 +11,8 @@ from torch.func import functional_call
 from dprec.gradients.clipping import Clipping
 from tests.one_micro_batch import add_clipped
 
+pytestmark = pytest.mark.full
+
 clipping = pytest.importorskip("opake.dpsgd.clipping")
 
 USERS, ITEMS, LENGTH, DIM = 6, 11, 5, 8
