@@ -44,7 +44,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "dprec/sparsity": [*UPWARDS[4:], *OUTSIDE],
     "dprec/checks": ["dprec.noise", "dprec.accounting", "dprec.verify", "dprec.privacy", *OUTSIDE],
     "dprec/verify": ["dprec.noise", "dprec.accounting", "dprec.privacy", *OUTSIDE],
-    "dprec/privacy": [*OUTSIDE, "pytorch_lightning", "torchmetrics"],
+    "dprec/privacy": [*OUTSIDE, "pytorch_lightning", "dprec.lightning", "torchmetrics"],
     "dprec/training": ["dprec.models", "dprec.metrics", "dprec.*"],
     "dprec/convex": ["dprec.sparsity", "dprec.models", "dprec.data", "dprec.metrics", "dprec.benchmarks", "dprec.cli"],
     "dprec/cli": ["dprec.run"],
@@ -61,7 +61,7 @@ FORBIDDEN = {  # folder: what it may not import; a folder that does not exist ye
     "dprec/metrics": [*LAYERS, "dprec.data", "dprec.*"],
 }
 # What the folders may use of the top level: everything else there is a command.
-SHARED = {"dprec.errors", "dprec.contract", "dprec.notices"}
+SHARED = {"dprec.errors", "dprec.contract", "dprec.notices", "dprec.lightning"}
 PACKAGES = {
     "distributed",
     "training",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dprec.distributed.host_tables import OnTheWay
+from dprec.lightning import kinds
 from dprec.sparsity.rows.pay_first import PayFirst
 from dprec_kernels.workspace import Workspace
 
@@ -79,7 +80,6 @@ def reachable(roots: Mapping[str, Any], without: Collection[Any] = ()) -> Iterat
 
 def _outside() -> tuple[type, ...]:
     """Return the kinds of things that hold the whole run, or that only write down what happens."""
-    lightning = getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
     return (
         PayFirst,
         OfTheRun,
@@ -89,7 +89,7 @@ def _outside() -> tuple[type, ...]:
         logging.Handler,
         torch._ops.OpOverload,  # torch's own record of an operation, which it fills in at the first call
         torch._ops.OpOverloadPacket,
-        *([] if lightning is None else [lightning]),
+        *kinds("Trainer"),
     )
 
 

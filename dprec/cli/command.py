@@ -18,6 +18,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.finite import finite
 from dprec.distributed.first import first_process
 from dprec.errors import Told, UserError
+from dprec.lightning import run_on_own
 from dprec.notices import heard_by
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Command:
         training; 141 if the output's reader has gone."""
         if argv is None:
             self.own_process()
+        run_on_own()
         _quiet()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

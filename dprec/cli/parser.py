@@ -21,6 +21,7 @@ from dprec.cli.messages import one_line
 from dprec.cli.recipe import load_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
+from dprec.lightning import with_own_names
 from dprec.models import Learner, Transformer
 from dprec.sparsity.rows.strategy import Strategy
 from dprec.training.callback import Privacy
@@ -129,16 +130,17 @@ def parse(line: CommandLine) -> Settings:
         layer = dict(flatten(read_recipe(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
         refuse_unknown(Strategy, layer.get(STRATEGIES), f"{path}: {STRATEGIES}")
-    overrides = {normal(key): value for key, value in line.overrides}
+    given_words = [(key, with_own_names(value)) for key, value in line.overrides]
+    overrides = {normal(key): value for key, value in given_words}
     recipe = completed(_layer(overrides, recipe, classes, "command line"))
-    for key, value in line.overrides:
+    for key, value in given_words:
         if key in (STRATEGIES, f"{STRATEGIES}.class_path"):
             refuse_unknown(Strategy, value, f"command line: {key}")
     given = {*recipe, *overrides}
     _refuse_missing(given, classes)
     # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
-    args += [f"--{key}={value}" for key, value in line.overrides] + words(line.overrides)
+    args += [f"--{key}={value}" for key, value in given_words] + words(given_words)
     parser = recipe_parser(classes)
     try:
         config = parser.parse_args(args)
@@ -219,7 +221,7 @@ def read_recipe(path: str) -> dict[str, Any]:
     unnamed = [key for key in recipe if not isinstance(key, str)]
     if unnamed:
         raise UserError(f"{path}: unknown key {unnamed[0]!r}; keys are words")
-    return recipe
+    return with_own_names(recipe)
 
 
 def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:

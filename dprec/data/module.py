@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
 from dprec.errors import UserError
+from dprec.lightning import LightningDataModule
 
 Law = Literal["poisson", "shuffle"]
 
@@ -27,7 +27,7 @@ class Loaded(Protocol):
     def notice(self) -> str | None: ...
 
 
-class SampledData(pl.LightningDataModule):
+class SampledData(LightningDataModule):
     """Data that training draws from, one `unit` at a time.
 
     Another data module can be used without this base class if it has the same properties.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from dprec.distributed.ranks import group_of
+from dprec.lightning import beside
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -28,10 +29,8 @@ class Ending:
         self._asked = True
 
     def agree(self) -> None:
-        from pytorch_lightning.utilities.exceptions import SIGTERMException
-
         if group_of(self._trainer.strategy.root_device).total(int(self._asked)):
-            raise SIGTERMException
+            raise beside(self._trainer, "utilities.exceptions.SIGTERMException")
 
 
 def end_together(trainer: pl.Trainer) -> None:

@@ -15,6 +15,7 @@ from dprec.distributed.ending import end_together, leave
 from dprec.distributed.ranks import ALONE, Ranks, group_of
 from dprec.distributed.sharded import ShardedTable
 from dprec.errors import UserError
+from dprec.lightning import kinds
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
 
 def refuse_strategy(trainer: pl.Trainer) -> None:
     """Refuse ways to train in several processes that no private step can be taken in."""
-    from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
-
     strategy: Any = trainer.strategy
     name = type(strategy).__name__
-    if isinstance(strategy, SingleDeviceStrategy):
+    if isinstance(strategy, kinds("strategies.SingleDeviceStrategy")):
         return
-    if not isinstance(strategy, DDPStrategy):
+    if not isinstance(strategy, kinds("strategies.DDPStrategy")):
         raise UserError(
             f"trainer.strategy cannot be {name}: a user's gradient is clipped as a whole and parameters are known by "
             "identity, so each process must hold them whole; use ddp"

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -23,12 +21,16 @@ from dprec.checks.reachable import OfTheRun
 from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
+from dprec.lightning import beside
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.steps import PrivateSteps
 from dprec.training.between import PrivateGradients
 from dprec.training.lightning_checks import refuse_hooks, refuse_several
 from dprec.training.micro_batches import Rows
 from dprec.training.script_checks import densify
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 STEP = "training_step"
 IN_ITS_PLACE = (STEP, "configure_optimizers", "backward", "configure_gradient_clipping")
@@ -46,7 +48,8 @@ class OwnLosses(OfTheRun):
         step: Callable[..., Any] = own if callable(own) else module.training_step
         self.__wrapped__ = getattr(step, "__func__", step)  # whose global variables are looked at
         self._module, self._step = module, step
-        self._numbered = self._name == STEP and is_param_in_hook_signature(step, "batch_idx", min_args=2)
+        takes = beside(module, "utilities.signature_utils.is_param_in_hook_signature")
+        self._numbered = self._name == STEP and takes(step, "batch_idx", min_args=2)
         self._number = 0
         self._to_log: set[int] = set()
 

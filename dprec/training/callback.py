@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -15,6 +14,7 @@ from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
+from dprec.lightning import Callback
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
@@ -24,8 +24,11 @@ from dprec.training.loaders import private_loader
 from dprec.training.other_callbacks import refuse_averaging, refuse_overtaking, refuse_tuners
 from dprec.training.saved import begins_anew, forget_evaluation, forget_measured
 
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
-class Privacy(PrivateRun, pl.Callback):
+
+class Privacy(PrivateRun, Callback):
     """Trains whatever model it is given with differential privacy per user, or whatever else the data draws as one.
 
     A LightningModule has `losses(batch)`, or a `training_step` that returns one loss for each user. Its arguments are

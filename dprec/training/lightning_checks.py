@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.core.optimizer import _MockOptimizer
-from pytorch_lightning.utilities.model_helpers import is_overridden
+from lightning_utilities.core.overrides import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.errors import UserError
+from dprec.lightning import kinds
 from dprec.training.script_checks import refuse_asking, refuse_optimizer
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 GRADIENTS = {
     "backward": "gradients are made for each user: leave it out",
@@ -29,7 +31,7 @@ def refuse_hooks(module: pl.LightningModule) -> None:
             "training_step return one loss for each user"
         )
     for hook, reason in GRADIENTS.items():
-        if is_overridden(hook, module):
+        if _overrides(module, hook):
             raise UserError(f"{name}.{hook} cannot be kept: {reason}")
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise UserError(f"{name}.training_step takes the loader's iterator: let it take the batch")
@@ -52,7 +54,8 @@ def _count(optimizers: int) -> UserError:
 
 def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     """Refuse what a trainer has made of a module: its optimizer, schedules, loader, and who moves batches."""
-    optimizers: list[Any] = [each for each in trainer.optimizers if not isinstance(each, _MockOptimizer)]
+    none = kinds("core.optimizer._MockOptimizer")  # where configure_optimizers returns None
+    optimizers: list[Any] = [each for each in trainer.optimizers if not isinstance(each, none)]
     if len(optimizers) != 1:
         raise _count(len(optimizers))
     refuse_optimizer(module, optimizers[0])
@@ -70,8 +73,15 @@ def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
         )
     for holder in (module, getattr(trainer, "datamodule", None)):
         for hook in TRANSFERS:
-            if holder is not None and is_overridden(hook, holder):
+            if holder is not None and _overrides(holder, hook):
                 raise UserError(
                     f"{type(holder).__name__}.{hook} gets a step's micro-batches, not one batch: do what it does in "
                     "the data set, in collate_fn or in training_step"
                 )
+
+
+def _overrides(holder: Any, hook: str) -> bool:
+    """Whether a module, or data module, of either package has a hook of its own."""
+    bases = kinds("LightningModule", "LightningDataModule")
+    base = next((base for base in bases if isinstance(holder, base)), None)
+    return base is not None and is_overridden(hook, holder, base)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import (
-    BaseFinetuning,
-    Checkpoint,
-    EarlyStopping,
-    StochasticWeightAveraging,
-    Timer,
-    WeightAveraging,
-)
-from pytorch_lightning.callbacks.spike import SpikeDetection
+from dprec.lightning import kinds
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 EVALUATION = ("validate_loop", "test_loop", "predict_loop")
-MEASURING = (Checkpoint, EarlyStopping, SpikeDetection, Timer)
-KEPT = (BaseFinetuning, StochasticWeightAveraging, WeightAveraging)  # of Lightning's: their states follow from weights
+MEASURING = ("callbacks.Checkpoint", "callbacks.EarlyStopping", "callbacks.spike.SpikeDetection", "callbacks.Timer")
+# Of Lightning's own, those whose states follow from weights.
+KEPT = ("callbacks.BaseFinetuning", "callbacks.StochasticWeightAveraging", "callbacks.WeightAveraging")
 
 
 def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
@@ -39,6 +34,7 @@ def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
 def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl.Callback]) -> None:
     """Leave out the states of callbacks that keep a metric, or how long training took.
 
+    >>> from pytorch_lightning.callbacks import Timer
     >>> saved = {"callbacks": {Timer().state_key: {"time_elapsed": 0.1}, "Mine": {"rounds": 3}}}
     >>> forget_measured(saved, [Timer()])
     >>> saved
@@ -51,14 +47,14 @@ def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl
 
 def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
     """Return the names of callbacks that do after a resume what they would not have done without a break."""
-    measuring = [each for each in callbacks if isinstance(each, MEASURING)]
-    blind = [each for each in measuring if isinstance(each, Checkpoint) and not getattr(each, "monitor", None)]
+    measuring = [each for each in callbacks if isinstance(each, kinds(*MEASURING))]
+    blind = [each for each in measuring if isinstance(each, kinds(MEASURING[0])) and not getattr(each, "monitor", None)]
     return [type(each).__name__ for each in measuring if each not in blind]
 
 
 def _measures(callback: pl.Callback) -> bool:
     own = type(callback).__module__.startswith(("pytorch_lightning.", "lightning."))
-    return isinstance(callback, MEASURING) or (own and not isinstance(callback, KEPT))
+    return isinstance(callback, kinds(*MEASURING)) or (own and not isinstance(callback, kinds(*KEPT)))
 
 
 def _zeroed(value: Any) -> Any:

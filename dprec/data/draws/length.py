@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytorch_lightning as pl
+from typing import TYPE_CHECKING, Any
 
 from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 
 def planned_steps(max_steps: int, max_epochs: float | None, batches: Any) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -27,6 +26,7 @@ from dprec.distributed.sharded import own_rows, sharded
 from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
+from dprec.lightning import LightningModule
 from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
 from dprec.models.learning.sharded_tables import make_tables
@@ -41,7 +41,7 @@ from dprec.models.learning.tables_on_host import (
 from dprec_kernels.file_tensor import in_file
 
 
-class Learner(pl.LightningModule):
+class Learner(LightningModule):
     """Base of all models. A subclass writes `losses` for training and `measure` for evaluation.
 
     `from_data` names the arguments that the data decides, and for each, what to set instead.

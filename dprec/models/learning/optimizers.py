@@ -9,13 +9,13 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 import torch
-from pytorch_lightning.core.optimizer import _MockOptimizer
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.distributed.host_tables import HostTable
 from dprec.distributed.sharded import LookedUp, counted_from, of_table, own_rows
 from dprec.errors import UserError
+from dprec.lightning import kinds
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.paths import lies_plainly, on_card
@@ -212,7 +212,8 @@ KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc
 
 def refuse_unsteppable(optimizers: Any, schedules: Any) -> None:
     """Refuse optimizers of `configure_optimizers` that cannot step once a batch, from only the batch's gradient."""
-    if not isinstance(optimizers, torch.optim.Optimizer) or isinstance(optimizers, _MockOptimizer):
+    none = kinds("core.optimizer._MockOptimizer")  # where configure_optimizers returns None
+    if not isinstance(optimizers, torch.optim.Optimizer) or isinstance(optimizers, none):
         count = len(optimizers) if isinstance(optimizers, (list, tuple)) else 0
         raise UserError(
             f"configure_optimizers returns {count} optimizers, but a step uses one: return one, with parameter "
