@@ -11,6 +11,7 @@ goes on).
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dprec import convex, data, metrics, models, sparsity
     from dprec.data import Clicks, Sequences, Texts
     from dprec.models import (
         DLRM,
@@ -58,10 +59,16 @@ __all__ = [
     "TextItems",
     "Texts",
     "Transformer",
+    "convex",
+    "data",
     "load",
+    "metrics",
+    "models",
     "private",
+    "sparsity",
 ]
 
+_FOLDERS = ("convex", "data", "metrics", "models", "sparsity")
 _HOMES = {
     "Clicks": "dprec.data",
     "Sequences": "dprec.data",
@@ -82,4 +89,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'dprec' has no attribute '{name}'")
     from importlib import import_module
 
+    if name in _FOLDERS:
+        return import_module(f"dprec.{name}")
     return getattr(import_module(_HOMES.get(name, "dprec.models")), name)

@@ -16,15 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
 
-import dp_accounting
 import numpy as np
-from dp_accounting import gaussian_mechanism
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
-from scipy.special import gammaln, log_ndtr, ndtr
+import scipy  # whose parts load when they are asked for
+
+if TYPE_CHECKING:  # dp_accounting takes most of torch's time to import: whoever composes nothing does not wait for it
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
 
 INTERVAL = 1e-4  # grid of the loss for final figures
 COARSE_GRID = 10.0  # times this interval, it is ten times faster and right to about three digits
@@ -74,6 +73,8 @@ def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float
 
     For batches of a fixed size it is up to several times too high.
     """
+    from dp_accounting.rdp import compute_epsilon
+
     uses, subset = _tidy(uses, subset)
     if delta <= 0:
         return math.inf if uses or subset else 0.0
@@ -98,6 +99,10 @@ def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> n
     """
     if rate < 1.0 and not fixed and sigma > 0:
         return np.array([_poisson_divergence(sigma, rate, order) for order in (FEW_ORDERS if replaced else ORDERS)])
+    import dp_accounting
+    from dp_accounting.privacy_accountant import NeighboringRelation
+    from dp_accounting.rdp import RdpAccountant
+
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = RdpAccountant(FEW_ORDERS if replaced else ORDERS, relation)
     event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(sigma)
@@ -117,7 +122,7 @@ def _poisson_divergence(sigma: float, rate: float, order: int) -> float:
 def _ways(order: int) -> tuple[np.ndarray, np.ndarray]:
     """0 to `order`, and the logarithms of the binomial coefficients."""
     k = np.arange(order + 1)
-    return k, gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    return k, scipy.special.gammaln(order + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(order - k + 1)
 
 
 def _tidy(uses: Uses, subset: Uses | None) -> tuple[dict[tuple[float, float], int], dict[tuple[float, float], int]]:
@@ -139,6 +144,8 @@ def _split(uses: Uses) -> tuple[float, dict[tuple[float, float], int]]:
 
 def _gaussian_epsilon(sigma: float, delta: float) -> float:
     """Closed form (the analytic Gaussian mechanism), widened by the solver's tolerance."""
+    from dp_accounting import gaussian_mechanism
+
     return float(gaussian_mechanism.get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
 
 
@@ -174,6 +181,8 @@ def _repeated(one: pld.PrivacyLossDistribution, count: int) -> pld.PrivacyLossDi
 @lru_cache(maxsize=16)
 def _one_use(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
     """A Gaussian sum over people who take part with probability `rate`, neighbours differing by one more or less."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     reach, middle = 10 / sigma, 0.5 / sigma**2  # of the unsampled loss, but for a probability of e^-50
     least, mirrored, most = (_sampled_loss(x, rate) for x in (-middle - reach, -middle + reach, middle + reach))
     removed = _connected(removal_deltas, sigma, rate, interval, least, most)
@@ -190,6 +199,8 @@ def _one_subset(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDi
     hockey-stick divergence is that of one of them for α above 1, and that of the other below (Zhu, Dong and Wang 2022,
     proposition 30). Composing the larger of the two would report too small an ε.
     """
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     reach = _largest_loss(sigma, rate)
     return pld.PrivacyLossDistribution(_connected(subset_deltas, sigma, rate, interval, -reach, reach))
 
@@ -199,6 +210,8 @@ def _connected(deltas: Deltas, sigma: float, rate: float, interval: float, low: 
 
     The library would ask for one point after the other, which takes ten times as long.
     """
+    from dp_accounting.pld import pld_pmf
+
     first, last = math.floor(low / interval), math.ceil(high / interval)
     found = deltas(interval * np.arange(first, last + 1), sigma, rate)
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, found)
@@ -241,5 +254,5 @@ def _gaussian_deltas(losses: np.ndarray, sigma: float) -> np.ndarray:
     """The smallest δ at each loss of one unsampled Gaussian (Balle and Wang 2018)."""
     middle, shift = losses * sigma, 1 / (2 * sigma)
     with np.errstate(over="ignore", invalid="ignore"):
-        taken = np.exp(losses + log_ndtr(-shift - middle))
-    return np.clip(ndtr(shift - middle) - taken, 0.0, 1.0)
+        taken = np.exp(losses + scipy.special.log_ndtr(-shift - middle))
+    return np.clip(scipy.special.ndtr(shift - middle) - taken, 0.0, 1.0)

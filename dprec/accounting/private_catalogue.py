@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts load when they are asked for
 import torch
-from scipy.special import log_ndtr, ndtri_exp
 
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.ledger import Event
@@ -74,12 +74,12 @@ class PrivateCatalogue:
     def threshold(self) -> float:
         """The threshold of an id's noisy count: t ids of 1 / √t each all stay below it with probability 1 - δ'."""
         t = np.arange(1, MOST + 1)
-        below = ndtri_exp(math.log1p(-self.hidden) / t)
+        below = scipy.special.ndtri_exp(math.log1p(-self.hidden) / t)
         return float(np.max(1 / np.sqrt(t) + self.std * below))
 
     def leak(self, t: int) -> float:
         """Return the probability that any of t ids that only one user has is chosen."""
-        return -math.expm1(t * float(log_ndtr((self.threshold - 1 / math.sqrt(t)) / self.std)))
+        return -math.expm1(t * float(scipy.special.log_ndtr((self.threshold - 1 / math.sqrt(t)) / self.std)))
 
     def choose(
         self, met: Iterable[tuple[np.ndarray, np.ndarray]], users: int, size: int, noise: GaussianNoise

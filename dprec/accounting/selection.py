@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri
+import scipy  # whose parts load when they are asked for
 
 
 def multiplier_of(epsilon: float, draws: int) -> float:
@@ -25,7 +25,7 @@ def multiplier_of(epsilon: float, draws: int) -> float:
     >>> round(multiplier_of(0.01, 1), 1), round(multiplier_of(0.01, 10_000), 3)
     (159.6, 1.596)
     """
-    mu = -2 * float(ndtri(1 / (1 + math.exp(min(epsilon / 2, 700.0)))))
+    mu = -2 * float(scipy.special.ndtri(1 / (1 + math.exp(min(epsilon / 2, 700.0)))))
     return math.inf if draws == 0 or mu == 0 else 1 / (mu * math.sqrt(draws))
 
 
@@ -38,7 +38,7 @@ def epsilon_of(multiplier: float, draws: int) -> float:
     if multiplier == 0 or draws == 0:
         return math.inf
     half = 1 / (2 * multiplier * math.sqrt(draws))  # of μ
-    return 2 * float(log_ndtr(half) - log_ndtr(-half))
+    return 2 * float(scipy.special.log_ndtr(half) - scipy.special.log_ndtr(-half))
 
 
 def drawn(

@@ -52,6 +52,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str) -> Any:
     # On demand, so that a script that draws from data of its own does not wait for Lightning.
     if name not in _HOMES:

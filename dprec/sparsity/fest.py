@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -141,6 +140,8 @@ class FEST(RowChoice):
         return torch.from_numpy(np.concatenate(rows)).to(self.space.device)
 
     def _read(self, file: Path) -> Tensor:
+        import polars as pl  # here, so that a script that reads no file does not wait for it
+
         try:
             given = pl.read_csv(file, schema_overrides={"table": pl.String, "row": pl.Int64, "count": pl.Float64})
             named = {name: (part["row"], part["count"]) for (name,), part in given.group_by("table")}

@@ -20,18 +20,31 @@ from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
 
 @pytest.mark.full
 def test_neither_the_package_nor_this_way_in_waits_for_lightning() -> None:
+    """Nor for polars, nor `import dprec` for anything; whoever composes nothing does not wait for dp_accounting."""
     code = """
-import sys, torch, dprec
+import sys, dprec
+def there(*names):
+    return sorted({*names} & sys.modules.keys())
+heavy = "pytorch_lightning", "lightning", "torchmetrics", "polars", "dp_accounting"
+print(there("torch", "numpy", *heavy))
+from dprec import private
+import torch
+print(there(*heavy))
 layer, users = torch.nn.Linear(3, 1), torch.randn(50, 3)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 run = dprec.private(layer, optimizer, users, losses=lambda x: layer(x).squeeze(1), epsilon=4, expected_batch=9, steps=2)
 for batch in run:
     run.step(batch)
 run.guarantee(), run.state_dict()
-print(sorted({"pytorch_lightning", "lightning", "torchmetrics"} & sys.modules.keys()))
+print(there(*heavy))
+assert dprec.sparsity.AdaFEST(threshold=2.0) and dprec.metrics.hit_at and dprec.convex.private_mean
+assert dprec.data.Sequences is dprec.Sequences and dprec.models.GRU is dprec.GRU
+assert {"convex", "data", "metrics", "models", "sparsity"} <= set(dir(dprec)) & set(dprec.__all__)
+assert {"Sequences", "Clicks", "Texts"} <= set(dir(dprec.data))
+print(dprec.__name__, hasattr(dprec, "sparse"))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert ran.stdout.strip() == "[]", ran.stderr
+    assert ran.stdout.splitlines() == ["[]", "[]", "['dp_accounting']", "dprec False"], ran.stderr
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])

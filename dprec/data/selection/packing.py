@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dprec.data.draws.batch import ContextBatch, RankingBatch, RankingInContext, SequenceBatch
-from dprec.data.logs.event_parts import EventContext
-from dprec.data.logs.histories import Histories, LeaveOneOut, Split
-from dprec.data.selection.held_out_events import HeldOutEvents
-from dprec.data.selection.held_out_users import HeldOutUsers
-from dprec.data.selection.one_target import OneTarget
 from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
+
+if TYPE_CHECKING:  # a script that packs users of its own does not wait for polars
+    from dprec.data.logs.event_parts import EventContext
+    from dprec.data.logs.histories import Histories, LeaveOneOut, Split
+    from dprec.data.selection.held_out_events import HeldOutEvents
+    from dprec.data.selection.held_out_users import HeldOutUsers
+    from dprec.data.selection.one_target import OneTarget
 
 _WORTH_A_PASS = 1024  # tokens, padding included
 _LARGE = 1 << 16  # tokens: a budget for a card
