@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from dprec.audit import main as audit
 from dprec.auditing.planted.directions import Marked
 from dprec.auditing.systems import asked_systems
 from dprec.cli.arguments import CommandLine
+from dprec.cli.usage import AUDIT
+from dprec.errors import Breach, UserError
 from tests.auditing.support import noise_times
 from tests.commands.support import ROOT, strict
 
@@ -172,6 +175,14 @@ def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(reci
             rows[name]["gauges"]["noise"]["promised"], rel=0.3
         )
     assert rows["AdaFEST 0.5"]["gauges"]["noise"]["promised"] == pytest.approx(0.5 * 1.25**0.5)  # σ₁ = 2 σ₂
+
+
+def test_the_guide_and_the_help_name_the_exit_codes() -> None:
+    guide = " ".join((Path(__file__).parents[2] / "docs" / "audit.md").read_text().split())
+    said = re.search(r"\*\*Exit code\.\*\* 0: .*? (\d), with lines `BREACH`: .*? (\d): the command itself", guide)
+    assert said is not None
+    assert said.groups() == (str(Breach.exit_code), str(UserError.exit_code))
+    assert f"guarantee is not kept, the exit code is {Breach.exit_code}." in AUDIT
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
