@@ -18,6 +18,7 @@ def fit(line: CommandLine, console: Console) -> None:
     # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
     from dprec.reporting.single import write_report
+    from dprec.run.console import notice_box
     from dprec.run.experiment import Experiment, resume, start
     from dprec.run.saved.resume import folder_to_resume, stored_settings
 
@@ -37,6 +38,7 @@ def fit(line: CommandLine, console: Console) -> None:
         experiment = resume(line, run, console, Experiment, trusted)
     if experiment.folder is not None:
         write_report(experiment.folder, console)
+        notice_box(console, experiment.data.notice)  # the last that is read, as it was the first
 
 
 main = Command(fit, FIT, switches=("help-all", "print_config"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.cli.usage import PREDICT
-from dprec.data.formats.lines import lines_in
+from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
 
 if TYPE_CHECKING:

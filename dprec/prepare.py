@@ -19,9 +19,8 @@ def prepare(line: CommandLine, console: Console) -> None:
     from dataclasses import asdict, fields
     from pathlib import Path
 
-    from dprec.data.logs.parts import home_of
-    from dprec.data.logs.prepared import is_prepared
-    from dprec.data.logs.reading import HowToRead, prepare_log
+    from dprec.data.logs.interactions import HowToRead, is_prepared, prepare_log
+    from dprec.data.logs.store import home_of
     from dprec.run.data_summary import log_table
 
     out, cache = line.take("out"), line.take("data.cache")

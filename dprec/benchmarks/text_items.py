@@ -23,7 +23,7 @@ from rich.table import Table
 from dprec.benchmarks.common import report
 from dprec.benchmarks.common.report import Row
 from dprec.data import Sequences
-from dprec.data.datasets.synthetic import synthetic_interactions
+from dprec.data.datasets.invented import synthetic_interactions
 from dprec.metrics.ranking import RankingMetrics
 from dprec.metrics.ranks import both_ranks
 from dprec.models import TextItems, Transformer

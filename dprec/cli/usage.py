@@ -43,7 +43,7 @@ data  (class dprec.data.Sequences; dprec.data.Clicks for a click log; dprec.data
   --data.dataset NAME            file, synthetic, movielens-100k, -1m, -20m, -25m, -32m,
                                  amazon-games
   --data.path PATH               your log: .csv, .tsv, .json, .jsonl, .parquet, .feather, .txt, ...,
-                                 also .gz, .zip and more; a folder of parts, or a pattern
+                                 also .gz and .zst; a folder of parts, or a pattern
   --data.user_column, --data.item_column, --data.time_column NAME
   --data.where CONDITION         which rows to use, in SQL, such as "rating >= 4"
   --data.catalogue FILE          public item list, one id a line; or private: chosen with noise, for

@@ -3,12 +3,11 @@
 There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` as their base. All pass these stages:
 
     formats     what a file is: its rows, whatever it is written in
-    ids         when two spellings are one id, and numbers for ids; arrays has their orders, and mapped files
-    logs        its rows → events by user, in memory or in mapped files
-    datasets    a dataset's name → such a log, real, generated or a stand-in
+    logs        one reader of its rows, one store of columns, in memory or in mapped files, ids, and events by user
+    datasets    a dataset's name → such a log, real, invented or a stand-in
     selection   which items and users count, what of them is held out, and some users' histories → a batch
-    click_logs  the same three for click records, of Criteo's form or with named columns, one by one or by person
-    labelled_texts  the same for texts with labels, and their tokens
+    click_logs  the columns of clicks, known logs, and records one by one or by person
+    labelled_texts  texts with labels, and their tokens
     draws       who takes part in a step, how long a run is, and the model's input
 """
 

@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from torch.utils.data import DataLoader
 
-from dprec.data.arrays.content import content_of
-from dprec.data.click_logs.log import FEATURES, NUMBERS, ClickLog
-from dprec.data.click_logs.named.columns import FEWEST, ClickColumns
-from dprec.data.click_logs.named.log import NamedLog
-from dprec.data.click_logs.named.presets import NAMED, PRESETS, NamedSettings
-from dprec.data.click_logs.records import EvaluatedRecords, TrainingRecords
-from dprec.data.click_logs.source import ClickDataset, open_clicks, open_named_clicks
+from dprec.data.click_logs.log import ClickLog, EvaluatedRecords, TrainingRecords
 from dprec.data.click_logs.users import TrainingPeople
-from dprec.data.datasets.stand_in import OnMissing, Source
+from dprec.data.datasets.click_presets import PRESETS, ClickDataset, NamedSettings, criteo_rows, open_clicks
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.draws.poisson import UserBatches, batch_of
 from dprec.data.draws.stream import PeriodBatches
 from dprec.data.formats import AUTO
+from dprec.data.logs.stand_in import OnMissing
+from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.errors import UserError
-
-# Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.
-VOCABULARIES = (
-    *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
-    *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
-)
 
 
 @dataclass(frozen=True)
 class Loaded:
     """The log, and its records for training, validation and test: consecutive, in time order."""
 
-    log: ClickLog | NamedLog
+    log: ClickLog
     training: range
     validation: range
     test: range
@@ -52,9 +42,9 @@ class Clicks(SampledData):
     categorical features are hashed into tables of declared sizes, so a value's bucket depends only on that value.
 
     Args:
-        dataset: "clicks" (a log with named columns), "criteo-kaggle" (one file of seven days), "criteo-days" (day_0,
-            day_1, ...) or "synthetic"; "avazu", "taobao" and "movielens-clicks" are "clicks" with the columns of these
-            logs, each of which a setting may replace.
+        dataset: "clicks" (a log with named columns) or "synthetic"; "criteo-kaggle" (one file of seven days),
+            "criteo-days" (day_0, day_1, ...), "avazu", "taobao" and "movielens-clicks" are "clicks" with the columns of
+            these logs, each of which a setting may replace.
         path: the log, or its folder; `data/<dataset>` by default. "clicks" takes any format that histories come in.
         label_column: the column of 0 and 1, or of true and false; "clicked" by default.
         clicked: what is 1 in a label of other values: this value or these, or all numbers from this one on.
@@ -71,7 +61,7 @@ class Clicks(SampledData):
         format: of the log's files, such as csv or parquet; by default it is recognised.
         where: a condition in SQL that says which rows to use.
         cache: folder for the log as it is kept from the first reading on; by default beside the log, and only a log of
-            Criteo's form or of 256 MB and more is kept.
+            256 MB and more is kept.
         on_missing: what to do if the log is not found: an error, or invented clicks under another name.
         vocabularies: buckets of each of Criteo's features, bucket 0 (missing) included; as published by default.
         table_scale: multiplies all vocabularies, and rows in `categories`, such as 0.1 for a small model.
@@ -129,6 +119,15 @@ class Clicks(SampledData):
         super().__init__(batch_size, sampling, sampling_seed)
         self.dataset = dataset
         self.path = path
+        if dataset not in (names := get_args(ClickDataset)):
+            raise UserError(f"data.dataset is '{dataset}': give one of {', '.join(names)}")
+        criteo = dataset.startswith("criteo") or (dataset == "synthetic" and not categories and not numbers)
+        invented = {"vocabularies": vocabularies, "synthetic_drift": synthetic_drift}
+        if not criteo and (given := [name for name, value in invented.items() if value]):
+            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
+        if vocabularies is not None:
+            categories = {**criteo_rows(vocabularies), **(categories or {})}
+        preset = PRESETS[dataset if dataset != "synthetic" else "criteo-kaggle" if criteo else "clicks"]
         named = NamedSettings(
             label_column=label_column,
             user_column=user_column,
@@ -140,19 +139,11 @@ class Clicks(SampledData):
             clicked=[clicked.strip("\"'")] if isinstance(clicked, str) else clicked,
             header=header,
             days=days,
-        )
-        named = named.before(PRESETS.get(dataset, NamedSettings()))
+        ).before(preset.settings)
         self.unit = "record" if named.user_column is None else "user"
-        invented = {"vocabularies": vocabularies, "synthetic_drift": synthetic_drift}
-        if dataset in NAMED and (given := [name for name, value in invented.items() if value]):
-            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
-        self.columns: ClickColumns | None = None
-        if dataset in NAMED or (dataset == "synthetic" and (categories or numbers)):
-            self.columns = named.columns(table_scale, format)
-        elif given := [*named.of_columns, *(["format"] if format != AUTO else [])]:
-            raise UserError(
-                f"data.{given[0]} is for logs with named columns: set data.dataset to clicks, or leave it out"
-            )
+        if not table_scale > 0:
+            raise UserError(f"data.table_scale is {table_scale}: give a positive number")
+        self.columns = named.columns(table_scale, format, preset)
         if records_per_step is not None and records_per_step < 1:
             raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
         if named.user_column is not None and period_days is not None:
@@ -163,7 +154,6 @@ class Clicks(SampledData):
         self.records_per_step = records_per_step
         self.cache = cache
         self.on_missing = on_missing
-        self.vocabularies = _scaled(VOCABULARIES if vocabularies is None else vocabularies, table_scale)
         self.days = named.days
         self.period_days = period_days
         self.period_passes = period_passes
@@ -178,7 +168,7 @@ class Clicks(SampledData):
 
     def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings of this data with public values in place of files, which may change or move."""
-        if self.columns is None or not settings.get("categories"):
+        if not settings.get("categories"):
             return dict(settings)
         listed = {one.column: list(one.vocabulary.values) for one in self.columns.categories if one.vocabulary}
         return {**settings, "categories": {**settings["categories"], **listed}}
@@ -186,7 +176,16 @@ class Clicks(SampledData):
     def load(self) -> Loaded:
         """Open the log, convert it if necessary, and cut it; a second call returns the same result."""
         if self._loaded is None:
-            source = self._source()
+            source = open_clicks(
+                self.dataset,
+                self.path,
+                self.cache,
+                self.on_missing,
+                self.columns,
+                self.days,
+                self.synthetic_records,
+                self.synthetic_drift,
+            )
             days = source.found.days
             last = len(days) - 1 - self.test_days  # the first day of the test
             first = last - self.validation
@@ -211,22 +210,6 @@ class Clicks(SampledData):
             )
         return self._loaded
 
-    def _source(self) -> Source[ClickLog] | Source[NamedLog]:
-        if self.columns is not None:
-            return open_named_clicks(
-                self.dataset, self.path, self.cache, self.on_missing, self.columns, self.days, self.synthetic_records
-            )
-        return open_clicks(
-            self.dataset,
-            self.path,
-            self.cache,
-            self.on_missing,
-            self.vocabularies,
-            self.days,
-            self.synthetic_records,
-            self.synthetic_drift,
-        )
-
     @property
     def users(self) -> int:
         """N, the number of records, or of people, that training draws from."""
@@ -235,9 +218,12 @@ class Clicks(SampledData):
     @property
     def sizes(self) -> dict[str, Any]:
         """What a model needs to know about the data: the number of counts, and the buckets of each feature."""
-        if self.columns is not None:
-            return {"numbers": len(self.columns.numbers), "vocabularies": self.columns.sizes}
-        return {"numbers": NUMBERS, "vocabularies": self.vocabularies}
+        return {"numbers": len(self.columns.numbers), "vocabularies": self.vocabularies}
+
+    @property
+    def vocabularies(self) -> tuple[int, ...]:
+        """The rows of each categorical column."""
+        return self.columns.sizes
 
     @property
     def assumptions(self) -> list[str]:
@@ -257,12 +243,9 @@ class Clicks(SampledData):
         Where people are the unit, the number of records is private, and it is the number of people that counts.
         """
         loaded = self.load()
-        if self.columns is not None:
-            size = [self.users] if self.unit == "user" else [len(loaded.log), loaded.training.stop]
-            cut = [self.days, self.test_days, self.validation, self.records_per_step]
-            facts: list[Any] = [loaded.name, self.columns.facts, *cut, *size]
-        else:
-            facts = [loaded.name, NUMBERS, self.vocabularies, len(loaded.log), loaded.training.stop]
+        size = [self.users] if self.unit == "user" else [len(loaded.log), loaded.training.stop]
+        cut = [self.days, self.test_days, self.validation, self.records_per_step]
+        facts: list[Any] = [loaded.name, self.columns.facts, *cut, *size]
         if self.period_days is not None:
             facts.append([period.start for period in self.periods(self.period_days)])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -279,7 +262,7 @@ class Clicks(SampledData):
         log, parts = loaded.log, {"training": loaded.training, "validation": loaded.validation, "test": loaded.test}
         people = {} if self.unit == "record" else {"people": self.users}
         return {
-            **(log.facts if isinstance(log, NamedLog) else {}),
+            **log.facts,
             "records": len(log),
             **{f"records_of_{name}": len(records) for name, records in parts.items()},
             **{f"clicks_of_{name}": log.clicks(records) for name, records in parts.items()},
@@ -323,7 +306,7 @@ class Clicks(SampledData):
             log, records = self.load().log, self.load().training
             self._training = (
                 TrainingRecords(log, records, self._at_once)
-                if self.unit == "record" or not isinstance(log, NamedLog)
+                if self.unit == "record"
                 else TrainingPeople(log, records, self.records_per_step, self._at_once, self.sampling_seed, self._step)
             )
         return self._training
@@ -350,14 +333,3 @@ class Clicks(SampledData):
 
     def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
         return self.judged_loader(EvaluatedRecords(self.load().log, records))
-
-
-def _scaled(vocabularies: Sequence[int], scale: float) -> tuple[int, ...]:
-    if len(vocabularies) != FEATURES or min(vocabularies) < 2:
-        raise UserError(
-            f"data.vocabularies has {len(vocabularies)} sizes, the smallest {min(vocabularies, default=0)}: "
-            f"give {FEATURES} sizes of at least 2, one of them bucket 0 for missing values"
-        )
-    if not scale > 0:
-        raise UserError(f"data.table_scale is {scale}: give a positive number")
-    return tuple(max(min(size, FEWEST), round(size * scale)) for size in vocabularies)

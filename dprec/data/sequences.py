@@ -13,17 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dprec.data.arrays.content import content_of
+from dprec.data.datasets.invented import synthetic_interactions
 from dprec.data.datasets.source import Dataset, open_source
-from dprec.data.datasets.stand_in import OnMissing, Source
-from dprec.data.datasets.synthetic import synthetic_interactions
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.formats import AUTO
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
-from dprec.data.logs.interactions import read_frame
-from dprec.data.logs.prepared import is_prepared, settings_of
-from dprec.data.logs.reading import HowToRead, columns_follow_from_events, open_log
+from dprec.data.logs.interactions import (
+    HowToRead,
+    columns_follow_from_events,
+    is_prepared,
+    open_log,
+    read_frame,
+    settings_of,
+)
+from dprec.data.logs.stand_in import OnMissing, Source
+from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.held_out_events import Cut

@@ -12,18 +12,25 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import DataLoader
 
-from dprec.data.arrays.content import content_of
 from dprec.data.click_logs.users import TrainingPeople
-from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.datasets.invented import invented_texts
 from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
-from dprec.data.labelled_texts import holding_out
-from dprec.data.labelled_texts import log as logs
-from dprec.data.labelled_texts.reading import TextColumns, read_texts
-from dprec.data.labelled_texts.records import EvaluatedTexts, TrainingTexts
+from dprec.data.labelled_texts.log import (
+    TEST,
+    TRAINING,
+    EvaluatedTexts,
+    LabelledTexts,
+    TextColumns,
+    TextLog,
+    TrainingTexts,
+    places,
+    read_texts,
+)
 from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
-from dprec.data.labelled_texts.world import invented_texts
 from dprec.data.logs.parts import holds_parts
+from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.errors import UserError
 
@@ -34,7 +41,7 @@ _SHORTEST = 8  # tokens that a text may have at least
 class Loaded:
     """All records, and which of them are for training, validation and test."""
 
-    log: logs.TextLog
+    log: TextLog
     training: range
     validation: range
     test: range
@@ -73,7 +80,7 @@ class Texts(SampledData):
         sampling_seed: makes the draws of records repeatable, and the run not private.
         tokens: the most tokens of a micro-batch, padding included; changes speed and memory, not results.
         synthetic_records: records of the generated texts, training and test together.
-        synthetic_words: words of the generated texts; the class hangs on rare ones.
+        synthetic_words: words of the generated texts; the class depends on rare ones.
         synthetic_seed: another one makes other texts, in which other words speak for a class.
 
     >>> data = Texts(dataset="synthetic", synthetic_records=1000, batch_size=50, words=500)
@@ -144,31 +151,31 @@ class Texts(SampledData):
     def tokenizer(self) -> Tokenizer:
         return tokenizer_of(self.tokenizer_name, self.words)
 
-    def read(self, texts: list[str], pairs: list[str] | None = None) -> logs.TextLog:
+    def read(self, texts: list[str], pairs: list[str] | None = None) -> TextLog:
         """Texts without labels in tokens, as those of training are read."""
-        records = logs.Texts(texts, pairs, np.zeros(len(texts), dtype=np.int64))
-        return logs.TextLog(records, self.tokenizer, self.max_length)
+        records = LabelledTexts(texts, pairs, np.zeros(len(texts), dtype=np.int64))
+        return TextLog(records, self.tokenizer, self.max_length)
 
     def load(self) -> Loaded:
         """Read the texts and hold some out; a second call returns the same result."""
         if self._loaded is None:
             source = self._source()
             found = source.found
-            where = holding_out.places(found, self.test_share, self.validation_share)
+            where = places(found, self.test_share, self.validation_share)
             kept = [found.at(np.flatnonzero(where == place).tolist()) for place in range(3)]
             if self.test_path is not None:
-                kept[holding_out.TEST] = read_texts(Path(self.test_path), self.columns)
-            if not all(len(kept[place]) for place in (holding_out.TRAINING, holding_out.TEST)):
+                kept[TEST] = read_texts(Path(self.test_path), self.columns)
+            if not all(len(kept[place]) for place in (TRAINING, TEST)):
                 raise UserError(
                     f"of {len(found)} records none is left to train or to test on: give more, or data.test_path"
                 )
             ends = np.cumsum([0, *map(len, kept)]).tolist()
-            log = logs.TextLog(_joined(kept), self.tokenizer, self.max_length)
+            log = TextLog(_joined(kept), self.tokenizer, self.max_length)
             training, validation, test = (range(*ends[n : n + 2]) for n in range(3))
             self._loaded = Loaded(log, training, validation, test, source.name, source.notice)
         return self._loaded
 
-    def _source(self) -> Source[logs.Texts]:
+    def _source(self) -> Source[LabelledTexts]:
         people = max(1, self.synthetic_records // 8) if self.unit == "user" else None
         sizes = (self.synthetic_records, len(self.labels), self.synthetic_words, people)
         invent = partial(invented_texts, *sizes, self.synthetic_seed)
@@ -247,10 +254,10 @@ class Texts(SampledData):
         return self.judged_loader(EvaluatedTexts(self.load().log, records, self.tokens))
 
 
-def _joined(parts: list[logs.Texts]) -> logs.Texts:
+def _joined(parts: list[LabelledTexts]) -> LabelledTexts:
     """All records in one; `users` count only for the first part, the training records."""
     pairs = None if parts[0].pairs is None else [pair for part in parts for pair in part.pairs or []]
     users = None if parts[0].users is None else np.concatenate([part.users for part in parts if part.users is not None])
-    return logs.Texts(
+    return LabelledTexts(
         [text for part in parts for text in part.texts], pairs, np.concatenate([p.labels for p in parts]), users
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dprec.accounting.figures import round_up
-from dprec.run.console import in_lines, notice_box
+from dprec.run.console import in_lines
 from dprec.run.saved.folder import RunFolder
 from dprec.sparsity.rows.tables import Table as EmbeddingTable
 from dprec.training.callback import Privacy
@@ -103,7 +103,6 @@ def show(
     lines.append(in_lines(report["guarantee"]))
     for line in lines:
         console.print(line, soft_wrap=True)
-    notice_box(console, report["notice"])
     console.print(f"run folder: {run.path}", soft_wrap=True)
 
 

@@ -14,8 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dprec.data.formats import AUTO
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.interactions import read_interactions
-from dprec.data.logs.prepared import is_prepared, open_prepared
+from dprec.data.logs.interactions import is_prepared, open_prepared, read_interactions
 from dprec.errors import UserError
 from dprec.notices import heard_by
 from dprec.serving.answers import file_for_answers, write

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dprec.data.formats.columns import looks_like
-from dprec.data.formats.lines import lines_in
+from dprec.data.formats.format import lines_in
+from dprec.data.formats.wanted import looks_like
 from dprec.errors import UserError
 
 _TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer units since 1970, or an ISO date

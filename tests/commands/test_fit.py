@@ -223,7 +223,13 @@ def test_stand_in_says_so_everywhere(
     assert report["stand_in"] is True
     assert report["run"] == "ml-stand-in"
     assert report["notice"]
-    assert out.count("stand-in data") == 2
+    boxes = out.split("stand-in data")  # what is printed first, and last
+    assert len(boxes) == 3
+    assert "not private" not in boxes[0]
+    said = " ".join(boxes[2].replace("│", " ").split())
+    assert "these are not movielens-1m's figures" in said
+    assert "get https://files.grouplens.org/datasets/movielens/ml-1m.zip and unzip" in said
+    assert out.rstrip().endswith("╯")
 
 
 def _no_network(*_: object, **__: object) -> None:

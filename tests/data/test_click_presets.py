@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dprec.data import Clicks
-from dprec.data.click_logs.named.presets import PRESETS
+from dprec.data.datasets.click_presets import PRESETS
 from dprec.errors import UserError
 
 START = 1_511_539_200  # where the nine days of Taobao's log begin
@@ -42,10 +42,10 @@ def test_avazu(tmp_path: Path) -> None:
     data = data_of("avazu", tmp_path / "train.csv", text)
     assert (data.unit, data.load().name, len(data.load().log)) == ("record", "avazu", 20)
     assert clicked(data) == [n % 2 for n in range(20)]
-    assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].categories.values())}
-    assert set(PRESETS["avazu"].categories) == set(AVAZU.split(",")) - {"id", "click", "hour"}
+    assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].settings.categories.values())}
+    assert set(PRESETS["avazu"].settings.categories) == set(AVAZU.split(",")) - {"id", "click", "hour"}
     ids = data.load().log.read(np.arange(20)).categories[:, :, 0]
-    assert ids[:, list(PRESETS["avazu"].categories).index("site_id")].unique().numel() == 3
+    assert ids[:, list(PRESETS["avazu"].settings.categories).index("site_id")].unique().numel() == 3
     with gzip.open(tmp_path / "train.gz", "wt") as file:
         file.write(text)
     packed = Clicks(dataset="avazu", path=str(tmp_path / "train.gz"), format="csv", batch_size=4, table_scale=0.1)
@@ -99,7 +99,7 @@ def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path
             "taobao",
             "1,2,3,pv\n",
             {},
-            "has 4 columns with ',' between them, and data.header names 5: give",
+            "has 4 columns with ',' between them, not 5 .user_id, item_id, category_id, behavior, timestamp.: give",
         ),
         ("taobao", f"1,2,3,,{START}\n", {}, "data row 1: 'behavior' is missing: want a value"),
         ("movielens-clicks", "1,2,x,978300000\n", {}, "'rating' is 'x': want a number, as data.clicked is one"),
@@ -109,7 +109,6 @@ def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path
         ("taobao", "", {"header": ["a", "a"]}, "data.header names a column twice: a, a"),
         ("taobao", "", {"format": "csv"}, r"data.header is for text without a header: leave data.format \(csv\) out"),
         ("taobao", "", {"period_days": 1}, "data.period_days with data.user_column"),
-        ("criteo-kaggle", "", {"clicked": 3}, "data.clicked is for logs with named columns"),
     ],
 )
 def test_what_is_refused(name: str, text: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:

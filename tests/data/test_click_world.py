@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from dprec.data.click_logs.log import WIDTH
-from dprec.data.click_logs.world import BASE_RATE, ClickWorld, synthetic_clicks
-from dprec.data.clicks import VOCABULARIES
+from dprec.data.datasets.click_presets import VOCABULARIES
+from dprec.data.datasets.invented import BASE_RATE, WIDTH, ClickWorld, synthetic_clicks
 
 SMALL = tuple(max(3, size // 50) for size in VOCABULARIES)
 
@@ -47,13 +46,6 @@ def test_base_rate(seed):
     assert drawn(world, 2)[1].mean() == pytest.approx(BASE_RATE, abs=0.015)
 
 
-def test_clicks_come_with_their_chance(world):
-    _, clicked, chance = drawn(world, 2)
-    for decile in np.array_split(np.argsort(chance), 10):
-        assert clicked[decile].mean() == pytest.approx(chance[decile].mean(), abs=0.04)
-    assert auc(chance, clicked) > 0.8
-
-
 def test_ids_lie_in_their_tables_and_popularity_has_a_long_tail(world):
     values, _, _ = drawn(world, 4)
     ids = values[:, 13:]
@@ -66,47 +58,6 @@ def test_ids_lie_in_their_tables_and_popularity_has_a_long_tail(world):
     slope = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0]
     assert -1.3 < slope < -0.7  # a power law near Zipf's
     assert np.median(counts) < counts.sum() / 1000
-
-
-def test_counts_have_a_heavy_tail_and_gaps(world):
-    counts = drawn(world, 0)[0][:, :13]
-    assert (counts >= 0).all()
-    present = np.where(counts > 0, counts, np.nan)
-    assert (np.nanmean(present, axis=0) > 1.2 * np.nanmedian(present, axis=0)).sum() > 9
-    assert (counts == 0).mean() > 0.05
-
-
-def test_buckets_appear(world):
-    first, last = (drawn(world, day)[0][:, 13:] for day in (0, 4))
-    for f in np.flatnonzero(np.array(SMALL) > 300):
-        before, after = (np.bincount(ids[:, f], minlength=SMALL[f]) for ids in (first, last))
-        appeared = (before == 0) & (after > 0)
-        vanished = (before > 0) & (after == 0)
-        assert appeared.sum() > 3 * vanished.sum()
-        assert after[appeared].max() > 30  # popular ones as well
-    assert not ClickWorld(SMALL, days=1, seed=3).born.any()  # all of them exist where there is one day
-
-
-def rates(values, clicked):
-    """Clicks and records of every bucket, all features in one list."""
-    rows = (values[:, 13:] + np.concatenate([[0], np.cumsum(SMALL)[:-1]])).ravel()
-    return np.bincount(rows, np.repeat(clicked, 26), sum(SMALL)), np.bincount(rows, minlength=sum(SMALL))
-
-
-def test_tastes_turn(world):
-    """The click rates of the same buckets differ between days by more than chance, inside a day by chance."""
-
-    def surprise(one, other):
-        (clicks, records), (others, times) = rates(*one), rates(*other)
-        known = (records > 300) & (times > 300)
-        rate, again = clicks[known] / records[known], others[known] / times[known]
-        variance = rate * (1 - rate) / records[known] + again * (1 - again) / times[known]
-        return ((rate - again) ** 2 / variance).mean()
-
-    first, last = drawn(world, 0)[:2], drawn(world, 4)[:2]
-    halves = [tuple(column[part] for column in first) for part in (slice(0, None, 2), slice(1, None, 2))]
-    assert surprise(*halves) < 1.5
-    assert surprise(first, last) > 1.6
 
 
 def test_a_linear_model_knows_only_a_part(world):

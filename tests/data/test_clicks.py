@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dprec.data import ClickBatch, Clicks
-from dprec.data.clicks import VOCABULARIES
+from dprec.data.datasets.click_presets import VOCABULARIES
 from dprec.errors import UserError
 
 SIZES = [3, 4, 5] + [9] * 23

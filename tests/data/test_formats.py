@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from dprec.data import Sequences, formats
-from dprec.data.formats.named import NamedFormat
+from dprec.data.formats.format import Format
 from dprec.data.logs.interactions import read_frame, read_interactions
 from dprec.errors import UserError
 
@@ -23,20 +23,20 @@ def raw(events):
     return [(users[user], events.item_ids[item]) for user, item in zip(events.user, events.item, strict=True)]
 
 
-class Semicolons(NamedFormat):
+class Semicolons(Format):
     """A format that dprec does not have: a line of names, then one of values, and so on, with `;` between."""
 
     name = "alternating"
     endings = (".alt",)
 
-    def names(self, path, part):
-        return path.read_text().splitlines()[0].split(";")
+    def names(self, part):
+        return part.read_text().splitlines()[0].split(";")
 
-    def types(self, path):
-        return dict.fromkeys(self.names(path, path), pl.Int64())
+    def types(self, part):
+        return dict.fromkeys(self.names(part), pl.Int64())
 
-    def scan(self, path, wanted):
-        lines = path.read_text().splitlines()
+    def scan(self, part, wanted):
+        lines = part.read_text().splitlines()
         rows = [dict(zip(names.split(";"), values.split(";"), strict=True)) for names, values in _pairs(lines)]
         return pl.DataFrame(rows).lazy()
 

@@ -10,7 +10,6 @@ import torch
 
 from dprec.accounting.release import ExactSums
 from dprec.data import Sequences
-from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.errors import UserError
 from dprec.models import DPFormer, Spectral
 from dprec.run.data_summary import data_table
@@ -163,16 +162,6 @@ def test_nothing_that_training_knows_follows_from_held_out_events(setting, valid
         batches = [made.train_dataloader().dataset[user][0] for made in (one, two)]
         assert torch.equal(batches[0].targets, batches[1].targets)
     assert targets_of(one, one.test_dataloader()) != targets_of(two, two.test_dataloader())
-
-
-@pytest.mark.parametrize("setting", [DAYS, SHARE])
-def test_a_prepared_log_is_cut_in_the_same_places(tmp_path, setting):
-    log().write_parquet(tmp_path / "log.parquet")
-    prepare_log(tmp_path / "log.parquet", HowToRead(), tmp_path / "home")
-    settings = {"batch_size": 5, **setting}
-    read, mapped = (Sequences("file", str(tmp_path / name), **settings) for name in ("log.parquet", "home"))
-    assert lists(read) == lists(mapped)
-    assert targets_of(read, read.test_dataloader()) == targets_of(mapped, mapped.test_dataloader())
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "float", "text", "date"])

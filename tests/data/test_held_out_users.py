@@ -1,14 +1,12 @@
 """Users who are held out take no part in training, and who is held out depends on nobody else."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.logs.reading import HowToRead, prepare_log
 from dprec.data.selection.held_out_users import place_of
 from dprec.errors import UserError
 from dprec.run.tasks.ranking import Ranking
@@ -90,15 +88,6 @@ def test_one_user_more_moves_nobody_else(tmp_path, extra):
     for history in added:
         two.remove(history)
     assert two == one
-
-
-def test_a_prepared_log_holds_out_the_same_users(tmp_path):
-    log(USERS).write_parquet(tmp_path / "log.parquet")
-    prepare_log(Path(tmp_path / "log.parquet"), HowToRead(), tmp_path / "home")
-    settings = {"test_users": 0.2, "batch_size": 5, "min_events": 6}
-    read, mapped = (Sequences("file", str(tmp_path / name), **settings) for name in ("log.parquet", "home"))
-    assert lists(read.training) == lists(mapped.training)
-    assert targets(read.test_dataloader()) == targets(mapped.test_dataloader())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dprec.data import Catalogue, Sequences
-from dprec.data.ids.spelling import MISSING, in_order, normal_texts
+from dprec.data.logs.ids import MISSING, in_order, normal_texts
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
@@ -150,13 +150,6 @@ def test_a_row_without_an_item_counts_for_nothing(tmp_path, capsys):
     pl.DataFrame({"user": ["a", "b"], "item": ["p", None], "time": [1, None]}).write_parquet(tmp_path / "x.parquet")
     assert read_interactions(tmp_path / "x.parquet").item_ids == ["p"]
     assert "1 row has no item id and counts for nothing" in capsys.readouterr().err
-
-
-def test_a_log_without_any_id_is_refused(tmp_path):
-    for role, row in (("user", "NULL,x,1"), ("item", "ann,nan,1")):
-        (tmp_path / "log.csv").write_text(f"user,item,time\n{row}\n")
-        with pytest.raises(UserError, match=f"no row has an? {role} id"):
-            read_interactions(tmp_path / "log.csv")
 
 
 def test_an_error_counts_rows_as_they_stand_in_the_file(tmp_path):

@@ -99,11 +99,6 @@ def test_one_users_fraction_does_not_reorder_anothers_events(tmp_path, fraction)
     assert "\n" not in str(error.value)
 
 
-def test_ids_are_text(tmp_path):
-    events = read_interactions(written(tmp_path, "log.csv", 'user,item,time\nann,007,1\nann,7,2\nann,"a,b",3\n'))
-    assert histories(events) == {"0": ["007", "7", "a,b"]}
-
-
 def test_columns_are_named_by_the_user(tmp_path):
     path = written(tmp_path, "log.csv", "who,what,when,user\nx,p,2,no\nx,q,1,no\n")
     events = read_interactions(path, user_column="who", item_column="what", time_column="when")
@@ -143,14 +138,15 @@ BROKEN = [
     ("log.csv", "user,item,time\nx,p,soon\n", "row 1 has a time that is neither"),
     ("log.csv", "user,item,time\nx,p,1,2,3,4\n", "lines with more fields than the first, such as line 2: mend"),
     ("log.jsonl", "", "is empty"),
-    ("log.jsonl", "[1, 2]\n", "line 1 is not a JSON object"),
+    ("log.jsonl", "[1, 2]\n", "is an array: write its objects one a line"),
+    ("log.jsonl", "1, 2\n", "line 1 is not a JSON object"),
     ("log.jsonl", '{"user": 1}\n', "looks like the item"),
     ("log.jsonl", '{"user": 1, "item": 2, "time": 3}\nno\n', "log.jsonl line 2 is not a JSON object"),
     ("log.jsonl", '{"user": 1, "item": null, "time": 3}\n{"user": 1}\n', "no row has an item id"),
     ("log.parquet", "no parquet at all", "cannot read"),
-    ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` pair: '1 2 3'"),
+    ("pairs.txt", "1 2\n1 2 3\n", "line 2 is not a `user item` line: '1 2 3'"),
     ("ratings.dat", "1::2::3::4\n1::2\n", "row 2 has no time"),
-    ("u.data", "1\t2\n", "each line must have user, item, rating and time"),
+    ("u.data", "1\t2\n", "has 2 columns .* not 4 .user, item, rating, time"),
     ("events.log", "user;item;time\n", "cannot tell the format"),
 ]
 
@@ -178,13 +174,6 @@ def test_without_times_the_order_of_rows_counts_and_is_said(tmp_path, capsys):
     assert said.count("\n") == 1
     with pytest.raises(UserError, match="no column 'when'"):
         read_interactions(path, time_column="when")
-
-
-def test_a_gzip_file_cut_short(tmp_path):
-    path = tmp_path / "pairs.txt.gz"
-    path.write_bytes(gzip.compress(b"1 2\n" * 1000)[:-12])
-    with pytest.raises(UserError, match="cannot read"):
-        read_interactions(path)
 
 
 def test_times_must_be_times(tmp_path):
@@ -215,8 +204,8 @@ def test_a_column_is_not_user_and_item_at_once(tmp_path):
 
 
 def test_a_column_name_without_columns_is_not_ignored(tmp_path):
-    with pytest.raises(UserError, match="has no named columns"):
-        read_interactions(written(tmp_path, "pairs.txt", "1 2\n"), user_column="user")
+    with pytest.raises(UserError, match="has no column 'who'"):
+        read_interactions(written(tmp_path, "pairs.txt", "1 2\n"), user_column="who")
 
 
 def test_a_missing_file_says_where_to_put_it(tmp_path):

@@ -13,10 +13,8 @@ import polars as pl
 import pytest
 
 from dprec.data import Clicks
-from dprec.data.click_logs.named import reading
+from dprec.data.click_logs import log as reading
 from dprec.data.formats import table
-from dprec.data.logs import parts
-from dprec.errors import UserError
 from tests.commands.support import environment
 from tests.data.test_named_clicks import alike, everything
 
@@ -89,64 +87,14 @@ def test_it_is_read_once_and_says_again_what_it_said(
         data = Clicks(path=str(log), cache=str(tmp_path / "cache"), table_scale=scale, **OPTIONS)
         data.setup()
         said.append(capsys.readouterr().err)
-        monkeypatch.setattr(reading, "_read", None)  # another reading would fail
+        monkeypatch.setattr(reading.LogReader, "read", None)  # another reading would fail
     assert "rows have no user id and count for nothing" in said[0]
     assert said[1] == said[0]
     (home,) = homes(tmp_path / "cache")
     assert home.stat().st_mode & 0o077 == 0
     assert sorted(file.name for file in home.iterdir()) == [
-        *("clicked.uint8", "meta.json", "time.int64", "users.int64", "values.int32")
+        *("clicked.uint8", "meta.json", "time.int64", "user.int32", "values.int32")
     ]
-
-
-def test_another_log_or_another_way_to_read_it_is_kept_anew(log: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-
-    def records(**other: Any) -> int:
-        return len(Clicks(path=str(log), cache=str(cache), **OPTIONS | other).load().log)
-
-    first = records()
-    assert records(where="price > 0.5") < first
-    assert len(homes(cache)) == 2
-    records(categories={"ad": 50, "kind": ["a", "c"]})
-    assert len(homes(cache)) == 3
-    (log / "part-2.parquet").unlink()
-    assert records() < first
-    assert len(homes(cache)) == 3
-    values = homes(cache)[0] / "values.int32"
-    values.write_bytes(values.read_bytes()[:-7])
-    assert len({records(), records(where="price > 0.5")}) == 2  # the damaged folder is made again
-
-
-def test_small_logs_leave_nothing_beside_them_and_large_ones_do(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Clicks(path=str(log), **OPTIONS).setup()
-    assert not homes(tmp_path)
-    monkeypatch.setattr(parts, "LARGE", 1000)
-    Clicks(path=str(log), **OPTIONS).setup()
-    assert len(homes(tmp_path)) == 1
-
-
-def test_a_finer_time_later_in_the_log_is_read_from_the_start(log: Path, tmp_path: Path) -> None:
-    file = log / "part-2.parquet"
-    pl.read_parquet(file).with_columns(at=pl.col("at") + 0.5).write_parquet(file)
-    held, kept = (Clicks(path=str(log), cache=cache, **OPTIONS) for cache in (None, str(tmp_path / "cache")))
-    assert alike(everything(kept), everything(held))
-
-
-def test_a_mistake_in_the_log_leaves_no_folder(log: Path, tmp_path: Path) -> None:
-    file = log / "part-2.parquet"
-    pl.read_parquet(file).with_columns(clicked=pl.lit(2)).write_parquet(file)
-    with pytest.raises(UserError, match="'clicked' is '2'"):
-        Clicks(path=str(log), cache=str(tmp_path / "cache"), **OPTIONS).setup()
-    assert not list((tmp_path / "cache").iterdir())
-
-
-def test_no_room_is_one_line(log: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match="cannot write .*takes about 29 bytes a record.*set data.cache to a folder"):
-        Clicks(path=str(log), cache=str(tmp_path / "cache"), **OPTIONS).setup()
 
 
 MEMORY = """

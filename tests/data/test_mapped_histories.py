@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dprec.data import Sequences
-from dprec.data.arrays import content
-from dprec.data.arrays.mapped import Growing
-from dprec.data.logs.reading import HowToRead, prepare_log
+from dprec.data.logs import store as content
+from dprec.data.logs.interactions import HowToRead, prepare_log
+from dprec.data.logs.store import ColumnStore
 from dprec.errors import UserError
 
 USERS, ITEMS = 300, 40
@@ -81,8 +81,8 @@ def test_memory_does_not_grow_with_events(tmp_path, protocol):
 
 
 def test_of_a_long_array_the_content_is_that_of_pieces_up_to_both_ends(monkeypatch):
-    monkeypatch.setattr(content, "MOST", 64)
-    monkeypatch.setattr(content, "BLOCK", 8)
+    monkeypatch.setattr(content, "_MOST", 64)
+    monkeypatch.setattr(content, "_BLOCK", 8)
     long = np.arange(400, dtype=np.int32).reshape(200, 2)
     before = content.content_of(long)
     assert before == content.content_of(long.copy()) != content.content_of(long[::-1])
@@ -93,18 +93,18 @@ def test_of_a_long_array_the_content_is_that_of_pieces_up_to_both_ends(monkeypat
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
-    items = Growing(np.dtype(np.int32), 3, tmp_path / "missing")
-    items.add(np.array([1, 2, 3]))
-    whole = items.whole()
+    store = ColumnStore(tmp_path / "missing", nameless=True)
+    store.add(items=np.array([1, 2, 3]))
+    whole = store.whole()["items"]
     assert isinstance(whole, np.memmap)
     assert whole.tolist() == [1, 2, 3]
 
 
 def test_a_disk_without_room(tmp_path):
-    items = Growing(np.dtype(np.int32), 10, tmp_path)
-    assert items._file is not None
-    items._file.close()
+    store = ColumnStore(tmp_path, nameless=True)
+    store.add(items=np.zeros(1, dtype=np.int32))
+    store._files["items"].close()
     with open("/dev/full", "wb", buffering=0) as full:
-        items._file = full
+        store._files["items"] = full
         with pytest.raises(UserError, match=r"cannot write the histories .*: they take .* set data\.cache"):
-            items.add(np.zeros(10, dtype=np.int32))
+            store.add(items=np.zeros(10, dtype=np.int32))

@@ -51,16 +51,10 @@ def test_read_as_it_is_meant(case, tmp_path, capsys):
 
 
 ONE_LINE = {
-    "no time": (HEADER + "a,x,1\na,y,\n", "log.csv: data row 2 has no time"),
-    "a time that is none": (HEADER + "a,x,1\na,y,soon\n", "data row 2 has a time that is neither"),
     "some zones": (HEADER + "a,x,2020-01-01T01:00:00Z\na,y,2020-01-02T01:00:00\n", "a zone and times without"),
-    "too many fields": (HEADER + "a,x,1\na,y,2,3,4\n", "lines with more fields than the first, such as line 3: mend"),
     "a quote that does not close": (HEADER + 'a,x,1\nb,"y,2\nc,z,3\n', "a field in line 3 that begins with a quote"),
     "another column": (HEADER + "a,x,soon\na,y,late\n", "name that in data.time_column"),
-    "no header": ("1,2,3\n1,3,4\n", "is there a header line?"),
     "a header alone": (HEADER, "is empty: an interaction log has at least one event"),
-    "nothing": ("", "is empty"),
-    "no user at all": (HEADER + ",x,1\n,y,2\n", "no row has a user id"),
     "rounded ids": (HEADER + "1.2e+18,x,1\n1.2e+18,y,2\n", "is a rounded number"),
 }
 
@@ -84,16 +78,6 @@ def test_a_gzip_file_that_ends_too_soon(tmp_path):
         with pytest.raises(UserError) as error:
             read_interactions(tmp_path / "log.csv.gz")
         assert "\n" not in str(error.value), size
-
-
-def test_parts_in_other_orders_and_types_and_one_without_rows(tmp_path):
-    one = pl.DataFrame({"user_id": [1, 1], "item_id": [7, 8], "timestamp": [2, 1]})
-    two = pl.DataFrame({"timestamp": [3.0], "item_id": ["x"], "rating": [1], "user_id": ["1"]})
-    one.write_parquet(tmp_path / "a.parquet")
-    one.clear().write_parquet(tmp_path / "b.parquet")
-    two.write_parquet(tmp_path / "c.parquet")
-    (tmp_path / "d.parquet").write_bytes(b"")
-    assert histories(tmp_path) == {"1": ["8", "7", "x"]}
 
 
 def test_one_user_with_50_000_events_is_one_user_like_others(tmp_path):

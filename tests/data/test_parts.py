@@ -4,7 +4,6 @@ import bz2
 import gzip
 import json
 import lzma
-import zipfile
 
 import polars as pl
 import pytest
@@ -71,18 +70,10 @@ def test_a_folder_says_what_it_lacks(tmp_path):
         read_interactions(tmp_path / "*.json")
 
 
-def zipped(text):
-    return text.encode("utf-8")
-
-
 WRITTEN = {
     "log.csv": TEXT.encode(),
     "log.csv.gz": gzip.compress(TEXT.encode()),
-    "log.csv.bz2": bz2.compress(TEXT.encode()),
-    "log.csv.xz": lzma.compress(TEXT.encode()),
     "bom.csv": TEXT.encode("utf-8-sig"),
-    "utf16.csv": TEXT.encode("utf-16"),
-    "big-endian.csv": b"\xfe\xff" + TEXT.encode("utf-16-be"),
     "crlf.csv": TEXT.replace("\n", "\r\n").encode(),
     "quoted.csv": TEXT.replace(",", '","').replace("\n", '"\n"').strip('"').join(['"', ""]).encode(),
     "headless.txt": "".join(f"{u} {i} {t}\n" for u, i, t in ROWS).encode(),
@@ -90,7 +81,6 @@ WRITTEN = {
         "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
         + "".join(f"{u}\t{i}\t3\t{t}\n" for u, i, t in ROWS)
     ).encode(),
-    "log.json": json.dumps([{"user_id": u, "item_id": i, "timestamp": t} for u, i, t in ROWS]).encode(),
     "lines.json": "".join(
         json.dumps({"user_id": int(u), "item_id": i, "timestamp": t}) + "\n" for u, i, t in ROWS
     ).encode(),
@@ -103,29 +93,27 @@ def test_other_ways_to_write_it(tmp_path, name):
     assert raw(read_interactions(tmp_path / name)) == EXPECTED
 
 
-def test_zip_feather_and_zstandard(tmp_path):
-    with zipfile.ZipFile(tmp_path / "log.csv.zip", "w") as archive:
-        archive.writestr("inner/log.csv", TEXT)
+def test_feather_and_zstandard(tmp_path):
     frame().write_ipc(tmp_path / "log.feather")
     frame().lazy().sink_ndjson(tmp_path / "log.jsonl.zst", compression="zstd")
-    for name in ("log.csv.zip", "log.feather", "log.jsonl.zst"):
+    for name in ("log.feather", "log.jsonl.zst"):
         assert raw(read_interactions(tmp_path / name)) == EXPECTED, name
-    with zipfile.ZipFile(tmp_path / "two.csv.zip", "w") as archive:
-        archive.writestr("a.csv", TEXT)
-        archive.writestr("b.csv", TEXT)
-    with pytest.raises(UserError, match="holds 2 files: unpack it"):
-        read_interactions(tmp_path / "two.csv.zip")
 
 
-@pytest.mark.parametrize("name", ["log.csv.gz", "log.csv.bz2", "log.csv.xz"])
-def test_a_packed_log_that_is_cut_short(tmp_path, name):
-    rows = "".join(f"{n},{n % 97},{n}\n" for n in range(20_000))
-    pack = {"gz": gzip, "bz2": bz2, "xz": lzma}[name.rpartition(".")[2]]
-    whole = pack.compress(("user,item,time\n" + rows).encode())
-    (tmp_path / name).write_bytes(whole[: len(whole) * 2 // 3])
-    with pytest.raises(UserError, match=f"cannot read .*{name}") as error:
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("log.csv.bz2", bz2.compress(TEXT.encode()), "is packed by bzip2: unpack it, or pack it by gzip or Zstandard"),
+        ("log.csv.xz", lzma.compress(TEXT.encode()), "is packed by xz: unpack it"),
+        ("log.csv.zip", b"PK\x03\x04 and more", "is packed by zip: unpack it"),
+        ("log.csv", TEXT.encode("utf-16"), "is not UTF-8 text: convert it, such as with iconv -f utf-16 -t utf-8"),
+        ("log.json", b'[{"user_id": 1, "item_id": 2}]', "is an array: write its objects one a line"),
+    ],
+)
+def test_what_is_not_read_says_what_to_do(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
         read_interactions(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 def test_a_users_history_in_one_row(tmp_path):

@@ -145,7 +145,7 @@ def test_columns_that_were_chosen_by_names_of_events_are_assumed_public(form, tm
     """A header says which columns there are, whoever is in the log; a line of JSON is of somebody."""
     path = tmp_path / f"log.{form}"
     frame = polars.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": list("abcabc"), "time": range(6)})
-    frame.write_ndjson(path) if form == "jsonl" else frame.write_json(path)
+    frame.write_ndjson(path)
     said = "the names of a JSON log's columns, by which they were chosen"
     assert small(path, min_events=0, batch_size=1).assumptions[-1] == said
     named = {"user_column": "user", "item_column": "item", "time_column": "time"}

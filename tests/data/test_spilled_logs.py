@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprec.data.formats import table
-from dprec.data.logs import event_store
-from dprec.data.logs.interactions import read_interactions
+from dprec.data.logs import grouping
+from dprec.data.logs.grouping import stable_order
+from dprec.data.logs.interactions import HowToRead, read_interactions
 
 IDS = st.one_of(
     st.integers(0, 30).map(str),
@@ -23,7 +24,7 @@ def raw(events):
 
 def one_by_one(rows):
     """The rule in plain Python: ids read, users in order, each one's rows by time, ties as they came."""
-    from dprec.data.ids.spelling import normal_texts
+    from dprec.data.logs.ids import normal_texts
 
     users, items = (normal_texts([row[place] for row in rows]) for place in (0, 1))
     kept = [(u, i, row[2]) for u, i, row in zip(users, items, rows, strict=True) if u is not None and i is not None]
@@ -47,9 +48,9 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
     expected = one_by_one(rows)
     frame = pl.DataFrame(rows, schema={"user": pl.String, "item": pl.String, "time": pl.Int64}, orient="row")
     frame.write_parquet(folder / "log.parquet")
-    for buffer in (event_store.BUFFER, 10):
+    for buffer in (grouping._TOGETHER, 10):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(event_store, "BUFFER", buffer)
+            patch.setattr(grouping, "_TOGETHER", buffer)
             patch.setattr(table, "ROWS", 7)
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
@@ -68,7 +69,7 @@ def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
         frame = frame.with_columns(time=(pl.col("time") * 10**14 + 1).cast(pl.Datetime("ns")))
     frame.write_parquet(tmp_path / "log.parquet")
     whole = read_interactions(tmp_path / "log.parquet")
-    monkeypatch.setattr(event_store, "BUFFER", 5000)
+    monkeypatch.setattr(grouping, "_TOGETHER", 5000)
     monkeypatch.setattr(table, "ROWS", 1024)
     (tmp_path / "parts").mkdir()
     for number, part in enumerate(frame.iter_slices(7001)):
@@ -84,9 +85,19 @@ def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
 
 
 def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_store, "BUFFER", 5)
+    monkeypatch.setattr(grouping, "_TOGETHER", 5)
     (tmp_path / "log.txt").write_text("".join(f"{n % 7} {n % 3}\n" for n in range(50)))
     (tmp_path / "scratch").mkdir()
-    events = read_interactions(tmp_path / "log.txt", scratch=tmp_path / "scratch")
+    events = HowToRead().read(tmp_path / "log.txt", tmp_path / "scratch")
     assert isinstance(events.item, np.memmap)
-    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["items.all"]
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["items.int32"]
+
+
+NUMBERS = st.one_of(st.integers(0, 3), st.integers(-(2**63), 2**63 - 1), st.integers(-100, 2**40))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=40))
+def test_stable_order_is_lexsort(rows):
+    first, second = np.array(rows, dtype=np.int64).T
+    assert stable_order([first, second]).tolist() == np.lexsort((second, first)).tolist()
+    assert stable_order([first]).tolist() == np.argsort(first, kind="stable").tolist()

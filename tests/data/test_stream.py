@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dprec.data import Clicks
-from dprec.data.click_logs.world import ClickWorld
+from dprec.data.datasets.invented import ClickWorld
 from dprec.data.draws.stream import PeriodBatches
 from dprec.errors import UserError
 

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from dprec.data import Sequences
-from dprec.data.datasets.synthetic import NEIGHBOUR, SERIES, STAY, World, synthetic_interactions
+from dprec.data.datasets.invented import NEIGHBOUR, SERIES, STAY, World, synthetic_interactions
 from dprec.errors import UserError
 
 

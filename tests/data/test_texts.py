@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dprec.data import PersonTextBatch, TextBatch, Texts
-from dprec.data.labelled_texts.holding_out import places
+from dprec.data.datasets.invented import invented_texts
+from dprec.data.labelled_texts.log import places
 from dprec.data.labelled_texts.tokens import HashedWords, PublicWords
-from dprec.data.labelled_texts.world import invented_texts
 from dprec.errors import UserError
 
 ROWS = pl.DataFrame(
@@ -167,7 +167,7 @@ def test_generated_classes_hang_on_rare_words() -> None:
         ({"labels": ["bad"]}, "data.labels is ['bad']: name two classes or more"),
         (
             {"text_column": "title"},
-            "has no column 'title': its columns are sentence, other, who, kind; set data.text_column to one of them",
+            "has no column 'title' (data.text_column): its columns are sentence, other, who, kind",
         ),
         ({"max_length": 2}, "data.max_length is 2: give at least 8"),
         ({"words": 3}, "data.words is 3: give at least 5"),

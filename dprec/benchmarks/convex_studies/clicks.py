@@ -23,9 +23,8 @@ from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum
 from dprec.convex.release.noise import VectorNoise
 from dprec.convex.release.rows import bounded_rows
-from dprec.data.click_logs.log import FEATURES, NUMBERS
-from dprec.data.click_logs.world import synthetic_clicks
-from dprec.data.clicks import VOCABULARIES
+from dprec.data.datasets.click_presets import VOCABULARIES
+from dprec.data.datasets.invented import FEATURES, NUMBERS, synthetic_clicks
 from dprec.metrics.clicks import ClickMetrics
 
 SPARSITY = NUMBERS + FEATURES

@@ -1,1 +1,1 @@
-"""Click records: Criteo's form and named columns, one by one or by person, and generated ones."""
+"""Click records: the columns that a recipe names, known logs, and records one by one or by person."""

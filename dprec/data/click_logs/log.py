@@ -1,79 +1,227 @@
-"""Click records in time order, in memory or on disk: counts, hashed categories, clicked or not."""
+"""A click log: its records in time order, in memory or mapped from files, read by record number or by person."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
+from torch.utils.data import Dataset
 
-from dprec.data.draws.batch import ClickBatch
-from dprec.data.ids.hashed import bucket_ids
+from dprec.data.click_logs.columns import ClickColumns, kept, role
+from dprec.data.click_logs.features import counts, hashes, labels
+from dprec.data.draws.batch import ClickBatch, PersonBatch
+from dprec.data.logs.grouping import stable_order
+from dprec.data.logs.ids import bucket_ids
+from dprec.data.logs.parts import parts_of
+from dprec.data.logs.reader import LogReader, Rows
+from dprec.data.logs.store import ColumnStore, Kept, forget, home_of, is_kept, kept_or_read
+from dprec.errors import UserError
+from dprec.notices import say
 
-NUMBERS = 13  # counts of a record
-FEATURES = 26  # categorical features of a record
-WIDTH = NUMBERS + FEATURES
-
-
-@dataclass(frozen=True)
-class ClickBlock:
-    """Consecutive records; a record's values lie side by side, so reading it touches one page.
-
-    The 32-bit hashes do not depend on the vocabulary sizes: the same block serves all sizes.
-    """
-
-    values: np.ndarray  # (n, 39) int32: counts with missing ones 0, then the bits of the uint32 hashes
-    clicked: np.ndarray  # (n,) uint8
-
-    def __len__(self) -> int:
-        return len(self.clicked)
+_FORMAT = "clicks 2"  # of a folder: raise the number when the content of the files changes
+_TOGETHER = 1 << 18  # records that are put into order at once
+_EVALUATED = 8_192  # records of a batch that is only evaluated
 
 
 class ClickLog:
-    """Blocks in time order, read by record number; `days` says where each day starts and the last one ends.
+    """Records in time order, read by record number.
 
-    A log that does not mark its days is cut into days of equal size.
+    It is cut into days of about equal size, or at the ends of its parts. Records of the same time are of the same day.
+
+    Args:
+        columns: how a record is read.
+        found: of each record the `values`, which lie side by side, so that reading a record touches one page: the bits
+            of float32 numbers, then those of uint32 hashes, which do not depend on the sizes of tables; `clicked`;
+            perhaps `user`, equal for the records of one person, and `time`, ascending.
+        days: how many, where `ends` does not say where each ends.
+        facts: what was read and left out. Private data.
     """
 
-    def __init__(self, blocks: Sequence[ClickBlock], vocabularies: Sequence[int], days: int | None = None) -> None:
-        self.blocks = list(blocks)
-        self.vocabularies = np.asarray(vocabularies, dtype=np.int64)
-        self._starts = np.concatenate([[0], np.cumsum([len(block) for block in self.blocks])])
-        total = int(self._starts[-1])
-        cuts = self._starts if days is None else np.arange(days + 1) * total // days
+    def __init__(
+        self,
+        columns: ClickColumns,
+        found: Mapping[str, np.ndarray],
+        days: int,
+        facts: Mapping[str, Any] | None = None,
+        ends: Sequence[int] | None = None,
+    ) -> None:
+        count = len(found["clicked"])
+        if count < days:
+            raise UserError(f"the log has {count} records: give at least one for each of {days} days")
+        cuts = np.arange(days + 1) * count // days if ends is None else np.array([0, *ends])
+        time: np.ndarray | None = found.get("time")
+        if time is not None:
+            cuts[1:-1] = np.searchsorted(time, time[cuts[1:-1]])
         self.days: list[int] = [int(cut) for cut in cuts]
+        self.users: np.ndarray | None = found.get("user")
+        self.facts = dict(facts or {})
+        self._values, self._clicked, self._numbers = found["values"], found["clicked"], len(columns.numbers)
+        widths = np.array([one.slots for one in columns.categories], dtype=np.int64)
+        self._sizes = np.repeat(np.array(columns.sizes, dtype=np.int64), widths)
+        self._bags = np.repeat(np.array([one.bag is not None for one in columns.categories], dtype=bool), widths)
+        self._places = np.full((len(widths), columns.bag), columns.slots)  # (F, P) slot of each id; the last is empty
+        for feature, (first, width) in enumerate(zip(np.cumsum([0, *widths]), widths, strict=False)):
+            self._places[feature, :width] = np.arange(first, first + width)
 
     def __len__(self) -> int:
         return self.days[-1]
 
     def read(self, records: np.ndarray) -> ClickBatch:
-        """Records by number, in this order; ascending order is fastest."""
-        values = np.empty((len(records), WIDTH), dtype=np.int32)
-        clicked = np.empty(len(records), dtype=np.float32)
-        of = np.searchsorted(self._starts, records, side="right") - 1  # block of each record
-        for number in np.unique(of):
-            here = of == number
-            rows = records[here] - self._starts[number]
-            values[here] = self.blocks[number].values[rows]
-            clicked[here] = self.blocks[number].clicked[rows]
-        hashes = values[:, NUMBERS:].view(np.uint32)
+        """Records by number, in this order; what is mapped takes no memory after that."""
+        numbers, hashed = self._apart(self._values[records])
+        clicked = self._clicked[records].astype(np.float32)
+        forget(self._values, self._clicked)
+        ids = bucket_ids(hashed, self._sizes)
+        ids[(hashed == 0) & self._bags] = -1
+        padded = np.concatenate([ids, np.full((len(ids), 1), -1)], axis=1)
         return ClickBatch(
-            numbers=torch.from_numpy(values[:, :NUMBERS].astype(np.float32)),
-            categories=torch.from_numpy(bucket_ids(hashes, self.vocabularies)[:, :, None]),
+            numbers=torch.from_numpy(np.ascontiguousarray(numbers)),
+            categories=torch.from_numpy(padded[:, self._places]),
             clicked=torch.from_numpy(clicked),
         )
+
+    def people(self, records: np.ndarray, present: np.ndarray) -> PersonBatch:
+        """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
+        return PersonBatch.padded(self.read(records), present)
 
     @property
     def arrays(self) -> list[np.ndarray | None]:
         """All that was read."""
-        return [array for block in self.blocks for array in (block.values, block.clicked)]
+        return [*self._apart(self._values), self._clicked, self.users]
 
     def clicks(self, records: range) -> int:
         """How many of consecutive records were clicked. Private data."""
-        total = 0
-        for block, (first, last) in zip(self.blocks, pairwise(self._starts.tolist()), strict=True):
-            start, stop = max(records.start - first, 0), min(records.stop, last) - first
-            total += int(block.clicked[start : max(start, stop)].sum(dtype=np.int64))
-        return total
+        return int(self._clicked[records.start : records.stop].sum(dtype=np.int64))
+
+    def _apart(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return values[:, : self._numbers].view(np.float32), values[:, self._numbers :].view(np.uint32)
+
+
+def side_by_side(numbers: np.ndarray, hashed: np.ndarray) -> np.ndarray:
+    """The values of records from numbers (n, D) float32 and hashes (n, slots) uint32."""
+    return np.concatenate([numbers.view(np.int32), hashed.view(np.int32)], axis=1)
+
+
+def read_clicks(
+    path: Path, columns: ClickColumns, days: int, cache: Path | None = None, parts: Sequence[Path] | None = None
+) -> ClickLog:
+    """Read a log: a file, a folder of parts, or a pattern.
+
+    A large log, or with `cache` any, is read once into a folder beside it or there, and mapped from then on. Of another
+    one the records are in memory: 4 bytes for each number and id. If `parts` are given, each is a day.
+    """
+    settings = columns.reading
+    read = partial(_read, path, columns, parts)
+    home = home_of(path, settings, cache)
+    kept_there = is_kept(parts or parts_of(path), home, cache)
+    found = kept_or_read(path, _FORMAT, settings, home, read, parts)[0] if kept_there else read(None)
+    facts = dict(found.facts)
+    ends = facts.pop("ends")
+    return ClickLog(columns, found.columns, days, facts, None if parts is None else ends)
+
+
+def _read(path: Path, columns: ClickColumns, parts: Sequence[Path] | None, folder: Path | None) -> Kept:
+    features = partial(_labelled, columns)
+    reader = LogReader(path, columns.wanted(), features, columns.format_of, folder, parts, columns.time is not None)
+    rows = reader.read()
+    rows.refuse_none()
+    found = rows.columns
+    _say_unlisted(rows, columns)
+    if rows.timed and rows.kept > 1:
+        rows.times.refuse_equal(path)
+    if rows.timed:
+        order, store = stable_order([found["time"]]), ColumnStore(folder)
+        for first in range(0, len(order), _TOGETHER):
+            store.add(**{name: column[order[first : first + _TOGETHER]] for name, column in found.items()})
+            forget(*found.values())
+        found = store.whole()
+    if columns.user is not None:
+        rows.ids["user"].warn_of_alike(rows.ids["user"].numbered(found["user"])[0])
+    facts = {"without_user_id": 0, **rows.facts, "time_from": rows.time_from, "times": rows.span, "ends": rows.ends}
+    return Kept(found, facts=facts)
+
+
+def _labelled(columns: ClickColumns, batch: pl.DataFrame, part: Path) -> dict[str, np.ndarray]:
+    clicked = labels(batch["label"], batch["row"].to_numpy(), part, columns.label, columns.clicked)
+    return {"values": side_by_side(*_features(columns, batch, part)), "clicked": clicked}
+
+
+def _features(columns: ClickColumns, batch: pl.DataFrame, part: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers (n, D) and the hashed categories (n, slots) of rows."""
+    rows = batch["row"].to_numpy()
+    numbers = [counts(batch[role(one)], rows, part, one) for one in columns.numbers]
+    hashed = [hashes(batch[role(one)], part, one) for one in columns.categories]
+    return (
+        np.stack(numbers, 1) if numbers else np.zeros((len(batch), 0), np.float32),
+        np.concatenate(hashed, 1) if hashed else np.zeros((len(batch), 0), np.uint32),
+    )
+
+
+def _say_unlisted(rows: Rows, columns: ClickColumns) -> None:
+    """Say how many records have a value that a public list does not have."""
+    place = len(columns.numbers)
+    for one in columns.categories:
+        own, place = rows.columns["values"][:, place : place + one.slots], place + one.slots
+        if one.vocabulary is None:
+            continue
+        if count := int((own > len(one.vocabulary.values)).any(1).sum()):
+            say(
+                f"{rows.path}: {count:,} of {rows.kept:,} records have a value of '{one.column}' that "
+                "data.categories does not list: all such values share one id; iOS and ios are two values"
+            )
+
+
+def read_to_predict(
+    path: Path, columns: ClickColumns, beside: Sequence[str]
+) -> Iterator[tuple[pl.DataFrame, ClickLog]]:
+    """Yield all records of a log, many at a time, in order: what is kept beside them, and their features."""
+    wanted = columns.wanted_to_predict(beside)
+    for table in LogReader(path, wanted, partial(_labelled, columns), columns.format_of).tables():
+        for batch in table.batches():
+            unknown = np.zeros(len(batch), dtype=np.uint8)  # who clicks
+            values = side_by_side(*_features(columns, batch, table.part))
+            chosen = batch.select(pl.col(kept(name)).alias(name) for name in beside)
+            yield chosen, ClickLog(columns, {"values": values, "clicked": unknown}, days=1)
+
+
+class TrainingRecords(Dataset):
+    """Consecutive records of a log, numbered from 0, served a logical batch at a time."""
+
+    def __init__(self, log: ClickLog, records: range, micro_batch: int) -> None:
+        self.log = log
+        self.records = records
+        self.micro_batch = micro_batch
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, record: int) -> list[ClickBatch]:
+        return self.__getitems__([record])
+
+    def __getitems__(self, records: Sequence[int]) -> list[ClickBatch]:
+        """The micro-batches of one step: a partition of `records`; none for an empty draw."""
+        index = self.records.start + np.asarray(records, dtype=np.int64)
+        pieces = range(0, len(index), self.micro_batch)
+        return [self.log.read(index[start : start + self.micro_batch]) for start in pieces]
+
+
+class EvaluatedRecords(Dataset):
+    """Consecutive records of a log in their order, in batches."""
+
+    def __init__(self, log: ClickLog, records: range) -> None:
+        self.log = log
+        self.records = records
+
+    def __len__(self) -> int:
+        return -(-len(self.records) // _EVALUATED)
+
+    def __getitem__(self, number: int) -> ClickBatch:
+        piece = self.records[number * _EVALUATED : (number + 1) * _EVALUATED]
+        if not piece:
+            raise IndexError(number)
+        return self.log.read(np.arange(piece.start, piece.stop))

@@ -6,14 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.text import Text
-
-from dprec.data.datasets import amazon, movielens
-from dprec.data.datasets.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.datasets import movielens
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import holds_parts, size_of
-from dprec.data.logs.prepared import is_prepared
+from dprec.data.logs.parts import holds_parts
+from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 Dataset = Literal[
@@ -26,7 +22,11 @@ Dataset = Literal[
     "movielens-32m",
     "amazon-games",
 ]
-_LONG = 2**25  # bytes of a log from which reading takes long enough for a progress bar
+GAMES = "amazon-games"
+_WANTED = (
+    "one file of reviews of video games, .txt with `user item` a line in time order "
+    "or .csv with user,item,rating,timestamp a line, also .gz"
+)
 
 
 def open_source(
@@ -52,11 +52,11 @@ def open_source(
         log = Path(path)
         if log.is_dir() and (movielens.holds_one(log) or not holds_parts(log)):
             log = movielens.locate_any(log)
-        return Source(_read(log, read), _name_of(Path(path)))
-    if dataset == amazon.GAMES:
+        return Source(read(log), _name_of(Path(path)))
+    if dataset == GAMES:
         return _games(path, on_missing, read, invent)
     if dataset not in movielens.RELEASES:
-        choices = ", ".join(["file", "synthetic", *movielens.RELEASES, amazon.GAMES])
+        choices = ", ".join(["file", "synthetic", *movielens.RELEASES, GAMES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
     folder = Path(path) if path is not None else Path("data") / dataset
     found = movielens.locate(dataset, folder)
@@ -64,7 +64,7 @@ def open_source(
     itself = not movielens.holds_one(folder) and holds_parts(folder) if folder.is_dir() else bool(folder.suffix)
     if found is None and path is not None and (itself or folder.is_file()):
         own = folder.name != movielens.RELEASES[dataset].log
-        return Source(_read(folder, read), _name_of(folder) if own else dataset)
+        return Source(read(folder), _name_of(folder) if own else dataset)
     if found is None and path is not None:
         # After a typing error in a path, dprec must neither train on other data nor fill the wrong folder.
         release = movielens.RELEASES[dataset]
@@ -78,25 +78,28 @@ def open_source(
         except movielens.FetchError as reason:
             release = movielens.RELEASES[dataset]
             problem = f"{dataset} is not in {folder} and could not be downloaded ({reason})"
-            wanted = f"unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
+            address = f"{movielens.GROUPLENS}/{release.archive}.zip"
+            wanted = (
+                f"get {address} and unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
+            )
             return stand_in(dataset, problem, wanted, on_missing, invent, "histories")
-    return Source(_read(found, read), dataset)
+    return Source(read(found), dataset)
 
 
 def _games(
     path: str | None, on_missing: OnMissing, read: Callable[[Path], Interactions], invent: Callable[[], Interactions]
 ) -> Source[Interactions]:
-    folder = Path(path) if path is not None else Path("data") / amazon.GAMES
+    folder = Path(path) if path is not None else Path("data") / GAMES
     if path is not None and not folder.is_dir():
-        return Source(_read(folder, read), _name_of(folder))
-    found = amazon.locate(folder)
+        return Source(read(folder), _name_of(folder))
+    found = _log_of_games(folder)
     if found is not None:
-        return Source(_read(found, read), amazon.GAMES)
+        return Source(read(found), GAMES)
     if path is not None and holds_parts(folder):
-        return Source(_read(folder, read), _name_of(folder))
-    problem = f"{amazon.GAMES} is not in {folder} and cannot be downloaded"
-    wanted = f"put there {amazon.WANTED}"
-    return stand_in(amazon.GAMES, problem, wanted, "error" if path else on_missing, invent, "histories")
+        return Source(read(folder), _name_of(folder))
+    problem = f"{GAMES} is not in {folder} and cannot be downloaded"
+    wanted = f"put there {_WANTED}"
+    return stand_in(GAMES, problem, wanted, "error" if path else on_missing, invent, "histories")
 
 
 def _name_of(path: Path) -> str:
@@ -104,8 +107,11 @@ def _name_of(path: Path) -> str:
     return named.split(".")[0] or "file"
 
 
-def _read(log: Path, read: Callable[[Path], Interactions]) -> Interactions:
-    if is_prepared(log) or not holds_parts(log) or size_of(log) < _LONG:
-        return read(log)
-    with Console(stderr=True).status(Text(f"reading {log}")):
-        return read(log)
+def _log_of_games(folder: Path) -> Path | None:
+    """The only log in a folder, None if there is none."""
+    if not folder.is_dir():
+        return None
+    found = sorted(file for file in folder.iterdir() if file.name.removesuffix(".gz").endswith((".txt", ".csv")))
+    if len(found) > 1:
+        raise UserError(f"{folder} has several logs ({', '.join(file.name for file in found)}): set data.path to one")
+    return found[0] if found else None

@@ -1,42 +1,100 @@
-"""Parquet, and Arrow's files, which pandas calls Feather."""
+"""Parquet, Arrow's files, which pandas calls Feather, and data frames of polars and pandas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from dprec.data.formats.named import NamedFormat, Types
+from dprec.data.formats.format import Format, Types
+from dprec.errors import UserError
+
+FRAME = Path("the data frame")  # its name in messages
 
 
-class Columnar(NamedFormat):
-    """A file that says what its columns are and how many rows it has."""
-
-    def names(self, path: Path, part: Path) -> list[str]:
-        return list(self.types(path))
-
-    def rows(self, path: Path) -> int:
-        return int(self.scan(path, ()).select(pl.len()).collect().item())
-
-
-class Parquet(Columnar):
+class Parquet(Format):
     name = "parquet"
-    endings = (".parquet", ".pq")
+    endings: tuple[str, ...] = (".parquet", ".pq")
 
-    def types(self, path: Path) -> Types:
-        return pl.read_parquet_schema(path)
+    def names(self, part: Path) -> list[str]:
+        return list(self.types(part))
 
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return pl.scan_parquet(path)
+    def types(self, part: Path) -> Types:
+        return pl.read_parquet_schema(part)
+
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_parquet(part)
 
 
-class Feather(Columnar):
+class Feather(Parquet):
     name = "feather"
     endings = (".feather", ".arrow", ".ipc")
 
-    def types(self, path: Path) -> Types:
-        return pl.read_ipc_schema(path)
+    def types(self, part: Path) -> Types:
+        return pl.read_ipc_schema(part)
 
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return pl.scan_ipc(path)
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_ipc(part)
+
+
+class Frame(Format):
+    """The rows of a data frame, each an event or a user's whole history, as in a file."""
+
+    name = "frame"
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = as_polars(frame)
+
+    def names(self, part: Path) -> list[str]:
+        return self.frame.collect_schema().names()
+
+    def types(self, part: Path) -> Types:
+        return self.frame.collect_schema()
+
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return self.frame
+
+
+def as_polars(frame: Any) -> pl.LazyFrame:
+    """A data frame of polars or pandas, or what hands over Arrow memory, such as a table of pyarrow."""
+    if isinstance(frame, pl.LazyFrame):
+        return frame
+    if isinstance(frame, pl.DataFrame):
+        return frame.lazy()
+    if type(frame).__module__.split(".")[0] == "pandas" and hasattr(frame, "columns"):
+        names = [str(name) for name in frame.columns]
+        if len(set(names)) < len(names):
+            raise UserError(f"{FRAME} has two columns of one name: rename one")
+        return pl.DataFrame([_series(name, frame.iloc[:, place]) for place, name in enumerate(names)]).lazy()
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pl.DataFrame(frame).lazy()
+    raise UserError(f"a log is a {type(frame).__name__}: give a data frame of polars or pandas")
+
+
+def _series(name: str, column: Any) -> pl.Series:
+    """A column of pandas without pyarrow, which polars' own conversion needs."""
+    if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
+        return pl.Series(name, column.to_numpy())
+    values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
+    values = [_text_of(value) if isinstance(value, Decimal) else value for value in values]
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return pl.Series(name, values)
+    text: list[str | None] = [None] * len(values)  # each as in a column of its kind alone, whatever others' values are
+    for kind in kinds:
+        places = [place for place, value in enumerate(values) if type(value) is kind]
+        alike = pl.Series([values[place] for place in places])
+        if alike.dtype.is_nested():
+            raise UserError(f"{FRAME}: column '{name}' holds lists and single values: give one or the other")
+        for place, value in zip(places, alike.cast(pl.String), strict=True):
+            text[place] = value
+    return pl.Series(name, text, dtype=pl.String)
+
+
+def _text_of(number: Decimal) -> str:
+    """A decimal by itself: polars would write all of a column with as many places as the longest."""
+    text = format(number, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

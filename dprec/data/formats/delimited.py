@@ -1,19 +1,18 @@
-"""Text with a header line and a mark between columns: CSV, TSV, and RecBole's `.inter`, whose header has types."""
+"""Text with a mark between columns: CSV, TSV, RecBole's `.inter`, GLUE's files, and text without a header."""
 
 from __future__ import annotations
 
 import csv
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import polars as pl
 
-from dprec.data.formats.columns import plain
-from dprec.data.formats.format import Start, Wanted, first_line, text_of
-from dprec.data.formats.named import NamedFormat, Types, first_text
-from dprec.data.formats.table import Table
+from dprec.data.formats.format import Format, Start, Types, first_line, first_text, text_of
+from dprec.data.formats.wanted import plain
 from dprec.errors import UserError
 
 _MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text without a header
@@ -24,28 +23,22 @@ def _whole(rows: pl.LazyFrame) -> pl.LazyFrame:
     return rows.map_batches(lambda batch: batch, projection_pushdown=False, streamable=True)
 
 
-class CSV(NamedFormat):
+class CSV(Format):
     name = "csv"
     endings: tuple[str, ...] = (".csv",)
     marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
 
-    def names(self, path: Path, part: Path) -> list[str]:
-        return self._header(first_text(path, part, "a header line and at least one event"))[1]
+    def names(self, part: Path) -> list[str]:
+        return self._header(first_text(part, "a header line and at least one event"))[1]
 
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return _whole(pl.scan_csv(path, separator=self._header(first_line(path))[0], infer_schema=False))
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return _whole(pl.scan_csv(part, separator=self._header(first_line(part))[0], infer_schema=False))
 
-    def table(self, path: Path, part: Path, wanted: Wanted) -> Table:
-        found = super().table(path, part, wanted)
-        found.broken = lambda quote: self._broken(path, quote)
-        return found
-
-    def _broken(self, path: Path, quote: bool) -> int | None:
-        """Return in which line the first record begins that has too many fields, or else a quote that does not end."""
-        mark, names = self._header(first_line(path))
+    def broken(self, part: Path, quote: bool) -> int | None:
+        mark, names = self._header(first_line(part))
         begins = 1
         try:
-            with text_of(path) as file:
+            with text_of(part) as file:
                 rows = csv.reader(file, delimiter=mark, strict=quote)
                 for row in rows:
                     if len(row) > len(names) and not quote:
@@ -68,67 +61,101 @@ class TSV(CSV):
     marks = "\t"
 
 
-class Unheaded(CSV):
-    """Text whose columns are named by their places; a first line with these names is left out.
-
-    What stands between columns follows from the file's name, never from a record: `::` in .dat, as MovieLens has it, a
-    tab in .tsv and .data, a comma in others.
-    """
-
-    endings = ()
-
-    def __init__(self, header: Sequence[str], file: str) -> None:
-        self.header = list(header)
-        self.mark = next((mark for ending, mark in _MARKS.items() if ending in Path(file.lower()).suffixes), ",")
-
-    def names(self, path: Path, part: Path) -> list[str]:
-        cells = self._cells(first_text(path, part, "at least one record"))
-        if len(cells) != len(self.header):
-            raise UserError(
-                f"{part} has {len(cells)} columns with '{self.mark}' between them, and data.header names "
-                f"{len(self.header)}: give a name for each; '::' is for names that end in .dat, tabs for .tsv and .data"
-            )
-        return self.header
-
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return self._read(path)
-
-    def _broken(self, path: Path, quote: bool) -> int | None:
-        return None
-
-    def _read(self, path: Path) -> pl.LazyFrame:
-        named = [plain(name) for name in self._cells(first_line(path))] == [plain(name) for name in self.header]
-        columns = self.header
-        if self.mark == "::":  # between two of them there is an empty column
-            columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
-        rows = pl.scan_csv(
-            path,
-            separator=self.mark[0],
-            has_header=False,
-            new_columns=columns,
-            skip_rows=int(named),
-            infer_schema=False,
-        )
-        return _whole(rows).select(self.header)
-
-    def _cells(self, line: str) -> list[str]:
-        return line.split("::") if self.mark == "::" else next(csv.reader([line], delimiter=self.mark))
-
-
 class GLUE(TSV):
     """GLUE's files: tabs between columns, quotes are part of the text. Only `data.format` asks for it."""
 
     name = "glue"
     endings = ()
 
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return _whole(pl.scan_csv(path, separator="\t", quote_char=None, infer_schema=False))
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return _whole(pl.scan_csv(part, separator="\t", quote_char=None, infer_schema=False))
 
-    def _broken(self, path: Path, quote: bool) -> int | None:
+    def broken(self, part: Path, quote: bool) -> int | None:
         return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
         return "\t", line.split("\t")
+
+
+class Unheaded(Format):
+    """Text whose columns are named by their places; a first line with these names is left out.
+
+    Args:
+        header: the names.
+        mark: what stands between columns. `Unheaded.of` takes it from the file's name, never from a record.
+        quote: the mark around texts that hold the other mark; None if there is none.
+    """
+
+    name = "header"
+
+    def __init__(self, header: Sequence[str], mark: str, quote: str | None = '"') -> None:
+        self.header, self.mark, self.quote = list(header), mark, quote
+
+    @classmethod
+    def of(cls, header: Sequence[str], part: Path) -> Unheaded:
+        """With `::` in .dat, as MovieLens has it, a tab in .tsv and .data, a comma in others."""
+        suffixes = Path(part.name.lower()).suffixes
+        return cls(header, next((mark for ending, mark in _MARKS.items() if ending in suffixes), ","))
+
+    def names(self, part: Path) -> list[str]:
+        cells = self._cells(first_text(part, "at least one record"))
+        if len(cells) != len(self.header):
+            raise UserError(
+                f"{part} has {len(cells)} columns with '{self.mark}' between them, not {len(self.header)} "
+                f"({', '.join(self.header[:5])}): give a name for each in data.header"
+            )
+        return self.header
+
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        named = [plain(name) for name in self._cells(first_line(part))] == [plain(name) for name in self.header]
+        columns = self.header
+        if self.mark == "::":  # polars separates at one byte, so between two of them there is an empty column
+            columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
+        rows = pl.scan_csv(
+            part,
+            separator=self.mark[0],
+            has_header=False,
+            new_columns=columns,
+            skip_rows=int(named),
+            infer_schema=False,
+            quote_char=self.quote,
+        )
+        return _whole(rows).select(self.header)
+
+    def _cells(self, line: str) -> list[str]:
+        plain_text = self.mark == "::" or self.quote is None
+        return line.split(self.mark) if plain_text else next(csv.reader([line], delimiter=self.mark))
+
+
+class Ratings(Unheaded):
+    """User, item, rating and time without a header: MovieLens's and Amazon's releases."""
+
+    def __init__(self, name: str, endings: tuple[str, ...], mark: str, is_one: Callable[[Start], bool]) -> None:
+        super().__init__(("user", "item", "rating", "time"), mark, quote=None)
+        self.name, self.endings, self._is_one = name, endings, is_one
+
+    def recognises(self, start: Start) -> bool:
+        return self._is_one(start)
+
+    def types(self, part: Path) -> Types:
+        return dict.fromkeys(("rating", "time"), pl.Float64())
+
+    def names(self, part: Path) -> list[str]:
+        if self.mark == ",":  # Amazon's; in a later release its columns would protect items in place of users
+            ten = pl.col("user", "item").str.len_chars() == 10
+            user, item = self.scan(part, ()).head(2**20).select(ten.mean()).collect().row(0)
+            if user > 0.9 > item:
+                raise UserError(f"{part} has item,user,rating,timestamp a line: swap the first two columns")
+        return super().names(part)
+
+
+def _amazon(start: Start) -> bool:
+    return re.fullmatch(r"[^,]+,[^,]+,\d(\.\d)?,\d{9,}", start.line.strip()) is not None
+
+
+MOVIELENS_TAB = Ratings("movielens-tab", (".data",), "\t", lambda start: start.name == "u.data")
+MOVIELENS_DAT = Ratings("movielens-dat", (".dat",), "::", lambda start: start.line.count("::") == 3)
+AMAZON = Ratings("amazon-csv", (), ",", _amazon)
 
 
 class Inter(TSV):
@@ -147,14 +174,14 @@ class Inter(TSV):
         names = start.line.split("\t")
         return super().recognises(start) or (len(names) > 1 and all(map(self._type, names)))
 
-    def names(self, path: Path, part: Path) -> list[str]:
-        return [self._plain(name) for name in super().names(path, part)]
+    def names(self, part: Path) -> list[str]:
+        return [self._plain(name) for name in super().names(part)]
 
-    def scan(self, path: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return super().scan(path, wanted).rename(self._plain)
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return super().scan(part, wanted).rename(self._plain)
 
-    def types(self, path: Path) -> Types:
-        names = self._header(first_line(path))[1]
+    def types(self, part: Path) -> Types:
+        names = self._header(first_line(part))[1]
         return {self._plain(name): self._TYPES[self._type(name)] for name in names if self._type(name)}
 
     def _type(self, name: str) -> str:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from dprec.data.formats.columns import BY_ROW, choose_columns
-from dprec.data.formats.table import Table, lines_of
+import polars as pl
+
+from dprec.data.formats.condition import Condition
+from dprec.data.formats.table import Table, Types, lists_among, not_utf8, one_line, refuse_other_encodings
+from dprec.data.formats.wanted import Wanted
 from dprec.errors import UserError
 
 _BINARY = {b"PAR1": ("Parquet", ".parquet"), b"ARRO": ("Arrow", ".feather")}  # by their first bytes
-_GLANCE = 2**18  # bytes from which to guess the number of rows of a text
+_PACKED = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}  # which polars does not read
+COMPRESSED = (".gz", ".zst")  # which it does
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,10 @@ class Start:
     """What tells the format of a file: its name, in lower case and without compression, and its first line."""
 
     path: Path
-    name: str
+
+    @property
+    def name(self) -> str:
+        return unpacked_name(self.path)
 
     @property
     def ending(self) -> str:
@@ -36,40 +44,12 @@ class Start:
         return first_line(self.path)
 
 
-@dataclass
-class Wanted:
-    """What the user asks of a log: columns by their roles user, item and time, and which rows to use."""
-
-    given: Mapping[str, str | None]
-    where: str | None = None
-    columns: dict[str, str] = field(default_factory=dict)  # the columns of the first part, and so of all
-    lists_are_events: bool = True  # a row's list is as many events; else it is one value
-    partition: Mapping[str, str | None] = field(default_factory=dict)  # columns that the part's folders hold, as day=1
-
-    def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
-        """The columns of a part, which must be those of the parts before it."""
-        asked = [name for name in self.partition if name in self.given.values() and name not in names]
-        self.columns = self.columns or choose_columns(part, [*names, *asked], self.given)
-        for role, name in self.columns.items():
-            if name not in names and name not in asked:
-                raise UserError(
-                    f"{part} has no column '{name}', the {role} in another part: give all parts the same columns"
-                )
-        return self.columns
-
-    @property
-    def by_row(self) -> bool:
-        """Whether the rows are in time order, whatever times they have."""
-        return self.given["time"] == BY_ROW
-
-    def refuse_columns(self, part: Path, kind: str) -> None:
-        """For formats whose columns have no names."""
-        if any(name for role, name in self.given.items() if not (role == "time" and self.by_row)):
-            raise UserError(f"{part} ({kind}) has no named columns: leave data.user_column and the others out")
-
-
 class Format(ABC):
-    """One way to write a log. A new one is a subclass in a file of this folder, and an entry in `FORMATS`."""
+    """One way to write a log: the names and types of its columns, and a lazy scan of its rows.
+
+    Text is read as text: ids keep their zeros, and `dprec.data.logs.times` parses all times. To add a format, write
+    a subclass and enter it in `FORMATS`.
+    """
 
     name: str  # in data.format and in messages
     endings: tuple[str, ...] = ()  # of its files; in a folder, files with these endings are parts of the log
@@ -80,15 +60,62 @@ class Format(ABC):
         return start.ending in self.endings
 
     @abstractmethod
-    def table(self, path: Path, part: Path, wanted: Wanted) -> Table:
-        """A file's rows; messages name it `part`, the path that the user gave."""
+    def names(self, part: Path) -> list[str]:
+        """The names of the columns."""
 
-    def rows(self, path: Path) -> int:
-        """About how many rows a file has, for a progress bar. For text it is a guess from the first lines."""
-        with open(path, "rb") as file:
-            start = file.read(_GLANCE)
-        text = zlib.decompressobj(wbits=31).decompress(start) if start.startswith(b"\x1f\x8b") else start
-        return path.stat().st_size * text.count(b"\n") // max(1, len(start))
+    @abstractmethod
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        """The rows, lazily, with at least the wanted columns."""
+
+    def types(self, part: Path) -> Types:
+        """The types of columns that the file states; they are never guessed from rows, which are people's."""
+        return {}
+
+    def broken(self, part: Path, quote: bool) -> int | None:
+        """The line, from 1, that is no record; with `quote`, in which a quote begins that does not end."""
+        return None
+
+    def table(self, part: Path, wanted: Wanted) -> Table:
+        """A file's rows with the wanted columns."""
+        with one_line(part):
+            names = self.names(part)
+        columns = wanted.choose(part, names)
+        told = {name: value for name, value in wanted.partition.items() if name not in names}
+        where = None
+        if wanted.where is not None:
+            where = Condition.read(wanted.where, part, [*names, *told], lambda: {**_types(told), **self.types(part)})
+        needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
+        if (twice := next((name for name in needed if names.count(name) > 1), None)) is not None:
+            raise UserError(f"{part} has two columns '{twice}': rename one")
+        constants = [pl.lit(told[name]).alias(name) for name in needed if name in told]
+        with one_line(part):
+            rows = self.scan(part, [name for name in needed if name not in told])
+            frame = rows.with_columns(constants).select(needed)
+            lists = lists_among(frame.collect_schema(), columns, part) if wanted.lists_are_events else []
+        return Table(part, frame, columns, where, lists, lambda quote: self.broken(part, quote))
+
+
+def _types(partition: Mapping[str, str | None]) -> Types:
+    """What values from folders are, in a condition."""
+    number = re.compile(r"-?\d+(\.\d+)?")
+    known = {name: value for name, value in partition.items() if value is not None}
+    return {name: pl.Int64() if number.fullmatch(value) else pl.String() for name, value in known.items()}
+
+
+def unpacked_name(path: Path) -> str:
+    """A file's name in lower case, without the ending of its compression."""
+    name = path.name.lower()
+    return next((name.removesuffix(ending) for ending in COMPRESSED if name.endswith(ending)), name)
+
+
+def refuse_unreadable(part: Path) -> None:
+    """Refuse what polars reads as nonsense: other compressions than gzip and Zstandard, and other text than UTF-8."""
+    with open(part, "rb") as file:
+        start = file.read(5)
+    for magic, kind in _PACKED.items():
+        if start.startswith(magic):
+            raise UserError(f"{part} is packed by {kind}: unpack it, or pack it by gzip or Zstandard")
+    refuse_other_encodings(part)
 
 
 def first_line(path: Path) -> str:
@@ -111,9 +138,34 @@ def first_line(path: Path) -> str:
         raise UserError(f"cannot read {path}: {error}") from error
 
 
+def first_text(part: Path, least: str) -> str:
+    """The first line that is not blank, in UTF-8; `least` is what to give where there is none."""
+    line = first_line(part)
+    if not line:
+        raise UserError(f"{part} is empty: give {least}")
+    if "\ufffd" in line:
+        raise not_utf8(part)
+    return line
+
+
 def text_of(path: Path) -> TextIO:
     """Open a text, also one that gzip has packed, with its line ends as they are."""
     return TextIOWrapper(_unpacked(path), encoding="utf-8-sig", newline="")
+
+
+def lines_of(path: Path) -> pl.LazyFrame:
+    """A text file's lines as column `line`."""
+    lines = pl.scan_csv(path, has_header=False, separator="\n", quote_char=None, infer_schema=False)
+    return lines.select(pl.first().alias("line"))
+
+
+def lines_in(text: str) -> list[str]:
+    """Lines as files have them: other characters at which `str.splitlines` cuts may stand in ids and texts.
+
+    >>> lines_in("a\\u2028b\\nc\\n"), lines_in("")
+    (['a\\u2028b', 'c'], [])
+    """
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _unpacked(path: Path) -> IO[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,39 +11,74 @@ from typing import TypeAlias
 import polars as pl
 
 from dprec.data.formats.condition import Condition
+from dprec.data.formats.wanted import setting_of
 from dprec.errors import UserError, first_line
 
 ROWS = 2**20  # in a batch
 THE_ROWS = "the order of the rows"
+_NUMBER = "\0row"  # of a row in its part: a log may have a column `row`
 # Finds the line, from 1, in which a record begins with a quote that does not end, or else is no record of the format.
 Broken: TypeAlias = "Callable[[bool], int | None]"
+Types: TypeAlias = Mapping[str, pl.DataType]
 
 
 @dataclass
 class Table:
-    """A part; its rows are read when they are asked for."""
+    """A part of a log whose rows are read when they are asked for.
 
-    part: Path  # the path that the user gave
+    Args:
+        part: the path that the user gave, for messages.
+        frame: the rows, lazily, with the columns that are needed.
+        columns: the column of each role; a batch names its columns by their roles.
+        where: the condition that rows must meet.
+        lists: roles of columns that hold a user's whole history in a row; each entry becomes a row.
+        broken: finds the line to name where polars only says that the file is broken.
+    """
+
+    part: Path
     frame: pl.LazyFrame
-    events: Callable[[pl.DataFrame], pl.DataFrame]  # a batch of rows to columns user, item and perhaps time, and `row`
-    time: str = THE_ROWS  # what gives the order in time, in words
+    columns: Mapping[str, str]
     where: Condition | None = None
-    number: str = "row"  # the name under which `events` finds a row's number in the part
+    lists: list[str] | None = None
     broken: Broken = lambda quote: None
     left_out: int = 0  # rows so far for which `where` does not hold
 
+    @property
+    def time(self) -> str:
+        """What gives the order in time, in words."""
+        return f"column '{self.columns['time']}'" if "time" in self.columns else THE_ROWS
+
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Rows in order, each with its number in the part, from 0."""
+        """Rows in order: a column for each role, and `row`, each row's number in the part from 0."""
+        roles = [pl.col(_NUMBER).alias("row"), *(pl.col(name).alias(role) for role, name in self.columns.items())]
         with one_line(self.part, self.broken):
             first = 0
             for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
-                rows = batch.with_row_index(self.number, offset=first)
+                rows = batch.with_row_index(_NUMBER, offset=first)
                 first += len(batch)
                 if self.where is not None:
                     rows = rows.filter(self.where.holds(batch))
                     self.left_out += len(batch) - len(rows)
                 if len(rows):
-                    yield self.events(rows)
+                    chosen = rows.select(roles)
+                    yield chosen.explode(self.lists) if self.lists else chosen
+
+
+def lists_among(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:
+    """The roles of columns that hold a user's whole history in one row."""
+    lists = [role for role, name in columns.items() if isinstance(types[name], pl.List)]
+    for role, name in columns.items():
+        held = types[name]
+        inner = held.inner if isinstance(held, pl.List) else held
+        if inner.is_nested() or (role == "user" and role in lists) or inner == pl.Time:
+            raise UserError(
+                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set {setting_of(role)}, "
+                "or write one event a row"
+            )
+    if lists and "item" not in lists:
+        odd = columns[lists[0]]
+        raise UserError(f"{part}: '{odd}' holds lists and '{columns['item']}' does not: give both as lists")
+    return lists
 
 
 @contextmanager
@@ -81,9 +116,3 @@ def refuse_other_encodings(path: Path) -> None:
     with open(path, "rb") as file:
         if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
             raise not_utf8(path, "utf-16")
-
-
-def lines_of(path: Path) -> pl.LazyFrame:
-    """A text file's lines as column `line`."""
-    lines = pl.scan_csv(path, has_header=False, separator="\n", quote_char=None, infer_schema=False)
-    return lines.select(pl.first().alias("line"))

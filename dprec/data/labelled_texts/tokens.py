@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dprec.data.ids.hashed import digest_of
+from dprec.data.logs.ids import digest_of
 from dprec.errors import UserError, first_line, refuse_missing, refuse_no_folder
 
 _WORD = re.compile(r"\w+|[^\w\s]")

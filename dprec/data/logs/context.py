@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.ids.hashed import codes
+from dprec.data.logs.ids import codes
 from dprec.errors import UserError
 
 ROLE = "context "  # before the name of a column, where roles of columns are named

@@ -1,156 +1,181 @@
-"""From events in the order of a log to histories: grouped by user, in time order, with numbered users and items."""
+"""From rows in the order of a log to histories: grouped by user, in time order, with numbered users and items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import polars as pl
 
-from dprec.data.arrays.ordering import PlaceOf, dense, dense_parts, stable_order, starts
-from dprec.data.ids.keys import IdKeys, identity
 from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.event_parts import EventContext
-from dprec.data.logs.event_store import EventStore, Rows
-from dprec.data.logs.histories import Interactions, spans
+from dprec.data.logs.histories import EventContext, Interactions, blocks
+from dprec.data.logs.reader import Rows
+from dprec.data.logs.store import ColumnStore, forget
+
+_TOGETHER = 2**22  # rows that are looked at together
 
 
-@dataclass
-class Repeats:
-    """Counts of repeated events."""
+def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> Interactions:
+    """Users in the order of their ids, their events in time order; events at equal times keep the log's order.
 
-    met_again: int = 0  # events with an item that the user has seen before
-    equal_times: int = 0  # events at the same time as the user's event before
-    duplicates: int = 0  # events with the same user, item and time as another one
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """Some users' events in order."""
-
-    users: np.ndarray  # (n,) identities, ascending
-    lengths: np.ndarray  # (n,)
-    items: np.ndarray  # (v,) identities of the items seen, ascending
-    visitors: np.ndarray  # (v,) how many of these users saw each of them
-    # (1 to 3, e) int32: the events' items, as places in `items`, and perhaps their ages and their context; in a file if
-    # the log is long
-    events: np.ndarray | Path
-    columns: int
-
-    def take(self) -> np.ndarray:
-        """The events; deletes their file."""
-        if not isinstance(self.events, Path):
-            return self.events
-        events = np.fromfile(self.events, dtype=np.int32).reshape(self.columns, -1)
-        self.events.unlink()
-        return events
-
-
-@dataclass
-class Grouping:
-    """Sorts the buckets of a store, then joins them.
-
-    Calls `advance` with numbers of events: each event counts once when it is sorted and once when it is placed.
+    As many users are sorted at a time as have `_TOGETHER` events; with a folder the columns are written there. polars
+    would sort all events at once, which takes 60 bytes an event (measured with 10 million).
     """
-
-    store: EventStore
-    users: IdKeys
-    items: IdKeys
-    advance: Callable[[int], object] = lambda _: None
-    ages: Callable[[np.ndarray], np.ndarray] | None = None  # from times to seconds before the last event, as uint32
-    context_columns: ContextColumns | None = None
-    repeats: Repeats = field(default_factory=Repeats)
-    merged: dict[str, int] = field(default_factory=dict)  # spellings of users' and items' ids
-
-    def run(self) -> Interactions:
-        """Users in the order of their ids, their events in time order; events at equal times keep the log's order."""
-        buckets, plain_users, plain_items = [], 0, []
-        for rows in self.store.buckets():
-            plain_users += len(_plain(rows.user, self.users))
-            plain_items.append(_plain(rows.item, self.items))
-            buckets.append(self._sorted(rows))
-            self.advance(len(rows.user))
-        users, user_number = self._ordered(self.users, [bucket.users for bucket in buckets])
-        items, item_number = self._ordered(self.items, [bucket.items for bucket in buckets])
-        self.merged = {
-            "user": self.users.say(plain_users, users),
-            "item": self.items.say(len(np.unique(np.concatenate(plain_items))), items),
-        }
-        lengths = np.empty(len(users), dtype=np.int64)
-        for bucket in buckets:
-            lengths[user_number(bucket.users)] = bucket.lengths
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        item = self._new("items.all", np.int32)
-        ages = None if self.ages is None else self._new("ages.all", np.uint32)
-        codes = None if self.context_columns is None else self._new("context.all", np.int32)
-        item_users = np.zeros(len(items), dtype=np.int64)
-        for bucket in buckets:
-            events, named = bucket.take(), item_number(bucket.items)
-            positions = spans(offsets[user_number(bucket.users)], bucket.lengths)
-            item[positions] = named.astype(np.int32)[events[0]]
-            item_users[named] += bucket.visitors
-            if ages is not None:
-                ages[positions] = events[1].view(np.uint32)
-            if codes is not None:
-                codes[positions] = events[-1]
-            self.advance(len(positions))
-        item_ids = self.items.in_order(items).to_list()
-        user_ids = self.users.in_order(users)
-        context = None if self.context_columns is None or codes is None else EventContext(self.context_columns, codes)
-        return Interactions(offsets, item, item_ids, user_ids, item_users, ages=ages, context=context)
-
-    def _sorted(self, rows: Rows) -> _Bucket:
-        user = identity(rows.user)
-        order = stable_order([user, rows.time])
-        user, time = user[order], rows.time[order]
-        items, places = dense(identity(rows.item[order]))
-        new_user, new_time = starts(user), starts(user, time)
-        visitors = self._count(new_user, new_time, places, len(items))
-        lengths = np.diff(np.append(np.flatnonzero(new_user), len(user)))
-        columns = [places]
-        if self.ages is not None:
-            columns.append(self.ages(time).view(np.int32))
-        if rows.codes is not None:
-            columns.append(rows.codes[order])
-        events = np.empty((len(columns), len(user)), dtype=np.int32)
-        for place, column in enumerate(columns):
-            events[place] = column
-        return _Bucket(rows.keys(user[new_user]), lengths, items, visitors, self._kept(rows, events), len(events))
-
-    def _kept(self, rows: Rows, events: np.ndarray) -> np.ndarray | Path:
-        if not self.store.spilled:
-            return events
-        path = self.store.folder / f"{rows.bucket}.sorted"
-        events.tofile(path)
-        return path
-
-    def _count(self, new_user: np.ndarray, new_time: np.ndarray, places: np.ndarray, items: int) -> np.ndarray:
-        """Count repeats, and how many users saw each item."""
-        met = np.sort(np.cumsum(new_user) * items + places)
+    found = rows.columns
+    user_ids, user_place = rows.ids["user"].numbered(found["user"])
+    item_ids, item_place = rows.ids["item"].numbered(found["item"])
+    merged = {role: rows.ids[role].merged(place) for role, place in (("user", user_place), ("item", item_place))}
+    rows.ids["user"].warn_of_alike(user_ids)
+    rows.ids["item"].warn_of_alike(item_ids)
+    lengths = np.zeros(len(user_ids), dtype=np.int64)
+    for part in _parts(rows.kept):
+        lengths += np.bincount(user_place[found["user"][part]], minlength=len(lengths))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    counts, item_users = Counter[str](), np.zeros(len(item_ids), dtype=np.int64)
+    store = ColumnStore(folder)
+    for chosen in _of_blocks(found["user"], user_place, offsets):
+        user, item = user_place[found["user"][chosen]], item_place[found["item"][chosen]]
+        time = found["time"][chosen] if rows.timed else np.zeros(len(chosen), dtype=np.int64)
+        order = stable_order([user, time])
+        user, item, time = user[order], item[order], time[order]
+        columns = {"items": item}
+        if rows.timed and rows.times.unit is not None:
+            columns["ages"] = rows.times.ages(time)
+        if context is not None:
+            columns["context"] = found["codes"][chosen[order]].astype(np.int32)
+        store.add(**columns)
+        met = np.sort(user.astype(np.int64) * len(item_ids) + item)
         once = starts(met)
-        self.repeats.met_again += int((~once).sum())
-        self.repeats.equal_times += int((~new_time).sum())
-        same = ~new_time
-        same[:-1] |= same[1:]  # and the one before
-        moment, place = np.cumsum(new_time)[same], places[same]
-        order = stable_order([moment, place])
-        self.repeats.duplicates += int((~starts(moment[order], place[order])).sum())
-        return np.bincount(met[once] % items, minlength=items)
-
-    def _ordered(self, ids: IdKeys, found: Sequence[np.ndarray]) -> tuple[np.ndarray, PlaceOf]:
-        """The distinct identities, and a function from identities to their numbers."""
-        distinct, place_of = dense_parts(found)
-        numbers = ids.numbered(distinct).to_numpy()
-        return distinct, lambda keys: numbers[place_of(keys)]
-
-    def _new(self, name: str, kind: type[np.integer[Any]]) -> np.ndarray:
-        if not self.store.spilled:
-            return np.empty(self.store.events, dtype=kind)
-        return np.memmap(self.store.folder / name, dtype=kind, mode="w+", shape=(self.store.events,))
+        item_users += np.bincount(met[once] % len(item_ids), minlength=len(item_ids))
+        counts.update(met_again=int((~once).sum()), **_repeats(user, item, time))
+        forget(*found.values())
+    if rows.timed and rows.kept > len(user_ids):
+        rows.times.refuse_equal(rows.path)
+    whole = store.whole()
+    return Interactions(
+        offsets,
+        whole["items"],
+        item_ids.to_list(),
+        lambda: user_ids,
+        item_users,
+        _facts(rows, offsets, item_ids, merged, counts),
+        whole.get("ages"),
+        EventContext(context, whole["context"]) if context is not None else None,
+        folder,
+    )
 
 
-def _plain(keys: np.ndarray, ids: IdKeys) -> np.ndarray:
-    """The distinct identities that are written as plain numbers."""
-    return np.unique(keys[(keys & 3) == 0]) if ids.respelled else np.empty(0, dtype=np.int64)
+def _of_blocks(user: np.ndarray, place: np.ndarray, offsets: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows of as many users at a time as have few enough rows, in the order of the log."""
+    ends = [end for _, end in blocks(offsets, _TOGETHER)]
+    if len(ends) == 1:
+        yield np.arange(len(user))
+        return
+    block_of = np.searchsorted(ends, place, side="right").astype(np.uint16)
+    which = np.empty(len(user), dtype=np.uint16)
+    for part in _parts(len(user)):
+        which[part] = block_of[user[part]]
+    for block in range(len(ends)):
+        yield np.flatnonzero(which == block)
+
+
+def _parts(rows: int) -> list[slice]:
+    return [slice(start, start + _TOGETHER) for start in range(0, rows, _TOGETHER)]
+
+
+def _facts(
+    rows: Rows, offsets: np.ndarray, item_ids: pl.Series, merged: dict[str, int], counts: Counter[str]
+) -> dict[str, object]:
+    """Facts about the log and its rows, in plain values. Private data."""
+    least, median, most = np.quantile(np.diff(offsets), [0, 0.5, 1], method="lower").tolist()
+    return {
+        **rows.facts,
+        "events": rows.kept,
+        "users": len(offsets) - 1,
+        "items": len(item_ids),
+        "merged_user_ids": merged["user"],
+        "merged_item_ids": merged["item"],
+        "shortest_history": least,
+        "median_history": median,
+        "longest_history": most,
+        "items_met_again": counts["met_again"],
+        "events_at_the_time_of_another": counts["equal_times"],
+        "duplicate_events": counts["duplicates"],
+        "time_from": rows.time_from,
+        "times": rows.span,
+    }
+
+
+def _repeats(user: np.ndarray, item: np.ndarray, time: np.ndarray) -> dict[str, int]:
+    """How many of ordered events are at the time of the user's event before, and how many are equal to another one."""
+    same = ~starts(user, time)
+    equal_times, moment = int(same.sum()), np.cumsum(~same)
+    same[:-1] |= same[1:]  # and the one before
+    moment, twin = moment[same], item[same]
+    order = stable_order([moment, twin])
+    return {"equal_times": equal_times, "duplicates": int((~starts(moment[order], twin[order])).sum())}
+
+
+def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions in ascending order of `keys`, arrays of whole numbers of equal length; the first key counts most.
+
+    Ties keep their order. A number and its position are packed into one uint64 and sorted together. If they do not fit,
+    the sort takes several passes, first by the lowest digits.
+
+    >>> stable_order([np.array([1, 0, 1, 0]), np.array([-5, 9, -7, 9])])
+    array([1, 3, 2, 0])
+    """
+    rows = len(keys[0])
+    bits = max(1, rows - 1).bit_length()
+    order = None
+    for digit in _digits(keys, 64 - bits):
+        packed = (digit if order is None else digit[order]) << np.uint64(bits)
+        packed |= np.arange(rows, dtype=np.uint64)
+        packed.sort()
+        packed &= np.uint64((1 << bits) - 1)
+        moved = packed.view(np.int64)
+        order = moved if order is None else order[moved]
+    return np.arange(rows) if order is None else order
+
+
+def starts(*ascending: np.ndarray) -> np.ndarray:
+    """Where a row differs from the one before it; true for the first."""
+    new = np.ones(len(ascending[0]), dtype=bool)
+    if len(new):
+        new[1:] = np.any([column[1:] != column[:-1] for column in ascending], axis=0)
+    return new
+
+
+def _digits(keys: Sequence[np.ndarray], width: int) -> Iterator[np.ndarray]:
+    """The keys as digits of at most `width` bits, the lowest first; each digit holds as much as fits."""
+    digit, used = np.zeros(len(keys[0]), dtype=np.uint64), 0
+    for key in reversed(keys):
+        if not len(key):
+            continue
+        low = int(key.min())
+        rest = key.astype(np.int64).view(np.uint64) - np.uint64(low % 2**64)  # wraps around to the distance from `low`
+        left = (int(key.max()) - low).bit_length()
+        if idle := _idle_bits(rest):
+            rest >>= np.uint64(idle)
+            left = max(0, left - idle)
+        while left > 0:
+            taken = min(left, width - used)
+            if taken == left:
+                digit |= rest << np.uint64(used)
+            else:
+                digit |= (rest & np.uint64((1 << taken) - 1)) << np.uint64(used)
+                rest >>= np.uint64(taken)
+            used, left = used + taken, left - taken
+            if used == width:
+                yield digit
+                digit, used = np.zeros(len(keys[0]), dtype=np.uint64), 0
+    if used:
+        yield digit
+
+
+def _idle_bits(numbers: np.ndarray) -> int:
+    """The number of lowest bits that are 0 in all of them; 64 if all are 0."""
+    used = int(np.bitwise_or.reduce(numbers))
+    return (used & -used).bit_length() - 1 if used else 64

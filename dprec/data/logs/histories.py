@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,28 +10,52 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from dprec.data.arrays.mapped import forget, stored
-from dprec.data.logs.event_parts import EventContext, Events
+from dprec.data.logs.context import ContextColumns
+from dprec.data.logs.store import ColumnStore, forget, stored
 from dprec.errors import UserError
 
 Split = Literal["validation", "test"]
 
 
 @dataclass(frozen=True)
-class Interactions:
+class EventContext:
+    """What is known of each event beside its item: one number an event, whose values the columns tell."""
+
+    columns: ContextColumns
+    codes: np.ndarray  # (E,) int32
+
+
+class Events:
+    """What histories and a log have in common: the items of events, and their context where there is some."""
+
+    context: EventContext | None
+
+    @property
+    def _columns(self) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def at(self, places: slice | np.ndarray) -> dict[str, np.ndarray]:
+        """The items, and the context's codes, of the events at these places."""
+        return {name: column[places] for name, column in self._columns.items()}
+
+    def context_of(self, columns: Mapping[str, np.ndarray]) -> EventContext | None:
+        """The context of events that were taken from these."""
+        return None if self.context is None else replace(self.context, codes=columns["codes"])
+
+
+@dataclass(frozen=True)
+class Interactions(Events):
     """Events of a log: grouped by user, in time order inside a user, items numbered by `item_ids`."""
 
     offsets: np.ndarray  # (N + 1,) int64: user u's events are offsets[u] to offsets[u + 1]
     item: np.ndarray  # (E,) int32, positions in item_ids
     item_ids: list[str]
-    user_ids: pl.Series | None = None  # (N,) text
+    read_user_ids: Callable[[], pl.Series] | None = None  # (N,) text; a prepared log does not hold them in memory
     item_users: np.ndarray | None = None  # (items,) how many users saw each item
     facts: Mapping[str, Any] = field(default_factory=dict)  # about the log, and the rows left out of it
-    read_user_ids: Callable[[], pl.Series] | None = None  # for a prepared log, which does not hold them in memory
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
     context: EventContext | None = None
-    said: Sequence[str] = ()  # of a prepared log, while it was read
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
 
     @classmethod
@@ -48,28 +72,36 @@ class Interactions:
 
     def ids_of(self, users: np.ndarray) -> list[str]:
         """The raw ids of some users; their numbers if the data has none, as invented data."""
-        ids = self.user_ids if self.read_user_ids is None else self.read_user_ids()
+        ids = self.user_ids
         return [str(user) for user in users] if ids is None else ids.gather(users).to_list()
 
-    def held(self, in_memory: bool) -> Interactions:
-        """These events, copied out of mapped files so that they can outlive the files."""
-        if not in_memory or not isinstance(self.item, np.memmap):
-            return self
-        ages = None if self.ages is None else np.array(self.ages)
-        context = None if self.context is None else replace(self.context, codes=np.array(self.context.codes))
-        return replace(self, item=np.array(self.item), ages=ages, context=context)
+    @property
+    def user_ids(self) -> pl.Series | None:
+        """(N,) text; None if the data has no ids, as invented data."""
+        return None if self.read_user_ids is None else self.read_user_ids()
 
-    def at(self, places: slice | np.ndarray) -> Events:
-        """The events at these places."""
-        return Events(self.item, self.context).at(places)
+    @property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {"items": self.item} | ({} if self.context is None else {"codes": self.context.codes})
 
     def forget(self) -> None:
         """Take what was read of mapped files out of this process's memory."""
-        forget(self.item, self.offsets, *(() if self.context is None else (self.context.codes,)))
+        forget(self.offsets, *self._columns.values())
+
+    def between(self, starts: np.ndarray, ends: np.ndarray) -> Interactions:
+        """The events from `starts` to `ends` of each user alone."""
+        offsets = np.concatenate([[0], np.cumsum(ends - starts)])
+        store = ColumnStore(self.folder, nameless=True)
+        for first, last in blocks(offsets):
+            store.add(**self.at(spans(starts[first:last], ends[first:last] - starts[first:last])))
+            self.forget()
+        whole = store.whole()
+        offsets, context = stored(offsets, self.folder), self.context_of(whole)
+        return replace(self, offsets=offsets, item=whole["items"], item_users=None, ages=None, context=context)
 
 
 @dataclass(frozen=True)
-class Histories:
+class Histories(Events):
     """Items of user u in time order: `items[starts[u]:ends[u]]`. Of a long log these arrays are mapped from files."""
 
     starts: np.ndarray  # (N,) int64, ascending
@@ -94,9 +126,9 @@ class Histories:
     def lengths(self) -> np.ndarray:  # (N,) int64
         return np.asarray(self.ends - self.starts)
 
-    def at(self, places: slice | np.ndarray) -> Events:
-        """The events at these places."""
-        return Events(self.items, self.context).at(places)
+    @property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {"items": self.items} | ({} if self.context is None else {"codes": self.context.codes})
 
     def of(self, user: int) -> np.ndarray:
         return self.items[self.starts[user] : self.ends[user]]
@@ -119,7 +151,7 @@ class Histories:
 
     def forget(self) -> None:
         """Take what was read of mapped files out of this process's memory."""
-        forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context.codes,)))
+        forget(self.starts, self.ends, *self._columns.values())
 
 
 class HeldOut(NamedTuple):

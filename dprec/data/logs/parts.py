@@ -1,24 +1,16 @@
-"""The files of a log: one file, a folder's parts, or those of a pattern with `*`; and where it is kept prepared."""
+"""The files of a log: one file, a folder's parts, or those of a pattern with `*`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from dprec.data.formats import ENDINGS
-from dprec.data.formats.compression import readable, unpacked_name
-from dprec.data.formats.format import Format, Wanted
-from dprec.data.formats.table import Table
+from dprec.data.formats.format import unpacked_name
 from dprec.errors import UserError
 
 ENDING = ".dprec"  # of folders that hold a prepared log
-LARGE = 2**28  # bytes: a log of this size is always prepared
-_SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -62,52 +54,6 @@ def partition_of(log: Path, part: Path) -> dict[str, str | None]:
         first = pattern
     pairs = [name.partition("=") for name in part.parts[first:-1] if "=" in name]
     return {unquote(key): None if value == _NULL else unquote(value) for key, _, value in pairs}
-
-
-def tables_of(log: Path, wanted: Wanted, format: Callable[[Path, Path], Format], scratch: Path) -> Iterator[Table]:
-    """Yield the table of each part; `format` is asked with a readable file and the part that it is from.
-
-    What a part is unpacked to is in `scratch`, until its table has been read.
-    """
-    for part in parts_of(log):
-        wanted.partition = partition_of(log, part)
-        file = readable(part, scratch)
-        yield format(file, part).table(file, part, wanted)
-        if file != part:
-            file.unlink()
-
-
-def state_of(log: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a prepared folder is made from: the present files, and how they are read."""
-    digest, size = hashlib.sha256(), 0
-    files = parts_of(log)
-    for file in files:
-        stat = file.stat()
-        name = file.relative_to(log) if log.is_dir() else file.name
-        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
-        with open(file, "rb") as content:
-            digest.update(content.read(_SAMPLE))
-            content.seek(max(0, stat.st_size - _SAMPLE))
-            digest.update(content.read(_SAMPLE))
-        size += stat.st_size
-    return {"files": len(files), "bytes": size, "fingerprint": digest.hexdigest(), "settings": dict(settings)}
-
-
-def size_of(log: Path) -> int:
-    return sum(file.stat().st_size for file in parts_of(log))
-
-
-def is_kept(log: Path, home: Path, cache: Path | None) -> bool:
-    """Whether a log is read from a prepared folder: if one exists, the log is large or `cache` is given."""
-    return cache is not None or home.exists() or size_of(log) >= LARGE
-
-
-def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
-    """Where a log is prepared: beside it or in `cache`, under a name that depends on the settings."""
-    key = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
-    plain = "".join("_" if mark in "*?[]" else mark for mark in log.name)
-    fixed = next(part for part in log.parents if not any(mark in str(part) for mark in "*?["))
-    return (fixed if cache is None else cache) / f"{plain}.{key}{ENDING}"
 
 
 def _inside(folder: Path) -> list[Path]:

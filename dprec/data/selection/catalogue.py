@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dprec.data.formats.lines import lines_in
-from dprec.data.ids.spelling import normal_texts
+from dprec.data.formats.format import lines_in
+from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError
 
 

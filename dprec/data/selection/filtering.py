@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.logs.event_parts import Events, GrowingEvents
 from dprec.data.logs.histories import Histories, Interactions, blocks, visits
+from dprec.data.logs.store import ColumnStore
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 
@@ -41,7 +40,7 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
     left_out = Counter[str]()
     for part in _selected(events, passes, min_events, own=catalogue is not None):
-        there[part.events.items] = True
+        there[part.events["items"]] = True
         lengths.append(part.left[part.stays])
         who.append(part.first + np.flatnonzero(part.stays))
         left_out.update(part.left_out())
@@ -73,11 +72,11 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
     else:
         number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-    grown = GrowingEvents(end, events.folder, events.context)
+    store = ColumnStore(events.folder, nameless=True)
     for part in _selected(events, passes, min_events, own=given):
-        grown.add(replace(part.events, items=number[part.events.items]))
-    offsets, chosen = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]), grown.whole()
-    histories = Histories.joined(offsets, chosen.items, events.folder, chosen.context)
+        store.add(**{**part.events, "items": number[part.events["items"]]})
+    offsets, chosen = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]), store.whole()
+    histories = Histories.joined(offsets, chosen["items"], events.folder, events.context_of(chosen))
     return Filtered(histories, catalogue, dropped, np.concatenate(who), number)
 
 
@@ -89,7 +88,7 @@ class _Selected(NamedTuple):
     left: np.ndarray  # (n,) those whose items pass
     enough: np.ndarray  # (n,) bool: users with enough events
     stays: np.ndarray  # (n,) bool: users who stay
-    events: Events  # those that stay
+    events: dict[str, np.ndarray]  # those that stay
 
     def left_out(self) -> dict[str, int]:
         there = self.before > 0
@@ -106,11 +105,12 @@ def _selected(events: Interactions, passes: np.ndarray, least: int, own: bool) -
         start = events.offsets[first]
         read = events.at(slice(start, events.offsets[last]))
         ends = np.asarray(events.offsets[first : last + 1]) - start
-        kept, before = passes[read.items], np.diff(ends)
+        kept, before = passes[read["items"]], np.diff(ends)
         left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])
         enough = (left if own else before) >= least
         stays = enough & (left >= 2)
-        yield _Selected(first, before, left, enough, stays, read.at(kept & np.repeat(stays, before)))
+        staying = kept & np.repeat(stays, before)
+        yield _Selected(first, before, left, enough, stays, {name: column[staying] for name, column in read.items()})
         events.forget()
 
 

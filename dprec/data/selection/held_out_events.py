@@ -1,4 +1,4 @@
-"""Held-out events, several of a user: those of the last days of a log, or the last share of each user's.
+"""Held-out events, several of a user: those of the last days, the last share of each user's, or those of new items.
 
 They are cut off before anything else is done, so nothing that training counts, or takes as its items, depends on them.
 """
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.arrays.mapped import forget, stored
-from dprec.data.logs.event_parts import Events, GrowingEvents
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
+from dprec.data.logs.store import ColumnStore, forget, stored
 from dprec.data.selection.filtering import Filtered
+from dprec.data.selection.held_out_users import place_of
 from dprec.errors import UserError
 
 DAY = 86_400
@@ -46,7 +46,7 @@ class HoldOutEvents(ABC):
                 f"and {int((np.diff(events.offsets) - until_test).sum()):,} for the test: give another number"
             )
         starts = events.offsets[:-1]
-        return Cut(self, events, _between(events, starts, starts + before), starts + before, starts + until_test)
+        return Cut(self, events, events.between(starts, starts + before), starts + before, starts + until_test)
 
 
 class LastDays(HoldOutEvents):
@@ -85,6 +85,38 @@ class LastShare(HoldOutEvents):
         parts = 2 if self.validation else 1
         held = np.minimum(held, np.maximum(lengths - 2, 0) // parts)
         return events, lengths - parts * held, lengths - held
+
+
+class NewItems(HoldOutEvents):
+    """A share of the items; with `validation` as many others. Which they are follows from each item's id alone.
+
+    A user's events of other items come first, those of validation next, those of the test last, each in time order.
+    So a history may hold events that came after the held-out one.
+    """
+
+    setting = "test_items"
+
+    @property
+    def said(self) -> str:
+        return f"the events of {self.amount:g} of the items, which training never met"
+
+    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
+        place = place_of(events.item_ids)
+        held = 2 * self.amount if self.validation else self.amount
+        part = np.where(place < self.amount, 2, np.where(place < held, 1, 0))  # (items,), 0 for training
+        store = ColumnStore(events.folder, nameless=True)
+        before, until_test = np.empty((2, len(events.offsets) - 1), dtype=np.int64)
+        for first, last in blocks(events.offsets):
+            start = events.offsets[first]
+            user = np.repeat(np.arange(last - first), np.diff(events.offsets[first : last + 1]))
+            of = part[events.item[start : events.offsets[last]]]
+            store.add(**events.at(start + np.lexsort((of, user))))
+            before[first:last] = np.bincount(user[of < 1], minlength=last - first)
+            until_test[first:last] = np.bincount(user[of < 2], minlength=last - first)
+            events.forget()
+        ordered = store.whole()
+        moved = replace(events, item=ordered["items"], context=events.context_of(ordered), ages=None)
+        return moved, before, until_test
 
 
 class Cut(NamedTuple):
@@ -159,45 +191,36 @@ def _older(events: Interactions, seconds: float) -> np.ndarray:
     return counts
 
 
-def _between(events: Interactions, starts: np.ndarray, ends: np.ndarray) -> Interactions:
-    """The events from `starts` to `ends` of each user alone."""
-    offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-    grown = GrowingEvents(int(offsets[-1]), events.folder, events.context)
-    for first, last in blocks(offsets):
-        grown.add(events.at(spans(starts[first:last], ends[first:last] - starts[first:last])))
-        events.forget()
-    whole = grown.whole()
-    offsets = stored(offsets, events.folder)
-    return replace(events, offsets=offsets, item=whole.items, item_users=None, ages=None, context=whole.context)
-
-
 def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
-    """The same in numbers of the catalogue, without the items that it lacks."""
-    part = _between(events, starts, ends)
-    grown = GrowingEvents(len(part), events.folder, events.context)
+    """The events from `starts` to `ends` in numbers of the catalogue, without the items that it lacks."""
+    part = events.between(starts, ends)
+    store = ColumnStore(events.folder, nameless=True)
     lengths = np.empty(len(starts), dtype=np.int64)
     for first, last in blocks(part.offsets):
         read = part.at(slice(part.offsets[first], part.offsets[last]))
-        found = number[read.items]
-        kept = np.concatenate([[0], np.cumsum(found > 0)])
+        read["items"] = number[read["items"]]
+        known = read["items"] > 0
+        kept = np.concatenate([[0], np.cumsum(known)])
         lengths[first:last] = np.diff(kept[part.offsets[first : last + 1] - part.offsets[first]])
-        grown.add(replace(read, items=found).at(found > 0))
-    whole = grown.whole()
-    return Histories.joined(np.concatenate([[0], np.cumsum(lengths)]), whole.items, events.folder, whole.context)
+        store.add(**{name: column[known] for name, column in read.items()})
+    whole, offsets = store.whole(), np.concatenate([[0], np.cumsum(lengths)])
+    return Histories.joined(offsets, whole["items"], events.folder, events.context_of(whole))
 
 
 def _side_by_side(parts: list[Histories]) -> Histories:
     """Each user's events of the first part, then of the second, and so on."""
     offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    grown = GrowingEvents(int(offsets[-1]), parts[0].folder, parts[0].context)
+    store = ColumnStore(parts[0].folder, nameless=True)
     for first, last in blocks(offsets):
-        read = Events.room(int(offsets[last] - offsets[first]), parts[0].context)
+        joined: dict[str, np.ndarray] = {}
         place = offsets[first:last] - offsets[first]
         for part in parts:
             starts, lengths = part.starts[first:last], part.ends[first:last] - part.starts[first:last]
-            read.put(spans(place, lengths), part.at(spans(starts, lengths)))
+            for name, column in part.at(spans(starts, lengths)).items():
+                room = joined.setdefault(name, np.empty(int(offsets[last] - offsets[first]), dtype=np.int32))
+                room[spans(place, lengths)] = column
             place += lengths
             part.forget()
-        grown.add(read)
-    whole = grown.whole()
-    return Histories.joined(offsets, whole.items, parts[0].folder, whole.context)
+        store.add(**joined)
+    whole = store.whole()
+    return Histories.joined(offsets, whole["items"], parts[0].folder, parts[0].context_of(whole))

@@ -8,8 +8,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from dprec.data.arrays.mapped import stored
 from dprec.data.logs.histories import HeldOut, Histories, Split
+from dprec.data.logs.store import stored
 from dprec.errors import UserError
 
 

@@ -15,8 +15,7 @@ from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
 if TYPE_CHECKING:  # a script that packs users of its own does not wait for polars
-    from dprec.data.logs.event_parts import EventContext
-    from dprec.data.logs.histories import Histories, LeaveOneOut, Split
+    from dprec.data.logs.histories import EventContext, Histories, LeaveOneOut, Split
     from dprec.data.selection.held_out_events import HeldOutEvents
     from dprec.data.selection.held_out_users import HeldOutUsers
     from dprec.data.selection.one_target import OneTarget

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data.formats.table import not_utf8, refuse_other_encodings
-from dprec.data.ids.hashed import digest_of
-from dprec.data.ids.spelling import normal_texts
+from dprec.data.logs.ids import digest_of, normal_texts
 from dprec.errors import UserError, first_line
 
 VALUES = 4  # of an item in a column, the first of them count; `|` stands between them

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 from dprec.accounting.release import ExactSums, Portion, Release
-from dprec.data.ids.spelling import normal_texts
 from dprec.data.logs.histories import Histories
+from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError
 from dprec.models.items.cooccurrence import item_counts
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.ids.hashed import digest_of
 from dprec.data.labelled_texts.tokens import Pretrained, words_of
+from dprec.data.logs.ids import digest_of
 from dprec.errors import UserError
 from dprec.models.items.features import lines_of_items
 from dprec.models.networks.pretrained import pretrained

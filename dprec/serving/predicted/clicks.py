@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from dprec.data import Clicks
-from dprec.data.click_logs.named.reading import read_to_predict
+from dprec.data.click_logs.log import read_to_predict
 from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
 from dprec.models.clicks import ClickModel
@@ -30,11 +30,6 @@ class ClickPredictor:
         model, data = load_with_data(run, trusted)
         if not isinstance(model, ClickModel) or not isinstance(data, Clicks):
             raise UserError(f"{run} predicts no clicks: give a run of a model of clicks")
-        if data.columns is None:
-            raise UserError(
-                f"{run} was trained on Criteo's own files, whose columns have no names: give a run on a log with named "
-                "columns (data.dataset clicks)"
-            )
         self.model, self.columns = model, data.columns
 
     def predict(self, log: str, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:

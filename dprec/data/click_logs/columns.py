@@ -5,30 +5,24 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from dprec.data.formats import AUTO
-from dprec.data.formats.columns import plain
-from dprec.data.formats.format import Wanted
-from dprec.data.formats.lines import lines_in
-from dprec.data.ids.spelling import normal_texts
+from dprec.data.formats.delimited import Unheaded
+from dprec.data.formats.format import Format, lines_in, refuse_unreadable
+from dprec.data.formats.wanted import NamedColumns
+from dprec.data.logs.ids import normal_texts
+from dprec.data.logs.reader import by_name
 from dprec.errors import UserError
 
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
 LOG = "log"
-_SETTINGS = {  # by the first word of a role
-    "label": "label_column",
-    "user": "user_column",
-    "time": "time_column",
-    "Number": "numbers",
-    "Category": "categories",
-}
 RowsOrValues: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
 OF_COUNTS = 10.0  # what models divide the logarithms of counts by
 
@@ -69,6 +63,7 @@ class Category:
     rows: int
     vocabulary: Vocabulary | None
     bag: int | None  # of a list, the first so many ids count; None: one value in each record
+    hexadecimal: bool = False  # values are hashes of 8 hexadecimal digits, as Criteo writes them
 
     @property
     def slots(self) -> int:
@@ -124,10 +119,12 @@ class ClickColumns:
         where: str | None = None,
         clicked: float | list[str] | None = None,
         header: Sequence[str] | None = None,
+        mark: str | None = None,
+        hexadecimal: bool = False,
     ) -> None:
         self.label, self.user, self.time = label, user, time
         self.format, self.where = format, where
-        self.clicked, self.header = clicked, header
+        self.clicked, self.header, self.mark, self.hexadecimal = clicked, header, mark, hexadecimal
         if isinstance(clicked, list) and not clicked:
             raise UserError("data.clicked names no value: give those of the label that count as a click")
         if header is not None and len(set(header)) < len(header):
@@ -139,7 +136,10 @@ class ClickColumns:
         unknown = next((name for name in bags if name not in categories), None)
         if unknown is not None:
             raise UserError(f"data.bags names '{unknown}', which is not in data.categories: enter its rows there")
-        self.categories = [_category(name, value, bags.get(name), scale) for name, value in categories.items()]
+        self.categories = [
+            replace(_category(name, value, bags.get(name), scale), hexadecimal=hexadecimal)
+            for name, value in categories.items()
+        ]
         self.numbers = [_number(name, value) for name, value in numbers.items()]
         if label in categories or label in numbers:
             raise UserError(f"'{label}' is what is predicted (data.label_column): take it out of the features")
@@ -170,7 +170,8 @@ class ClickColumns:
         columns = [[one.column, one.bag, one.listed] for one in self.categories]
         numbers = [[one.column, one.bounds] for one in self.numbers]
         given = {"label": self.label, "user": self.user, "time": self.time, "where": self.where, "format": self.format}
-        return {**given, "clicked": self.clicked, "header": self.header, "categories": columns, "numbers": numbers}
+        form = {"clicked": self.clicked, "header": self.header, "mark": self.mark, "hexadecimal": self.hexadecimal}
+        return {**given, **form, "categories": columns, "numbers": numbers}
 
     @property
     def facts(self) -> list[Any]:
@@ -183,13 +184,21 @@ class ClickColumns:
             *more,
         ]
 
-    def wanted(self) -> WantedColumns:
+    def wanted(self) -> NamedColumns:
+        """The columns of training."""
         roles: dict[str, str | None] = {"label": self.label, "user": self.user, "time": self.time}
-        return WantedColumns(roles | self._features, self.where, lists_are_events=False)
+        return _Wanted(roles | self._features, self.where)
 
-    def wanted_to_predict(self, beside: Sequence[str]) -> WantedColumns:
+    def wanted_to_predict(self, beside: Sequence[str]) -> NamedColumns:
         """The features of all rows, and columns that are kept beside what is predicted."""
-        return WantedColumns(self._features | {kept(name): name for name in beside}, lists_are_events=False)
+        return NamedColumns(self._features | {kept(name): name for name in beside})
+
+    def format_of(self, part: Path) -> Format:
+        """The format of a part: text without a header where the header is given."""
+        if self.header is None:
+            return by_name(self.format)(part)
+        refuse_unreadable(part)
+        return Unheaded.of(self.header, part) if self.mark is None else Unheaded(self.header, self.mark, quote=None)
 
     @property
     def _features(self) -> dict[str, str | None]:
@@ -197,37 +206,11 @@ class ClickColumns:
         return roles | {role(category): category.column for category in self.categories}
 
 
-class WantedColumns(Wanted):
-    """The columns of a click log, none of which is guessed."""
-
-    def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
-        self.columns = {role: name for role, name in self.given.items() if name is not None}
-        missing = [
-            name for name in dict.fromkeys(self.columns.values()) if name not in names and name not in self.partition
-        ]
-        if missing:
-            what = "column" if len(missing) == 1 else "columns"
-            alike = [name for name in names if plain(name) in map(plain, missing)]
-            hint = f"; did you mean {', '.join(alike)}?" if alike else ""
-            raise UserError(f"{part} has no {what} {self._absent(missing)}: its columns are {', '.join(names)}{hint}")
-        return self.columns
-
-    def _absent(self, missing: Sequence[str]) -> str:
-        """Return the names, and after them the settings that ask for them, where a recipe does."""
-        if "label" not in self.given:
-            return ", ".join(f"'{name}'" for name in missing)
-        asked: dict[str, list[str]] = {}
-        for name in missing:
-            first = next(role for role, column in self.columns.items() if column == name)
-            asked.setdefault(_SETTINGS[first.partition(" ")[0]], []).append(f"'{name}'")
-        return ", ".join(f"{', '.join(names)} (data.{setting})" for setting, names in asked.items())
-
-    @property
-    def by_row(self) -> bool:
-        return self.given.get("time") is None
-
-    def refuse_columns(self, part: Path, kind: str) -> None:
-        raise UserError(f"{part} ({kind}) has no named columns: write the click log with a header, such as CSV")
+class _Wanted(NamedColumns):
+    settings: ClassVar = {
+        **{role: f"{role}_column" for role in ("label", "user", "time")},
+        **{"Number": "numbers", "Category": "categories"},
+    }
 
 
 def kept(column: str) -> str:

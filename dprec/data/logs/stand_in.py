@@ -27,8 +27,9 @@ def stand_in(
     """If a dataset is missing, `on_missing` decides: raise an error, or return invented data under another name."""
     if on_missing == "error":
         raise UserError(f"{problem}: {wanted}")
-    consequence = f"this run uses invented {invented}, and its numbers say nothing about {dataset}"
-    return Source(invent(), f"{dataset}-stand-in", f"STAND-IN DATA: {problem}; {consequence}.")
+    consequence = f"this run uses invented {invented}: these are not {dataset}'s figures and say nothing about it"
+    notice = f"STAND-IN DATA: {problem}; {consequence}. To train on {dataset}: {wanted}."
+    return Source(invent(), f"{dataset}-stand-in", notice)
 
 
 def refuse_unknown(on_missing: str) -> None:

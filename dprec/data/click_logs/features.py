@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dprec.data.click_logs.named.columns import Category, Number, Vocabulary
-from dprec.data.ids.hashed import codes
-from dprec.data.ids.spelling import normal
+from dprec.data.click_logs.columns import Category, Number
+from dprec.data.logs.ids import codes, hashes_of, normal
 from dprec.errors import UserError
 
 _CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}
@@ -65,7 +64,7 @@ def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
                 f"{part}: column '{category.column}' holds {column.dtype}: set data.bags.{category.column} to the "
                 "most ids of a record that count"
             )
-        return _codes(column, category.vocabulary)[:, None]
+        return _codes(column, category)[:, None]
     if column.dtype == pl.String:
         column = _split(column)
     if isinstance(column.dtype, pl.Array):
@@ -79,15 +78,27 @@ def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
     lengths = bag.list.len().fill_null(0).to_numpy()
     ids = np.zeros((len(bag), category.bag), dtype=np.uint32)
     flat = bag.filter(pl.Series(lengths > 0)).explode()
-    ids[np.arange(category.bag) < lengths[:, None]] = _codes(flat, category.vocabulary)
+    ids[np.arange(category.bag) < lengths[:, None]] = _codes(flat, category)
     return ids
 
 
-def _codes(column: pl.Series, vocabulary: Vocabulary | None) -> np.ndarray:
-    if vocabulary is None:
-        return codes(column)
-    others = len(vocabulary.values) + 1
-    return codes(column, lambda value: vocabulary.ids.get(value, others))
+def _codes(column: pl.Series, category: Category) -> np.ndarray:
+    if category.vocabulary is not None:
+        known, others = category.vocabulary.ids, len(category.vocabulary.values) + 1
+        return codes(column, lambda values: [known.get(value, others) for value in values])
+    return codes(column, _hexadecimal if category.hexadecimal else hashes_of)
+
+
+def _hexadecimal(values: pl.Series) -> np.ndarray:
+    """A hash in 1..2^32 - 1 of each value of 8 hexadecimal digits, one to one but for 0."""
+    numbers = values.str.to_integer(base=16, strict=False)
+    wrong = numbers.is_null() | (values.str.len_bytes() != 8) | values.str.contains(r"[+-]")
+    if wrong.any():
+        raise UserError(f"'{values[wrong.arg_max() or 0][:40]}' is no value of Criteo's: want 8 hexadecimal digits")
+    mixed = numbers.to_numpy().astype(np.uint32)  # MurmurHash3's last step: neighbours spread over any number of rows
+    mixed = (mixed ^ (mixed >> 16)) * np.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
+    return np.maximum(mixed ^ (mixed >> 16), 1)
 
 
 def _split(column: pl.Series) -> pl.Series:

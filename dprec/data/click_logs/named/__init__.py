@@ -1,1 +1,0 @@
-"""Click logs whose columns have names, which a recipe gives: read in any format, kept in memory or in files."""
