@@ -251,6 +251,7 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
     assert scales[1] > 1.05 * scales[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epsilon", [0.05, 0.7, 3.0])
 @pytest.mark.parametrize("draws", [1, 8])
 def test_a_draw_costs_no_less_than_it_gives_away(epsilon: float, draws: int) -> None:
