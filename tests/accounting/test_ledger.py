@@ -139,6 +139,20 @@ def test_after_leaves_the_ledger_alone() -> None:
     assert later.epsilon(1 / USERS) == Ledger({sampled(3.293): 590}).epsilon(1 / USERS)
 
 
+def test_periods_compose_in_parallel_and_what_everybody_is_in_in_sequence() -> None:
+    cheap, dear = Event("poisson_gaussian", 2.0, 0.1, period=0), Event("poisson_gaussian", 1.0, 0.2, period=1)
+    alone = Ledger({Event("poisson_gaussian", 1.0, 0.2): 9})
+    assert Ledger({cheap: 5, dear: 9}).epsilon(1e-5) == alone.epsilon(1e-5)
+    everybody = Event("gaussian", 4.0)
+    both = Ledger({everybody: 1, cheap: 5, dear: 9})
+    assert both.epsilon(1e-5) == alone.after(everybody, 1).epsilon(1e-5)
+    assert both.renyi_epsilon(1e-5) == alone.after(everybody, 1).renyi_epsilon(1e-5)
+    assert Ledger({cheap: 5, dear: 9, Event("gaussian", 4.0, period=0): 1}).epsilon(1e-5) == alone.epsilon(1e-5)
+    again = Ledger()
+    again.load_state_dict(both.state_dict())
+    assert again.events == both.events
+
+
 def test_the_coarse_figure_is_an_upper_bound_close_to_the_fine_one() -> None:
     for count in (1, 59, 590):
         ledger = Ledger({sampled(3.293): count})

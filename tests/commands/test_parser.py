@@ -68,6 +68,12 @@ def test_what_is_stored_reads_back_the_same(recipe: Path, here: Path) -> None:
     assert read("stored.yaml").tree == settings.tree
 
 
+@pytest.mark.parametrize("name", ["../../evil", "..", "/evil", "a\\b"])
+def test_a_name_stays_in_the_folder_of_runs(recipe: Path, name: str) -> None:
+    with pytest.raises(UserError, match="^name is "):
+        read(str(recipe), "--name", name)
+
+
 def test_lightning_cannot_replace_the_optimizer() -> None:
     text = recipe_parser().format_help()
     assert "--optimizer" not in text.replace("--model.optimizer", "")
