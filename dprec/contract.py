@@ -1,7 +1,7 @@
 """What a private run asks of a model, of its data and of a batch. Whatever has these members fits; no base is needed.
 
     Model         what every model has; in a script a function `losses` will do instead
-    SharesRows, AsksOfAll, MixesUsers, RowsAlone, ThroughDescent     what a model may have besides
+    SharesRows, AsksOfAll, MixesUsers, LossIsRowLocal, ThroughDescent     what a model may have besides
     UserData      what training draws users from
     DrawsOfEach   what such data may have besides, for runs of several processes
     Users         users of whom any few can be made into micro-batches
@@ -54,11 +54,11 @@ class MixesUsers(Protocol):
         """Return why one user's loss depends on others, None where it does not."""
 
 
-class RowsAlone(Protocol):
+class LossIsRowLocal(Protocol):
     """A model whose losses another process can compute, which has its parameters and buffers. Its own class says so."""
 
     @property
-    def rows_alone(self) -> bool:
+    def loss_is_row_local(self) -> bool:
         """Return whether a loss follows from parameters, buffers and a user's row: from no step, and no draw."""
 
 

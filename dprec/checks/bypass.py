@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
-from dprec.checks.reachable import reachable
 from dprec.contract import MixesUsers, offers
 from dprec.distributed.sharded import ids_of, own_rows
 from dprec.errors import UserError
@@ -49,7 +48,7 @@ def _unusable(parameter: nn.Parameter) -> str | None:
     return None
 
 
-def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.Parameter]) -> None:
+def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) -> None:
     """Refuse trained parameters that lie in the memory of others, and tables that pay as read under a second name.
 
     A step moves each parameter by itself. And of what is read under another name nobody hears, so that rows which owe
@@ -65,14 +64,24 @@ def refuse_shared_memory(model: nn.Module, losses: Any, owing: Mapping[str, nn.P
     if not owing:
         return
     tables = set(ids_of(owing.values()))
-    for held, value in reachable({"": model, "losses": losses}):
-        if isinstance(value, Tensor) and id(value) not in tables and value.layout == torch.strided:
+    for held, value in _tensors_of(model):
+        if id(value) not in tables and value.layout == torch.strided:
             for name, table in owing.items():
                 if _meet(table, value):
                     raise UserError(
                         f"'{held}' shares memory with table '{name}', whose rows pay the noise that they owe as they "
                         "are read by its own name: read the table itself, or keep a copy of what is public"
                     )
+
+
+def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a model holds: parameters, buffers, and tensors in plain attributes and their lists."""
+    yield from (*model.named_parameters(), *model.named_buffers())
+    for path, part in model.named_modules():
+        for name, value in vars(part).items():
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tensor, Tensor):
+                    yield f"{path}.{name}".strip("."), tensor
 
 
 def _extent(value: Tensor) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from dprec.checks.reachable import GENERATORS, reachable
+from dprec.checks.reachable import generators
 
 _WORDS = slice(24, 24 + 8 * 624)  # in the bytes of a CPU generator's state
 _LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
@@ -33,8 +33,7 @@ class Streams:
     """
 
     def __init__(self, holders: Iterable[Any] = ()) -> None:
-        found = [value for _, value in reachable({"": list(holders)}) if isinstance(value, GENERATORS)]
-        self._each: list[Any] = [random, _LEGACY, *found]
+        self._each: list[Any] = [random, _LEGACY, *generators(holders)]
 
     def reseed(self) -> None:
         """Start every one from entropy of its own."""

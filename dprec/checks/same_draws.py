@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Size, Tensor
 from torch.overrides import TorchFunctionMode
 
 from dprec.checks.entropy import Streams
-from dprec.checks.fixed_draws import fixed
+from dprec.checks.fixed_draws import drawn, fixed
 from dprec.gradients.layouts.layout import RANDOM, operation_name, tensors_in
 from dprec.gradients.uses.batches import batch_tensors
 
@@ -21,15 +22,14 @@ class SameDraws(TorchFunctionMode):
 
     A user so meets the same negatives and the same noise whoever else is there, and however long their histories are.
     `batch` says which rows are a user's; without one there is one user. `by_user` says whether anything was drawn for
-    each user all the same, by size, or by other generators than torch's global ones: `streams`, which by default are
-    Python's and NumPy's. Then only the first user of a batch meets the same.
+    each user all the same: by a law that is not known here, by size, or by other generators than torch's global ones:
+    `streams`, which by default are Python's and NumPy's.
     """
 
     def __init__(self, batch: Any = None, streams: Streams | None = None) -> None:
         super().__init__()
         self.users = 1 if batch is None else len(batch)
         self.by_user = False
-        self.hooked = False  # whether a hook on a gradient was met, which may be no linear map of it
         self._streams = streams or Streams()
         self._lengths = {t.shape[1] for t in (() if batch is None else batch_tensors(batch)) if t.dim() > 1}
 
@@ -43,11 +43,6 @@ class SameDraws(TorchFunctionMode):
         self._restart()
         return super().__enter__()
 
-    @property
-    def drew(self) -> bool:
-        """Whether any number was drawn: where data is made user after user, each has numbers of its own."""
-        return self.by_user or self._operations > 1
-
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.by_user |= self._streams.states() != self._started
@@ -58,9 +53,10 @@ class SameDraws(TorchFunctionMode):
         if func not in _OWN_WAY and operation_name(func) not in RANDOM:  # nearly all of what is asked
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
-        self.hooked |= func is Tensor.register_hook
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
+        if func in _RRELUS:
+            return F.leaky_relu(args[0], 0.2, inplace=func in _RRELUS[:2])
         if func is F.scaled_dot_product_attention:
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])
@@ -72,14 +68,19 @@ class SameDraws(TorchFunctionMode):
             args = tuple(0.0 if isinstance(value, float) else value for value in args)  # dropout between layers
         if operation_name(func) not in RANDOM:
             return func(*args, **kwargs)
+        if func is torch.randperm and args[:1] == (self.users,) and self.users not in self._lengths:
+            return torch.arange(self.users).flip(0)  # of users, who are one alone
         self._restart()
-        drawn = fixed(func, tuple(args), kwargs, self._operations, self._own)
-        known = drawn is not NotImplemented
+        found = fixed(func, tuple(args), kwargs, partial(self._uniform, self._operations))
+        known = found is not NotImplemented
         if not known:
-            drawn = func(*args, **kwargs)
-        for made in tensors_in(drawn):
+            found = func(*args, **kwargs)
+        for made in tensors_in(found):
             self.by_user |= made.dim() > 0 and made.shape[0] % self.users == 0 and not (known and self._own(made.shape))
-        return drawn
+        return found
+
+    def _uniform(self, operation: int, shape: Size, device: torch.device) -> Tensor:
+        return drawn(operation, shape, device, self._own(shape))
 
     def _own(self, shape: Size) -> int:
         """Return how many rows of a tensor of this shape are each user's; 0 where that cannot be told."""
@@ -96,8 +97,9 @@ class SameDraws(TorchFunctionMode):
 
 
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+_RRELUS = (F.rrelu_, torch.rrelu_, F.rrelu, torch.rrelu)
 _RATE = 10  # the place of the dropout rate among the arguments of attention
 _RECURRENT = (torch.gru, torch.lstm, torch.rnn_tanh, torch.rnn_relu)
 _OWN_WAY = frozenset(
-    (*_DROPOUTS, *_RECURRENT, F.scaled_dot_product_attention, F.multi_head_attention_forward, Tensor.register_hook)
+    (*_DROPOUTS, *_RRELUS, *_RECURRENT, F.scaled_dot_product_attention, F.multi_head_attention_forward)
 )

@@ -14,7 +14,6 @@
     parameters      what is trained, and the padding rows that never change
     intercept       the identity that shows the gradient which flows through it
     own_functions   what runs in place of some functions of torch: exact losses, attention in less time
-    own_backward    what is refused: backward passes of one's own
 
 A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
 the model's.

@@ -22,10 +22,8 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.intercept import nodes
 from dprec.gradients.layouts import layout
-from dprec.gradients.layouts.layout import operation_name
-from dprec.gradients.layouts.reads import FORM
+from dprec.gradients.layouts.layout import FORM, operation_name
 from dprec.gradients.own_functions import called
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
@@ -68,14 +66,14 @@ class OneUser(Tape):
         self._refuse_shape(losses)
         if not losses.requires_grad:
             return  # nothing that is trained has a part in this user's loss
-        self._refuse_other_leaves(losses, nodes(losses))
+        self._refuse_other_leaves(losses)
         for name, gradient in self._run_back(losses).items():
             self.contributions.setdefault(name, []).append(_contribution(gradient))
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tensors = layout.tensors_in((args, kwargs))
-        self._precision.refuse(tensors, operation_name(func))
+        self._precision.refuse(tensors)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if func is torch.autograd.grad and (read := [tensor for tensor in used if self._reads(tensor)]):
             raise self.asked_for_gradients(read[0])

@@ -17,8 +17,6 @@ from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import JOINT, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
-from dprec.gradients.layouts.unseen import no_class_over_users
-from dprec.gradients.own_backward import no_hooks_on_saved, no_own_backward
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, select_alone
@@ -140,12 +138,7 @@ def record(
     """
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
-    with (
-        Tape(parameters, users, read=read, **complete) as tape,
-        no_own_backward(parameters),
-        no_hooks_on_saved(),
-        no_class_over_users(),
-    ):
+    with Tape(parameters, users, read=read, **complete) as tape:
         tape.watch(batch)
         losses = losses_of(batch)
         refuse_no_losses(losses, users)
@@ -195,7 +188,7 @@ def record_alone(
     parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
 ) -> Recorded:
     """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
-    with OneUser(parameters, read) as tape, no_own_backward(parameters):
+    with OneUser(parameters, read) as tape:
         losses = losses_of(user)
         refuse_no_losses(losses, 1)
     with torch.autocast(losses.device.type, enabled=False):

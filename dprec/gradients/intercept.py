@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
-
-KNOWN = ("torch", "dprec", "dprec_kernels")  # packages whose own functions treat each row by itself
 
 
 def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -26,23 +23,18 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     return tapped
 
 
-def nodes(value: Tensor) -> dict[Any, bool]:
-    """Return the nodes of autograd's graph that a backward pass from `value` runs, and whether a tap is next to each.
-
-    The tap's own anchor is none of them.
-    """
-    met: dict[Any, bool] = {}
-    waiting = [] if value.grad_fn is None else [(value.grad_fn, False)]
+def nodes(value: Tensor) -> set[Any]:
+    """Return the nodes of autograd's graph that a backward pass from `value` runs; a tap's own anchor is none."""
+    met: set[Any] = set()
+    waiting = [] if value.grad_fn is None else [value.grad_fn]
     while waiting:
-        node, tapped = waiting.pop()
+        node = waiting.pop()
         if node in met:
             continue
-        met[node] = tapped
-        tap_itself = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
-        following = node.next_functions[:1] if tap_itself else node.next_functions  # the second is the anchor
-        for next_node, _ in following:
-            if next_node is not None:
-                waiting.append((next_node, tap_itself))
+        met.add(node)
+        is_tap = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
+        following = node.next_functions[:1] if is_tap else node.next_functions  # the second is the anchor
+        waiting += [each for each, _ in following if each is not None]
     return met
 
 
@@ -60,33 +52,6 @@ def leaves(value: Tensor, graph: Iterable[Any]) -> Iterator[Tensor]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             yield leaf
-
-
-def foreign_function(graph: Mapping[Any, bool]) -> str | None:
-    """Return the name of an `autograd.Function` among `nodes` that nobody answers for.
-
-    What it does to a gradient is not seen, and it is handed all users' rows. torch and dprec answer for their own, and
-    a rule for the one that it hands to the tape.
-
-    >>> class Twice(torch.autograd.Function):
-    ...     __module__ = "mine"
-    ...     forward = staticmethod(lambda ctx, x: 2 * x)
-    ...     backward = staticmethod(lambda ctx, gradient: 2 * gradient)
-    >>> twice = Twice.apply(torch.ones(2, requires_grad=True))
-    >>> foreign_function(nodes(twice.sum())), foreign_function(nodes(tap(twice, print).sum()))
-    ('Twice', None)
-    """
-    for node, tapped in graph.items():
-        function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not tapped and not _is_known(function):
-            return str(function.__name__)
-    return None
-
-
-def _is_known(function: type) -> bool:
-    """Whether one of these packages has this function, and not only its name."""
-    package = function.__module__.partition(".")[0]
-    return package in KNOWN and getattr(sys.modules.get(function.__module__), function.__qualname__, None) is function
 
 
 class _Tap(torch.autograd.Function):

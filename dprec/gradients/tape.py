@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from weakref import ref
 
-import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_leaves
@@ -27,13 +26,11 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
-from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
+from dprec.gradients.intercept import leaves, nodes, tap
 from dprec.gradients.layouts import layout
-from dprec.gradients.layouts.follow import follow, written_uncounted
-from dprec.gradients.layouts.layout import Layout, layout_of, operation_name
-from dprec.gradients.layouts.reads import FORM, SHARES, WATCHED, refuse_reads, tells
-from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch, has_its_own_ways, is_foreign
-from dprec.gradients.own_backward import MESSAGE
+from dprec.gradients.layouts.follow import follow
+from dprec.gradients.layouts.layout import FORM, Layout, layout_of, operation_name
+from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
 from dprec.gradients.own_functions import called
 from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.as_written import AsWritten
@@ -42,13 +39,11 @@ from dprec.gradients.uses.expression import Expression, attributed, express, exp
 from dprec.gradients.uses.low_precision import OwnPrecision
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses
 
-HOOKS = {Tensor.register_hook, Tensor.grad_fn.__get__}  # type: ignore[union-attr]  # by the second, of a node
+MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
 CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
-_UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
-_GROWING = {"resize_", "resize_as_"}
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
@@ -86,32 +81,21 @@ class Tape(AsWritten):
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
         self._expected: Counter[str] = Counter()  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
-        self._kinds: set[type] = {
-            type(p) for p in parameters.values()
-        }  # and of the batch: a device may be a class of tensors
         self._precision = OwnPrecision(parameters)
-        layout.MEMORY.clear()
+        layout.forget_writes()
         self._made: dict[Hashable, Tensor] = {}
         # By the id of a tensor: the tensor, its version, its rows by user; weak, so that it keeps nothing alive.
         self._by_user: dict[int, tuple[ref[Tensor], int, ref[Tensor]]] = {}
-        self._failed = ""  # the first operation that failed: losses must not catch its error and go on
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
         """Declare the tensors that hold the users' data: row u of each belongs to user u."""
         for tensor in batch_tensors(batch):
-            self._kinds.add(type(tensor))
-            shape = layout.shape_of(tensor)
-            layout.mark(tensor, Layout(1) if shape[:1] == (self.users,) else Layout(0, "batch"))
+            layout.mark(tensor, Layout(1) if tensor.shape[:1] == (self.users,) else Layout(0, "batch"))
 
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of one loss per user and close the tape."""
         self._refuse_shape(losses)
-        if self._failed:
-            raise NoRule(
-                f"losses(batch) goes on after {self._failed} has failed, which may be for one user's sake: let no "
-                "values of the batch make it fail"
-            )
         known = layout_of(losses)
         if known is None or not known.known:
             raise NoRule(
@@ -121,16 +105,9 @@ class Tape(AsWritten):
         if not losses.requires_grad:
             raise UncoveredUse(
                 "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
-                "let it depend on one, and on no detached copy"
+                "let it depend on one, on no detached copy, and outside of torch.no_grad and reentrant checkpoints"
             )
-        graph = nodes(losses)
-        self._refuse_other_leaves(losses, graph)
-        function = foreign_function(graph)
-        if function is not None:
-            raise NoRule(
-                f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
-                "once: write it with torch functions, or with a rule"
-            )
+        self._refuse_other_leaves(losses)
         unseen = self._run_back(losses)
         if unseen:
             raise NoRule(
@@ -163,8 +140,11 @@ class Tape(AsWritten):
         for uses in self.contributions.values() if done else ():
             uses[:] = [done.get(id(use), use) for use in uses]
 
-    def _refuse_other_leaves(self, losses: Tensor, graph: Iterable[Any]) -> None:
+    def _refuse_other_leaves(self, losses: Tensor) -> None:
         """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
+        graph = nodes(losses)
+        if any(node.name() == "CheckpointFunctionBackward" for node in graph):
+            raise UncoveredUse(CHECKPOINT)
         for leaf in leaves(losses, graph):
             if id(leaf) not in self._names:
                 raise UncoveredUse(
@@ -282,15 +262,7 @@ class Tape(AsWritten):
         return tap(output, refuse)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        try:
-            return self._call(func, args, kwargs or {})
-        except Exception as error:
-            asked = isinstance(error, AttributeError) and getattr(func, "__name__", "") == "__get__"
-            if not asked:  # whether there is such an attribute
-                self._failed = self._failed or operation_name(func)
-            raise
-
-    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        kwargs = kwargs or {}
         if peek_interpreter_stack() is not None:
             raise NoRule(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
@@ -299,34 +271,19 @@ class Tape(AsWritten):
         if func is Tensor.backward:
             raise UncoveredUse(MESSAGE)
         tensors = layout.tensors_in((args, kwargs))
-        self._precision.refuse(tensors, operation_name(func))
-        if func in HOOKS:
-            return self._hook(func, args, kwargs)
+        self._precision.refuse(tensors)
+        if func is Tensor.register_hook and id(args[0]) not in self._names:  # those are refused before the step
+            raise NoRule("losses(batch) puts a hook on a gradient, which sees all users' rows at once: leave it out")
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         name = operation_name(func)
         if not used and by_statistics_of_the_batch(name, args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            if name in WATCHED or "." in name or func is torch.device:
-                refuse_reads("item" if func is torch.device else name, tensors)
-                if name in SHARES:
-                    layout.MEMORY.shared(tensors)
-            self._refuse_hidden(func, args, kwargs, tensors)
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
-            filled = args[0].numel() if name in _GROWING and args else 0
             result = called(func, args, kwargs)
-            if name in _UNFILLED:
-                result.zero_()  # else values that were there before
-            elif name in _GROWING:
-                result.view(-1)[filled:].zero_()
-            if tells(result):
-                refuse_reads(name, tensors, result)
             changed = [tensor for tensor, version in counted if tensor._version != version]
-            if len(counted) != len(tensors) or (not changed and layout.writes_first_argument(name)):  # or sparse
-                changed += written_uncounted(func, args, kwargs)
-            follow(func, args, kwargs, result, self.users, changed, tensors)
+            follow(func, args, kwargs, result, self.users, changed if len(counted) == len(tensors) else None, tensors)
             return result
-        self._refuse_writes(name, args, tensors)
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
         if self._read is not None and not announced and name not in FORM:
@@ -343,7 +300,6 @@ class Tape(AsWritten):
             result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
                 self._refuse_lost(func, tensors, used[0], entry.exchanged)
-                self._refuse_unmarked(func, result)
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
                 self.announce(value, None)
@@ -363,58 +319,12 @@ class Tape(AsWritten):
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
         )
 
-    def _hook(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Refuse hooks on gradients, which may know several users by what they have seen before."""
-        if id(args[0]) in self._names:  # a hook of a parameter is refused before the step, wherever it comes from
-            return func(*args, **kwargs)
-        if func is Tensor.register_hook or args[0].grad_fn is not None:
-            raise NoRule(
-                "losses(batch) puts a hook on a gradient, or asks for a node of autograd's graph (grad_fn) to do so, "
-                "and a hook may carry values from one user to another: leave it out"
-            )
-        return func(*args, **kwargs)
-
-    def _refuse_hidden(self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
-        """Refuse calls inside which code runs that is neither torch's nor dprec's."""
-        given = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
-        followed = (given or is_foreign(func)) and any(layout_of(tensor) is not None for tensor in tensors)
-        if followed or any(has_its_own_ways(kind) for kind in {*map(type, tensors)} - self._kinds):
-            raise NoRule(
-                f"losses(batch) runs code inside {operation_name(func)} that is not torch's, unseen: write "
-                "it with torch's functions and tensors"
-            )
-
-    def _refuse_writes(self, name: str, args: Any, tensors: list[Tensor]) -> None:
-        """Refuse to write what follows from the batch into a parameter, or into what follows from parameters alone."""
-        if not (layout.writes_first_argument(name) and args and self.trainable(args[0])):
-            return
-        if any(layout_of(tensor) is not None for tensor in tensors if not self.trainable(tensor)):
-            raise NoRule(
-                f"losses(batch) writes what follows from the batch into parameter '{self.name_of(args[0])}', or into "
-                f"what follows from it, by {name}: write it out of place"
-            )
-
     def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""
         for tensor in tensors:
             known = None if self.trainable(tensor) else layout_of(tensor)
             if known is not None and not known.known and not (exchanged and known.second):
                 self.rows(tensor, operation_name(func), used)
-
-    def _refuse_unmarked(self, func: Callable[..., Any], result: Any) -> None:
-        """Refuse what a rule returns if it does not say whose rows these are, or cannot be right about it."""
-        for tensor in layout.tensors_in(result):
-            known = layout_of(tensor)
-            if known is None and tensor.requires_grad and not self.trainable(tensor):
-                raise UncoveredUse(
-                    f"the rule for {operation_name(func)} returns a tensor and does not say whose rows it has: return "
-                    "what tape.record gives, or marked(tensor, rows)"
-                )
-            if known is not None and known.known and tensor.shape[:1] != (known.rows * self.users,):
-                raise UncoveredUse(
-                    f"the rule for {operation_name(func)} returns a tensor {tuple(tensor.shape)} and says that it has "
-                    f"{known.rows} rows for each of {self.users} users: keep users first"
-                )
 
     def _of_parameters_alone(self, func: Callable[..., Any], args: Any, kwargs: Any, used: list[Tensor]) -> Any:
         versions = [value._version for value in used]
@@ -456,12 +366,10 @@ def refuse_no_losses(losses: Any, users: int) -> None:
     if not isinstance(losses, Tensor):
         what = "None" if losses is None else f"a {type(losses).__name__}"
         raise UncoveredUse(f"losses(batch) returns {what}: return one loss per user, a tensor ({users},)")
-    with torch._C.DisableTorchFunction():  # as torch says it, not code of a class of tensors
-        shape, is_complex = tuple(Tensor.size(losses)), Tensor.is_complex(losses)
-    if is_complex:
+    if losses.is_complex():
         raise UncoveredUse("losses(batch) returns complex numbers: return one real loss per user")
-    if shape != (users,):
-        raise UncoveredUse(f"losses(batch) has shape {shape}; return one loss per user, ({users},)")
+    if losses.shape != (users,):
+        raise UncoveredUse(f"losses(batch) has shape {tuple(losses.shape)}; return one loss per user, ({users},)")
 
 
 def _backward(losses: Tensor) -> None:
@@ -469,17 +377,6 @@ def _backward(losses: Tensor) -> None:
         losses.sum().backward()
     except CheckpointError as error:
         raise UncoveredUse(CHECKPOINT) from error
-
-
-def refuse_checkpoints(losses: Tensor) -> None:
-    """Refuse losses of which a part was computed by a reentrant checkpoint, which autograd's graph shows."""
-    if any(node.name() == "CheckpointFunctionBackward" for node in nodes(losses)):
-        raise UncoveredUse(CHECKPOINT)
-    if not losses.requires_grad:
-        raise UncoveredUse(
-            "losses(batch) follows from no parameter that is trained: let it depend on one, by no detached copy and "
-            "outside of torch.no_grad and reentrant checkpoints"
-        )
 
 
 def _blame(known: Layout | None) -> str:

@@ -185,7 +185,7 @@ class SequenceRecommender(Recommender):
         )
 
     @property
-    def rows_alone(self) -> bool:
+    def loss_is_row_local(self) -> bool:
         """Whether losses follow from parameters, buffers and a user's row alone: other processes can compute them."""
         return self.negatives is None
 

@@ -1,7 +1,7 @@
 """A private run: its plan, its steps on a model, its sentence. `dprec.training` has who drives it.
 
     run         settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
-    steps       the order of each step: refused, probed, recorded, noised, checked
+    steps       the order of each step: refused, checked, recorded, noised
     step        the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added here;
                 in tables that a strategy rules by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
     descent     what stands in the model for its own descent

@@ -42,7 +42,7 @@ class Periods:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
             periods = len(self._sampling.periods)
-            with unchanged(module, owing, losses):
+            with unchanged(module, owing):
                 self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
 
 

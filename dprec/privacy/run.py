@@ -14,7 +14,6 @@ from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
 from dprec.accounting.unchanged import refuse_change, refuse_part, refuse_unrecorded, run_settings
-from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError, refuse_other_kinds
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
@@ -23,7 +22,7 @@ from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 
 
-class PrivateRun(OfTheRun):
+class PrivateRun:
     """What a private run may spend and has spent, and what that guarantees.
 
     Args:
@@ -33,7 +32,7 @@ class PrivateRun(OfTheRun):
         clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
         max_norm: C, the most one user can add to the sum of gradients.
         noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
-        verify: the share of the time in which a run checks itself (`dprec.verify.self_check`); 0 for no checks.
+        verify: the share of the time that checks of random steps may take (`dprec.verify.self_check`); 0 for none.
         sparsity: what rules over the rows of embedding tables, in order; dense noise by default (`dprec.sparsity`).
     """
 

@@ -20,7 +20,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.privacy.cores.adding import Adding
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.verify.step_check import StepCheck, Summed
+from dprec.verify.step_check import Step, StepCheck
 from dprec_kernels.sparse import of_rows
 
 
@@ -85,14 +85,14 @@ class PrivateGradient:
             )
         self.rules.refuse_others(parameters)
         asked = self.gate.own(losses)
-        self.gate.record()
-        self.check.begin()
-        for parameter in parameters.values():
-            parameter.grad = None
         sums, parts, alone = self._cleared_sums(parameters), [part for part in batch if len(part)], self.gate.alone
-        adding = Adding(parameters, asked, of_somebody(asked), sums, self.clipping, self.rules)
+        adding = Adding(parameters, asked, mask_empty_histories(asked), sums, self.clipping, self.rules)
         ahead = Ahead(self.step_noise.source, lambda: adding.dense.values())
         with self.rules.step():
+            self.check.begin(Step(parameters, adding.losses, parts, alone))
+            self.gate.record()
+            for parameter in parameters.values():
+                parameter.grad = None
             if self.rules.look:
                 pieces = [piece for part in parts for piece in adding.recorded(part, alone)]
                 pieces = self.rules.broken_alone(pieces, lambda one: next(adding.recorded(one, alone))[1], alone)
@@ -101,7 +101,7 @@ class PrivateGradient:
             else:
                 self.rules.choose(())
                 seen = self.cores.add(adding, parts, alone, ahead.draw)
-            self.check.sums(Summed(parameters, adding.losses, parts, sums, alone))
+            self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         shards = sharded(parameters)
@@ -182,7 +182,7 @@ class PrivateGradient:
         return torch.zeros_like(parameter, dtype=torch.float64).detach()
 
 
-def of_somebody(losses: Losses) -> Losses:
+def mask_empty_histories(losses: Losses) -> Losses:
     """Return the losses, such that an empty history costs nothing whatever the model makes of it.
 
     Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.

@@ -1,4 +1,4 @@
-"""The steps of a private run on one model, whoever drives them: what is refused, probed, recorded and checked, when."""
+"""The steps of a private run on one model, whoever drives them: what is refused, recorded and checked, when."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from dprec.checks.bypass import (
     refuse_shared_memory,
 )
 from dprec.checks.loading import Loading
-from dprec.checks.probe import Probe
-from dprec.checks.reachable import OfTheRun
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
@@ -33,10 +31,9 @@ from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
+from dprec.privacy.cached_tensors import ResetCachedTensors
 from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.descent import PrivateDescent
-from dprec.privacy.finite_losses import FiniteLosses
-from dprec.privacy.forgetting import Forgetting
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
@@ -57,10 +54,10 @@ class Trained:
     optimizer: Optimizer
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "losses", Forgetting(self.module, self.losses))
+        object.__setattr__(self, "losses", ResetCachedTensors(self.module, self.losses))
 
 
-class PrivateSteps(OfTheRun, Gate):
+class PrivateSteps(Gate):
     """Takes the steps of a run. Each is `draw`, then the gradient by `descent`, then `release`, then the optimizer.
 
     `taken` of the run's `total` steps were taken before, by a run that this one goes on with. `ranks` are the processes
@@ -87,8 +84,7 @@ class PrivateSteps(OfTheRun, Gate):
         loading.deal(ranks)
         loading.of([0])
         loading.of([])  # a draw may be empty: say now where that cannot be
-        self._probe, self._periods = Probe(loading.streams), Periods(sampling, rules)
-        self._finite = FiniteLosses(sampling.unit, ranks, seen=run.steps > 0)
+        self._periods = Periods(sampling, rules)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
@@ -109,20 +105,20 @@ class PrivateSteps(OfTheRun, Gate):
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
-        refuse_shared_memory(module, trained.losses, rules.owing)
+        refuse_shared_memory(module, rules.owing)
         if run.steps == 0:
-            with unchanged(module, losses=trained.losses):
+            with unchanged(module):
                 rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
-        check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn) if run.verify else None
+        self._check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn)
         cores = OneCore() if ranks.size > 1 or rules.strategies else cores_for(module)
-        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, check, cores)
+        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, self._check, cores)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
         self._sharded = sharded(parameters)
         self._reading = Reading(self._sharded, ranks, padding_rows(module))
-        self._unchanged = Unchanged(module, rules.owing, losses=trained.losses)
+        self._unchanged = Unchanged(module, rules.owing)
         self._owing = ids_of(rules.owing.values())
         self._before = run.steps
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
@@ -162,30 +158,24 @@ class PrivateSteps(OfTheRun, Gate):
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
         self._fetch(batch)
-        other_modes = self._refuse_in_other_modes()
-        self._probe(self.trained.module, self.trained.losses, self._loading.of, drawn, self._owing)
+        self._refuse_in_other_modes()
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
-        if not self._finite.seen:
-            with self.run.rules.listing(), kept(self._loading.streams):
-                self._finite.look(losses, self._drawn.parts, drawn)
         self._loading.hold(batch)
-        self._unchanged.begin(seen, whole=other_modes)
+        self._unchanged.begin(seen)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
 
-    def _refuse_in_other_modes(self) -> bool:
-        """Return whether a part trains that did not before, or the other way round: then it is looked at as at first.
+    def _refuse_in_other_modes(self) -> None:
+        """Look at the model as at first where a part trains that did not before, or the other way round.
 
         What keeps something of users, such as a running mean, may do so only where it trains.
         """
         modes = [part.training for part in self.trained.module.modules()]
-        if modes == self._modes:
-            return False
-        self._modes = modes
-        refuse_model(self.trained.module)
-        self._probe = Probe(self._loading.streams)
-        return True
+        if modes != self._modes:
+            self._modes = modes
+            refuse_model(self.trained.module)
+            self._check.restart()
 
     def _fetch(self, batch: Any) -> None:
         """Bring the rows of sharded tables that this step's users look up, whoever was drawn in this process."""
@@ -196,7 +186,7 @@ class PrivateSteps(OfTheRun, Gate):
                 )
 
     def own(self, losses: Losses) -> Losses:
-        return losses if losses is self.trained.losses else Forgetting(self.trained.module, losses)
+        return losses if losses is self.trained.losses else ResetCachedTensors(self.trained.module, losses)
 
     def admit(self, batch: Any) -> None:
         self._loading.refuse_other(batch)
@@ -214,10 +204,9 @@ class PrivateSteps(OfTheRun, Gate):
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
         self._reading.close()
-        check = self.descent.gradient.check
-        check.stepping(optimizer)
+        self._check.stepping(optimizer)
         self.run.rules.update(optimizer)
-        check.stepped()
+        self._check.stepped()
         self._loading.release()
         if self.run.steps >= self.descent.last:
             self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it

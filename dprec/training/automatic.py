@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dprec.checks.reachable import OfTheRun
 from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
@@ -36,7 +35,7 @@ STEP = "training_step"
 IN_ITS_PLACE = (STEP, "configure_optimizers", "backward", "configure_gradient_clipping")
 
 
-class OwnLosses(OfTheRun):
+class OwnLosses:
     """One loss per user of a micro-batch, by a module's own `losses` or `training_step`.
 
     What it logs is logged once for each micro-batch of a step, and never for the checks, which ask for losses, too.
@@ -85,7 +84,7 @@ class OwnLosses(OfTheRun):
         return losses
 
 
-class AutomaticStep(OfTheRun):
+class AutomaticStep:
     """Stands in a module for its `training_step` and for what Lightning does with its loss."""
 
     def __init__(self, module: pl.LightningModule) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from itertools import chain
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dprec.checks.state import State, changed, quick_state
 from dprec.errors import UserError
@@ -42,12 +41,6 @@ class PrivateGradients:
         whole = {name: grad for name, grad in grads.items() if grad.layout == torch.strided}
         rows = {name: grad._values() for name, grad in grads.items() if name not in whole}
         return quick_state({**whole, **rows})
-
-
-def held(module: nn.Module, owing: Collection[int] = ()) -> State:
-    """Return what tells whether a parameter or a buffer was written to; `owing` are ids of tables that pay as read."""
-    each: chain[tuple[str, Tensor]] = chain(module.named_parameters(), module.named_buffers())
-    return quick_state({name: tensor for name, tensor in each if id(tensor) not in owing})
 
 
 def refuse_written(before: State, after: State) -> None:

@@ -21,8 +21,7 @@ from dprec.accounting.ledger import Ledger
 from dprec.accounting.unchanged import refuse_change
 from dprec.checks.bypass import refuse_model
 from dprec.checks.loading import Loading
-from dprec.checks.reachable import OfTheRun
-from dprec.checks.state import State, changed, unchanged
+from dprec.checks.state import State, changed, held, quick_state
 from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.distributed.host_tables import network_device
 from dprec.distributed.ranks import group_of
@@ -31,7 +30,7 @@ from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
-from dprec.training.between import PrivateGradients, held, identity, refuse_written
+from dprec.training.between import PrivateGradients, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
@@ -97,7 +96,7 @@ def private(
     return Training(run, Trained(model, OfContent(losses), optimizer), made, total)
 
 
-class Training(OfTheRun):
+class Training:
     """The private training of one model. Iterate over it; take one step with each batch.
 
     `step(batch)` is `backward(batch)`, which fills every `.grad` with the private gradient, and `optimizer.step()`.
@@ -112,8 +111,7 @@ class Training(OfTheRun):
         run.plan(self._batches, total)
         self._steps: PrivateSteps | None = None  # from the first step on
         self._order = StepOrder(trained.optimizer, self._release, self._moved)
-        self._after = held(trained.module)
-        self._watched = False  # whether a first draw was looked at
+        self._after = quick_state(held(trained.module))
         self._written: dict[str, None] = {}  # what was set within `public`
         self._model: str | None = None  # the identity of the model that a resumed run left
 
@@ -266,27 +264,17 @@ class Training(OfTheRun):
                 batch = self._loading.transfer(drawn)
                 seen = self._look()
                 refuse_written(self._after, seen)  # also by what makes batches
-                self._check(steps, batch, seen)
+                steps.draw(batch, seen)
             self._order.drawn(batch)
             yield batch
             self._order.refuse_skipped()
-
-    def _check(self, steps: PrivateSteps, batch: Any, seen: State) -> None:
-        """Have the batch of the coming step looked at, and the model, too, before its first."""
-        if self._watched or not isinstance(batch, list) or not batch:
-            steps.draw(batch, seen)
-            return
-        # The probe comes before the comparison: it says more exactly what is wrong with a model.
-        with unchanged(self.trained.module, self._owing(), self.trained.losses):
-            self._watched = True
-            steps.draw(batch, seen)
 
     def _refuse_written(self) -> None:
         if self._steps is not None:
             refuse_written(self._after, self._look())
 
     def _look(self) -> State:
-        return {**held(self.trained.module, self._owing()), **self.run.rules.written}
+        return {**quick_state(held(self.trained.module, self._owing())), **self.run.rules.written}
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""

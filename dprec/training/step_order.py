@@ -5,22 +5,19 @@ The optimizer tells of its own steps by hooks. Whoever goes past this order is t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from dprec.checks.reachable import OfTheRun
 from dprec.errors import UserError
 from dprec.training.between import PrivateGradients
 
 Phase = Literal["idle", "lost", "drawn", "filled", "stepping"]
 
 
-class StepOrder(OfTheRun):
+class StepOrder:
     """Where a script stands in its step. `release` is called before the optimizer moves anything, `moved` after."""
 
     def __init__(self, optimizer: Optimizer, release: Callable[[], None], moved: Callable[[], None]) -> None:
@@ -31,7 +28,6 @@ class StepOrder(OfTheRun):
         self._release, self._moved = release, moved
         self._gradients: PrivateGradients | None = None
         self._depth = 0  # of optimizers' steps within steps
-        self._frame: FrameType | None = None  # of the outermost
         for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
             handle.remove()
         self._hooks = (
@@ -98,8 +94,6 @@ class StepOrder(OfTheRun):
             )
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase == "stepping" and not _runs(self._frame):
-            self.refuse_skipped()
         self._depth += 1
         if self._depth > 1:  # an optimizer whose step is another's and more
             return
@@ -118,18 +112,10 @@ class StepOrder(OfTheRun):
         except BaseException:
             self._depth = 0
             raise
-        self.phase, self._frame = "stepping", sys._getframe(1)
+        self.phase = "stepping"
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self.phase, self._gradients, self._frame = "idle", None, None
+            self.phase, self._gradients = "idle", None
             self._moved()
-
-
-def _runs(frame: FrameType | None) -> bool:
-    """Return whether a call is still under way: a step that an error ended is not."""
-    at: FrameType | None = sys._getframe(1)
-    while at is not None and at is not frame:
-        at = at.f_back
-    return at is not None

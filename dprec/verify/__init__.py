@@ -1,9 +1,10 @@
-"""Re-computation: at random steps a run computes again what it is about to release, and stops if it differs.
+"""The check: does a drawn user add what plain float64 autograd gives for that user alone, and nobody else?
 
-What can be told without computing a step again is refused by `checks`.
+It looks at the first steps and at random ones, before a step is released. What can be told without computing a step
+again is refused by `checks`.
 
-self_check    what is compared, and when the run stops; called as a `step_check`
-one_share     one drawn user's share: by the engine, among others, and by in_double, which is the truth
+self_check    which users of which steps are looked at, and when the run stops
+one_share     what a user adds, alone and among others: by in_double, which is the truth, and by the engine
 recount       the engine's sum for some users, done again
 noise_watch   whether noise has come, and as much as promised; late_noise for tables that get it after the gradient
 spare_time    which steps are checked

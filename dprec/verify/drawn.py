@@ -9,6 +9,8 @@ from dprec.checks.entropy import Streams
 from dprec.checks.loading import alike
 from dprec.verify.generators import kept
 
+READINGS = 64  # times the data is asked again for the same users, before a difference is no random data's
+
 
 class Drawn:
     """Knows whom a step draws; `made` gives the micro-batches of any users, `streams` are what it may draw from."""
@@ -23,15 +25,11 @@ class Drawn:
         with kept(self.streams):
             return [part for part in self._made(users) if len(part)] if users else []
 
-    def at_random(self, users: Sequence[int], readings: int = 1) -> bool:
-        """Whether the data of these users is another when it is asked for again: found once, it stays so."""
+    def at_random(self, readings: int = 1) -> bool:
+        """Whether the data of the step's users is another when it is asked for again: found once, it stays so."""
         with kept(self.streams):
-            first = [] if self.random else self._made(users)
-            for _ in range(readings):
+            first = [] if self.random else self._made(self.users)
+            for _ in range(0 if self.random else readings):
                 self.streams.reseed()
-                self.random = self.random or not alike(first, self._made(users))
+                self.random = self.random or not alike(first, self._made(self.users))
         return self.random
-
-    def differs(self, users: Sequence[int], made: list[Any], readings: int = 1) -> bool:
-        """Whether the data of these users is other than this when it is asked for again. No generator is moved."""
-        return any(not alike(made, self.parts(users)) for _ in range(readings))

@@ -1,4 +1,4 @@
-"""One user's gradient in float64, by plain autograd: what the engine's share of that user is compared with.
+"""A user's gradient in float64, by plain autograd: what the engine's share of that user is compared with.
 
 The model stays as it is. Every torch function that it calls gets its arguments in float64, and parameters as copies in
 float64. Of a table that is looked up only the rows that are read are copied.
@@ -13,13 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from dprec.checks.entropy import Streams
-from dprec.checks.fixed_draws import OF_INPUT
-from dprec.checks.same_draws import SameDraws
-from dprec.contract import Losses
-from dprec.distributed.host_tables import network_device
-from dprec.gradients.layouts.layout import RANDOM, operation_name, tensors_in, writes_first_argument
-from dprec.gradients.layouts.reads import FORM
+from dprec.gradients.layouts.layout import FORM, RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
@@ -31,6 +25,8 @@ LOW = (torch.float32, torch.bfloat16, torch.float16)
 class InDouble(AsWritten):
     """Runs torch functions in float64, whatever precision their arguments have or ask for.
 
+    With `double=False` it leaves their precision alone, and parameters too, for models that do not run in float64.
+
     >>> layer = nn.Linear(2, 1)
     >>> with InDouble({"weight": layer.weight}) as exact:
     ...     out = layer(torch.ones(3, 2)).sum()
@@ -38,21 +34,25 @@ class InDouble(AsWritten):
     (torch.float64, tensor([[3., 3.]], dtype=torch.float64))
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], tables: Collection[str] = ()) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], tables: Collection[str] = (), double: bool = True):
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._like = dict(parameters)
         self._tables = frozenset(tables)
-        self._copies: dict[str, Tensor] = {}
+        self._low = LOW if double else ()
+        self._copies: dict[str, Tensor] = {} if double else dict(parameters)
         self._read: dict[str, list[tuple[Tensor, Tensor]]] = {}  # rows of a table, and their copy
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of each parameter that the loss depends on; sparse where a table was only looked up."""
+        """Return the gradient of each parameter that the loss depends on; sparse where a table was only looked up.
+
+        The loss keeps its graph, so that the gradient of another may be asked for.
+        """
         rows = [(name, ids, copy) for name, reads in self._read.items() for ids, copy in reads]
         leaves = [*self._copies.values(), *(copy for _, _, copy in rows)]
         if not loss.requires_grad or not leaves:
             return {}
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
         whole = zip(self._copies, found, strict=False)
         gradients = {name: gradient for name, gradient in whole if gradient is not None}
         for (name, ids, _), values in zip(rows, found[len(self._copies) :], strict=True):
@@ -66,33 +66,36 @@ class InDouble(AsWritten):
         kwargs, name = dict(kwargs or {}), operation_name(func)
         if name in FORM:
             form = func(*args, **kwargs)
-            return torch.float64 if isinstance(form, torch.dtype) and form in LOW else form
+            return torch.float64 if isinstance(form, torch.dtype) and form in self._low else form
         if func is catalogue_softmax:
             func = reference.catalogue_softmax
-        if func in (Tensor.float, Tensor.bfloat16, Tensor.half):
+        if self._low and func in (Tensor.float, Tensor.bfloat16, Tensor.half):
             func = Tensor.double
-        if name in RANDOM and name not in OF_INPUT:
+        if name in RANDOM:
             return self._drawn(func, name, args, kwargs)
         if (call := look_up_of(func, args, kwargs, self._is_table)) is not None:
             return self._look_up(func, call)
-        if writes_first_argument(name) and isinstance(args[0], Tensor) and args[0].dtype in LOW:
-            return func(args[0], *tree_map(self._exact, tuple(args[1:])), **tree_map(self._exact, kwargs))
+        if writes_first_argument(name) and isinstance(args[0], Tensor) and args[0].dtype in self._low:
+            return func(args[0], *_mapped(self._exact, tuple(args[1:])), **_mapped(self._exact, kwargs))
         created = not tensors_in((args, kwargs))
-        result = func(*tree_map(self._exact, tuple(args)), **tree_map(self._exact, kwargs))
-        return result.double() if created and isinstance(result, Tensor) and result.dtype in LOW else result
+        result = func(*_mapped(self._exact, tuple(args)), **_mapped(self._exact, kwargs))
+        return result.double() if created and isinstance(result, Tensor) and result.dtype in self._low else result
 
     def _exact(self, value: Any) -> Any:
         """Return an argument as float64 has it."""
         if isinstance(value, torch.dtype):
-            return torch.float64 if value in LOW else value
+            return torch.float64 if value in self._low else value
         if not isinstance(value, Tensor):
             return value
-        name = self._names.get(id(value))
+        name = self._names.get(id(value)) if self._low else None
         if name is None:
-            return value.double() if value.dtype in LOW else value
+            return value.double() if value.dtype in self._low else value
         if name not in self._copies:
-            self._copies[name] = value.detach().double().requires_grad_()
+            self._copies[name] = self._leaf(value.detach())
         return self._copies[name]
+
+    def _leaf(self, value: Tensor) -> Tensor:
+        return (value.double() if value.dtype in self._low else value).requires_grad_()
 
     def _drawn(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """Draw what float32 would draw."""
@@ -103,8 +106,8 @@ class InDouble(AsWritten):
         if writes_first_argument(name):
             args[0].detach().copy_(func(plain(args[0].detach()), *args[1:], **kwargs))
             return args[0]
-        drawn = func(*tree_map(plain, tuple(args)), **tree_map(plain, kwargs))
-        return drawn.double() if isinstance(drawn, Tensor) and drawn.dtype in LOW else drawn
+        drawn = func(*_mapped(plain, tuple(args)), **_mapped(plain, kwargs))
+        return drawn.double() if isinstance(drawn, Tensor) and drawn.dtype in self._low else drawn
 
     def _is_table(self, tensor: Tensor) -> bool:
         return self._names.get(id(tensor)) in self._tables
@@ -115,19 +118,10 @@ class InDouble(AsWritten):
         return own.table[own.ids] if own.given is None else func(**tree_map(self._exact, own.given))
 
     def _rows(self, table: Tensor, rows: Tensor) -> Tensor:
-        copy = table.detach()[rows].double().requires_grad_()
+        copy = self._leaf(table.detach()[rows])
         self._read.setdefault(self._names[id(table)], []).append((rows, copy))
         return copy
 
 
-def exact_gradient(
-    parameters: Mapping[str, nn.Parameter],
-    tables: Collection[str],
-    losses: Losses,
-    alone: Any,
-    streams: Streams | None = None,
-) -> dict[str, Tensor]:
-    """Return the gradient of one user, who is alone in this batch, with draws that `SameDraws` fixes."""
-    device = network_device(parameters.values()).type
-    with torch.autocast(device, enabled=False), SameDraws(streams=streams), InDouble(parameters, tables) as exact:
-        return exact.gradients(losses(alone).sum())
+def _mapped(change: Callable[[Any], Any], values: Any) -> Any:
+    return tree_map(change, values, is_leaf=lambda value: isinstance(value, torch.Size))  # or it would be a list

@@ -16,13 +16,25 @@ from dprec.contract import Losses
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Read
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 from dprec_kernels.sparse import of_rows
 
 Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a step is made by."""
+
+    parameters: Mapping[str, nn.Parameter]
+    tables: Collection[str]  # names of those that are looked up
+    losses: Losses
+    clipping: Clipping
+    rules: RowRules
+    streams: Streams  # what losses may draw from
+    alone: Alone = select_alone
 
 
 @dataclass
@@ -38,43 +50,38 @@ class Recount:
     """A sum of clipped gradients, and what there is to say of it."""
 
     total: Vector = field(default_factory=dict)
-    clipped: list[ClippedUsers] = field(default_factory=list)  # of each micro-batch
+    pieces: list[tuple[Any, ClippedUsers]] = field(default_factory=list)  # micro-batches, or users taken alone
     counted: list[Counted] = field(default_factory=list)
     by_user: bool = False  # whether anything is drawn at random for each user
 
 
-def recount(
-    parameters: Mapping[str, nn.Parameter],
-    tables: Collection[str],
-    losses: Losses,
-    parts: Sequence[Any],
-    clipping: Clipping,
-    rules: RowRules,
-    streams: Streams,
-    read: Read | None = None,
-    same_draws: bool = True,
-    alone: Alone = select_alone,
-) -> Recount:
+def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie.
 
-    `same_draws` makes random numbers the same for all sums, and leaves dropout out; otherwise they are drawn.
+    `same_draws` makes random numbers the same for all sums, and leaves dropout out; otherwise they are drawn. Once rows
+    are `chosen`, what users add to others is left out.
     """
-    found = Recount()
+    found, rules, parameters = Recount(), engine.rules, engine.parameters
     sums: dict[str, Tensor | RowSum] = {}
 
     @contextmanager
     def drawn(part: Any) -> Iterator[None]:
-        with SameDraws(part, streams) if same_draws else _AsTheyCome() as draws:
+        if not same_draws:
+            yield
+            return
+        with SameDraws(part, engine.streams) as draws:
             yield
         found.by_user |= draws.by_user and len(part) > 1
 
     def take(part: Any) -> Iterator[tuple[Any, Recorded]]:
-        return recorded(parameters, losses, part, read, rules.look, drawn, alone, unpadded=rules.look)
+        look = rules.look
+        return recorded(parameters, engine.losses, part, None, look, drawn, engine.alone, unpadded=look)
 
     def add(taken: Recorded) -> ClippedUsers:
-        taken = rules.restricted(taken)
+        rules.refuse_whole(taken)
+        taken = rules.restricted(taken) if chosen else taken
         looked_up = {
-            name: rows for name in tables if not rules.over(name) and (rows := _places(taken, name)) is not None
+            name: rows for name in engine.tables if not rules.over(name) and (rows := _places(taken, name)) is not None
         }
         own = dict(sums)
         for name, parameter in parameters.items():
@@ -87,11 +94,11 @@ def recount(
                     if rules.over(name)
                     else torch.zeros_like(parameter, dtype=torch.float64).detach()
                 )
-        users = add_recorded(own, taken, clipping)
+        users = add_recorded(own, taken, engine.clipping)
         for name, rows in looked_up.items():
             values = own[name]
             assert isinstance(values, Tensor)
-            _add(found.total, name, of_rows(rows, values, parameters[name].shape, merged=True))
+            add_to(found.total, name, of_rows(rows, values, parameters[name].shape, merged=True))
         return users
 
     def again(one: Any) -> ClippedUsers:
@@ -99,17 +106,32 @@ def recount(
 
     pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
     if rules.look:  # all, before anybody is recorded alone: dropout is drawn in this order
-        pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], alone)
+        pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], engine.alone)
     for one, own in pieces:
         _count(found, rules.counted(own))
-        found.clipped.append(add_rest_alone(add(own), one, again, alone))
+        found.pieces.append((one, add_rest_alone(add(own), one, again, engine.alone)))
+    for name, total in as_vector(sums).items():
+        add_to(found.total, name, total)
+    return found
+
+
+def as_vector(sums: Mapping[str, Tensor | RowSum]) -> Vector:
+    found: Vector = {}
     for name, total in sums.items():
         if isinstance(total, RowSum):
             rows, values = total.merged()
-            _add(found.total, name, of_rows(rows, values, total.shape, merged=True))
-        else:
-            _add(found.total, name, total)
+            total = of_rows(rows, values, total.shape, merged=True)
+        found[name] = total
     return found
+
+
+def add_to(vector: Vector, name: str, value: Tensor) -> None:
+    if name not in vector:
+        vector[name] = value
+    elif vector[name].is_sparse and not value.is_sparse:
+        vector[name] = value + vector[name]
+    else:
+        vector[name] = vector[name] + value
 
 
 def less(one: Vector, other: Vector) -> Vector:
@@ -120,15 +142,7 @@ def less(one: Vector, other: Vector) -> Vector:
     """
     result = {name: value.double() for name, value in one.items()}
     for name, value in other.items():
-        _add(result, name, -value.double())
-    return result
-
-
-def plus(one: Vector, other: Vector) -> Vector:
-    """Return one + other."""
-    result = dict(one)
-    for name, value in other.items():
-        _add(result, name, value)
+        add_to(result, name, -value.double())
     return result
 
 
@@ -142,16 +156,6 @@ def squares(vector: Vector) -> dict[str, float]:
 
 def norm(vector: Vector) -> float:
     return sum(squares(vector).values()) ** 0.5
-
-
-class _AsTheyCome:
-    by_user = True
-
-    def __enter__(self) -> _AsTheyCome:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _places(recorded: Recorded, name: str) -> Tensor | None:
@@ -172,12 +176,3 @@ def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:
         before = found.counted[place]
         together = torch.cat([before.rows, rows]).sort()[0]
         found.counted[place] = Counted(together, distinct(torch.cat([before.alike, shared])))
-
-
-def _add(vector: Vector, name: str, value: Tensor) -> None:
-    if name not in vector:
-        vector[name] = value
-    elif vector[name].is_sparse and not value.is_sparse:
-        vector[name] = value + vector[name]
-    else:
-        vector[name] = vector[name] + value

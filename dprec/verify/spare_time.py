@@ -11,7 +11,7 @@ SKIPPED = 4  # of the steps that could pay for a check, one in so many is checke
 
 
 class SpareTime:
-    """Says which steps to check. The first is checked; afterwards checks take at most `share` of the steps' time.
+    """Says which steps to check, by chance, such that checks take at most `share` of the steps' time.
 
     What is random comes from the operating system, never from a seed.
 
@@ -24,12 +24,10 @@ class SpareTime:
         self.share = share
         self.worked = 0.0  # seconds in steps
         self.spent = 0.0  # seconds in checks
-        self._began = False
 
     def due(self) -> bool:
         """Whether to check this step."""
-        if self.share in (0, 1) or not self._began:
-            self._began = True
+        if self.share in (0, 1):
             return self.share > 0
         return self.spent <= self.share * self.worked and secrets.randbelow(SKIPPED) == 0
 

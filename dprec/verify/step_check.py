@@ -15,13 +15,12 @@ from dprec.gradients.uses.batches import Alone, select_alone
 
 
 @dataclass(frozen=True)
-class Summed:
-    """A step whose users' clipped gradients are added up, and have no noise yet."""
+class Step:
+    """What a step is about to be made of."""
 
     parameters: Mapping[str, nn.Parameter]
     losses: Losses
     parts: Sequence[Any]  # micro-batches
-    sums: Mapping[str, Tensor | RowSum]
     alone: Alone = select_alone
 
     @property
@@ -30,12 +29,12 @@ class Summed:
 
 
 class StepCheck:
-    """This one looks away; `dprec.verify.self_check.SelfCheck` does not."""
+    """Does nothing; `dprec.verify.self_check.SelfCheck` checks."""
 
-    def begin(self) -> None:
-        """Hear that a step begins."""
+    def begin(self, step: Step) -> None:
+        """See a step before anything of it is computed, or on record."""
 
-    def sums(self, step: Summed) -> None:
+    def sums(self, sums: Mapping[str, Tensor | RowSum]) -> None:
         """See the sums of the users' clipped gradients, before noise is added."""
 
     def noising(self, name: str, total: Tensor | RowSum) -> None:

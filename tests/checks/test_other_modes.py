@@ -13,14 +13,11 @@ from dprec.errors import UserError
 
 
 class Mean(nn.Module):
-    """Keeps a running mean where it trains, in a buffer or in an attribute."""
+    """Keeps a running mean where it trains."""
 
-    def __init__(self, buffer: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        if buffer:
-            self.register_buffer("mean", torch.zeros(3))
-        else:
-            self.mean = torch.zeros(3)
+        self.register_buffer("mean", torch.zeros(3))
 
     def forward(self, h: Tensor) -> Tensor:  # (B, 3, T)
         if self.training:
@@ -42,8 +39,7 @@ class Model(nn.Module):
 KEEPS: dict[str, Callable[[], nn.Module]] = {
     "instance norm": lambda: nn.InstanceNorm1d(3, track_running_stats=True),
     "batch norm": lambda: nn.BatchNorm1d(3, affine=False),
-    "buffer": lambda: Mean(True),
-    "attribute": lambda: Mean(False),
+    "buffer": Mean,
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Conv1d(3, 3, 1)),
 }
 

@@ -17,7 +17,8 @@ from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, Zoo
-from tests.privacy.support import data, fit, probe_batch
+from tests.privacy.private_steps import look_at
+from tests.privacy.support import data, fit
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel_softmax": lambda h: F.gumbel_softmax(h, tau=0.7),
@@ -76,7 +77,7 @@ def of_lengths(*lengths: int) -> SequenceBatch:
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_for_each_user_and_position_are_no_mixing(name: str) -> None:
     torch.manual_seed(0)
-    probe_batch(Drawing(DRAWS[name]), of_lengths(9, 5, 2))
+    look_at(Drawing(DRAWS[name]), of_lengths(9, 5, 2))
 
 
 @pytest.mark.full
@@ -110,7 +111,7 @@ class PairedByNoise(Zoo):
 def test_who_mixes_users_by_random_numbers_is_refused(model: Any) -> None:
     torch.manual_seed(0)
     with pytest.raises(UserError):
-        probe_batch(model(), of_lengths(9, 5, 2))
+        look_at(model(), of_lengths(9, 5, 2))
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWS if "users" not in name])

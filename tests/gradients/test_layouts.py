@@ -10,9 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.errors import NoRule, UncoveredUse
-from dprec.gradients.clipping import record
-from dprec.gradients.intercept import foreign_function, nodes
+from dprec.errors import NoRule
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
 from dprec.models.networks.reattention import through_linear
@@ -114,14 +112,11 @@ MIXING: dict[str, Operation] = {
     "linear with itself": lambda x: F.linear(x, x),
     "conv1d with itself": lambda x: F.conv1d(x, x),
     "einsum, aligned from the last": lambda x: torch.einsum("...j,...j->...", x, x[:, None].expand(-1, USERS, -1)),
-    "rows that share memory": lambda x: _shared_rows(x),
     "a part that spans rows": lambda x: _spanning(x),
     "running statistics": lambda x: _running(x),
     "a layer's weight": lambda x: through_linear(x, x[:, 0], x, torch.tensor(1.0)),
     "roll": lambda x: x.roll((1, 1), (1, 0)),
-    "a renormed table": lambda x: _renormed(x),
     "running statistics of torch's own": lambda x: _torchs_running(x),
-    "rows in one place": lambda x: _in_one_place(x),
     "isin by sorting": lambda x: torch.isin((4 * x).long(), torch.arange(2, 99), assume_unique=True).float(),
     "another's tanh": lambda x: torch.ops.dprec_tests.tanh(x),
 }
@@ -188,11 +183,6 @@ def _seen_before(x: Tensor) -> Tensor:
     return view
 
 
-def _shared_rows(x: Tensor) -> Tensor:
-    rows = torch.zeros(1, 6).expand(USERS, 6)
-    return rows.masked_fill_(x > 1, 5.0)
-
-
 def _spanning(x: Tensor) -> Tensor:
     buffer = torch.zeros(USERS + 9, 6).resize_(USERS, 6)
     torch.as_strided(buffer, (USERS, 6), (6, 7), 5).copy_(x)
@@ -217,22 +207,10 @@ def result(operation: Operation, x: Tensor) -> Tensor:
     return found
 
 
-def _renormed(x: Tensor) -> Tensor:
-    table = torch.ones(USERS, 3)
-    F.embedding((9 * x[:, 0]).long() % USERS, table, max_norm=0.1)
-    return table
-
-
 def _torchs_running(x: Tensor) -> Tensor:
     mean, each = torch.zeros(USERS), x[:, None].expand(-1, USERS, -1).contiguous()
     torch.instance_norm(each, None, None, mean, torch.ones(USERS), True, 0.1, 1e-5, False)
     return mean
-
-
-def _in_one_place(x: Tensor) -> Tensor:
-    base = torch.empty_strided((USERS, USERS), (1, 1))
-    base[:, :1].copy_(x[:, :1])
-    return base
 
 
 def counts(operation: Operation, x: Tensor) -> bool:
@@ -275,42 +253,3 @@ def test_an_operation_on_each_user_keeps_it(name: str) -> None:
     if shape == "square matrices":
         x += torch.eye(4)
     assert counts(operation, x)
-
-
-class Halved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * min(1.0, 1 / float(gradient.norm()))
-
-
-def test_a_function_on_the_way_is_not_taken_for_the_users_own() -> None:
-    layer, x = nn.Linear(6, 2), torch.randn(USERS, 6)
-    with pytest.raises(NoRule, match="autograd.Function Halved"):
-        record(dict(layer.named_parameters()), lambda rows: Halved.apply(layer(rows)).sum(1), x)
-    assert foreign_function(nodes(layer(x))) is None
-
-
-def rounded() -> Any:
-    return torch.autograd.graph.saved_tensors_hooks(lambda t: (t * 100).round(), lambda t: t / 100)
-
-
-def test_hooks_on_what_autograd_saves_are_refused() -> None:
-    layer, x = nn.Linear(6, 2), torch.randn(USERS, 6)
-    parameters = dict(layer.named_parameters())
-
-    def losses(rows: Tensor) -> Tensor:
-        return layer(rows).tanh().sum(1)
-
-    def hooked(rows: Tensor) -> Tensor:
-        with rounded():
-            return losses(rows)
-
-    with pytest.raises(UncoveredUse, match="hooks on what autograd saves"):
-        record(parameters, hooked, x)
-    with rounded(), pytest.raises(UncoveredUse, match="hooks on what autograd saves"):
-        record(parameters, losses, x)
-    assert record(parameters, losses, x).users == USERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.errors import UncoveredUse, UserError
+from dprec.errors import UserError
 from dprec.gradients import Contribution, Outer, alone, by_user, rule
 from dprec.gradients.clipping import Clipping, squared_norms
 from dprec.gradients.contributions.base import Places, zeroed
@@ -79,37 +79,6 @@ def test_a_second_rule_is_refused_where_the_first_is_ones_own() -> None:
     rule(torch.tensordot)(nothing)
     with pytest.raises(UserError, match="tensordot has a rule already, tests.gradients.test_registry.nothing"):
         rule(torch.tensordot)(nothing)
-
-
-def through(result: Callable[[Any, Tensor, Tensor], Any]) -> None:
-    """Run a tensordot whose rule ends with `result`, given the tape, the plain output and the weight."""
-
-    @rule(torch.tensordot)
-    def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        x, weight = args
-        tape.rows(x, "tensordot", weight)
-        return result(tape, function(x, weight.detach(), **kwargs), weight)
-
-    x, weight = torch.randn(4, 5, 3), nn.Parameter(torch.randn(2, 3))
-    with Tape({"weight": weight}, 4) as tape:
-        tape.watch([x])
-        torch.tensordot(x, weight, ([2], [1]))
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (lambda tape, out, weight: torch.zeros(4, requires_grad=True) * 1, "does not say whose rows"),
-        (lambda tape, out, weight: tape.record(out.transpose(0, 1).contiguous(), 1, [(weight, None)]), "users first"),
-        (lambda tape, out, weight: tape.record(out, 5, [(weight, None)]), r"\(4, 5, 2\).*5 rows for each of 4 users"),
-    ],
-)
-def test_what_a_rule_returns_must_say_whose_rows_it_has(
-    result: Callable[[Any, Tensor, Tensor], Any], message: str
-) -> None:
-    with pytest.raises(UncoveredUse, match=message) as caught:
-        through(result)
-    assert "\n" not in str(caught.value)
 
 
 @dataclass

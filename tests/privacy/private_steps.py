@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dprec.checks.entropy import Streams
-from dprec.checks.reachable import OfTheRun
 from dprec.data import PoissonBatches
 from dprec.data.module import as_is
 from dprec.gradients.clipping import Clipping
@@ -21,6 +20,7 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.drawn import Drawn
 from dprec.verify.self_check import SelfCheck
+from dprec.verify.step_check import Step
 
 
 class People:
@@ -42,7 +42,7 @@ class People:
         return 0 if history is None else int((history[user] != 0).sum())
 
 
-class Steps(OfTheRun):
+class Steps:
     """A model, its data and its private gradient, stepped by plain SGD."""
 
     def __init__(
@@ -93,3 +93,11 @@ class Steps(OfTheRun):
     def losses(self, batch: Any) -> Tensor:
         losses: Tensor = self.model.losses(batch)
         return losses
+
+
+def look_at(model: Any, batch: Any) -> None:
+    """Have the users of a batch looked at, as if a loader had made it of users 0, 1, ... and a step had drawn all."""
+    steps = Steps(model, People(batch, most=len(batch)), expected=len(batch), verify=0.0)
+    steps.drawn.users = range(len(batch))
+    parts = steps.people.__getitems__(steps.drawn.users)
+    steps.check.begin(Step(steps.parameters, steps.losses, parts))

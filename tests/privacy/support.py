@@ -8,9 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from dprec.checks.probe import probe
 from dprec.data import Sequences
-from dprec.gradients.uses.batches import select_users
 from dprec.models import Transformer
 from dprec.training.callback import Privacy
 
@@ -58,10 +56,3 @@ def fit(
     run = trainer(privacy, **options)
     run.fit(recommender or model(module), module, ckpt_path=ckpt, weights_only=True)
     return run
-
-
-def probe_batch(recommender: Any, batch: Any) -> None:
-    """Probe the longest, the middle and the shortest of a batch, as if a loader had made it of users 0, 1, ..."""
-    parameters = {name: p for name, p in recommender.named_parameters() if p.requires_grad}
-    users = sorted({0, len(batch) // 2, len(batch) - 1})
-    probe(recommender, parameters, recommender.losses, lambda chosen: [select_users(batch, chosen)], users)

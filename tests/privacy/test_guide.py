@@ -14,7 +14,7 @@ from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
 from tests.models.zoo import Zoo, batch_of
-from tests.privacy.support import probe_batch
+from tests.privacy.private_steps import look_at
 from tests.test_docs import ROOT, blocks
 
 
@@ -41,7 +41,7 @@ def test_the_guides_rule_gives_the_norms_of_torch_func() -> None:
             tape.watch(batch)
             losses = model.losses(batch)
         tape.backward(losses)
-        probe_batch(model, batch)
+        look_at(model, batch)
     measured = squared_norms(tape.contributions, {name: p.shape for name, p in parameters.items()}, 6)
     for name in parameters:
         exact = truth.norms({name: expected[name]})

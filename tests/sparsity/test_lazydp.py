@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from dprec.checks.probe import probe
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.gradients.uses.batches import select_users
 from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
@@ -350,28 +347,6 @@ def test_a_gradient_of_a_row_that_was_not_read_is_an_error(aggregate: bool) -> N
     run.rules.held["big.weight"] = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
     with pytest.raises(RuntimeError, match="without having been read"):
         run.rules.update(run.optimizer)
-
-
-def test_the_probe_puts_no_row_back_to_where_it_owed_noise() -> None:
-    """It moves rows and puts them back; what is paid in between would be lost, were it not paid before."""
-    run = Run([LazyDP(tables="big.*")])
-    module, start, bias = run.module, run.weights()["big.weight"], run.module.out.bias.detach().clone()
-    for step in range(3):
-        run.step(users(2, seed=step, most=3), lr=0.5)
-
-    def losses(batch: Any) -> Tensor:
-        bags = F.embedding_bag(batch.bags, module.big.weight, mode="sum", padding_idx=0)
-        if not torch.equal(module.out.bias, moved):  # a look-up by the module, which pays, once the probe moved rows
-            bags = bags + module.big(batch.bags)
-        both = torch.cat([bags, F.embedding(batch.ids, module.small.weight)], 1)
-        return F.softplus(F.linear(both, module.out.weight, module.out.bias)).squeeze(1)
-
-    moved = module.out.bias.detach().clone()
-    assert not torch.equal(moved, bias)
-    batch, owing = users(3, seed=9), [id(module.big.weight)]
-    probe(module, module.trained, losses, lambda chosen: [select_users(batch, chosen)], [0, 1, 2], owing=owing)
-    weight = module.state_dict()["big.weight"]
-    assert (weight[1:] != start[1:]).any(1).all()
 
 
 def test_the_module_is_not_pickled_while_it_may_owe() -> None:

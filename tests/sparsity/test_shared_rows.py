@@ -22,8 +22,8 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
-from dprec.verify.step_check import StepCheck, Summed
-from tests.privacy.support import probe_batch
+from dprec.verify.step_check import Step, StepCheck
+from tests.privacy.private_steps import look_at
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 
 LONGEST = 12
@@ -89,7 +89,7 @@ def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **option
 @pytest.mark.parametrize("length", [1, 5, 11])
 def test_the_longest_history_does_not_show_in_the_rows(model: Any, length: int) -> None:
     module = model()
-    probe_batch(module, sequences([length, 1, 1]))
+    look_at(module, sequences([length, 1, 1]))
     for batch in ([sequences([length, 1])], []):
         assert not any(chosen(module, AdaFEST(threshold=50.0), batch).values())
         drawn = chosen(module, ExponentialSelection(keep=2), batch)
@@ -192,7 +192,7 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
 
 def test_whoever_is_tried_alone_is_one_user_to_the_self_check() -> None:
     class Told(StepCheck):
-        def sums(self, step: Summed) -> None:
+        def begin(self, step: Step) -> None:
             rows.append(step.users)
 
     rows: list[int] = []

@@ -348,8 +348,12 @@ class StepsPastIt(Sorter):
 
 
 class Counts(Sorter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.seen = getattr(self, "seen", 0) + len(batch[0])
+        self.seen += len(batch[0])
         return self.each(batch)
 
 

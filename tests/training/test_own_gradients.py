@@ -114,38 +114,9 @@ def without_gradient(network: Any) -> Losses:
     return losses
 
 
-def cast_without_gradient(network: Any) -> Losses:
-    def losses(batch: Any) -> Tensor:
-        with torch.no_grad():
-            shift = (batch[0].bfloat16() @ torch.ones(4, 4).bfloat16()).float()
-        return plain(network)((batch[0] + shift, batch[1]))
-
-    return losses
-
-
-def for_a_while(network: Any) -> Losses:
-    def losses(batch: Any) -> Tensor:
-        torch.set_float32_matmul_precision("medium")
-        each = plain(network)(batch)
-        torch.set_float32_matmul_precision("highest")
-        return each
-
-    return losses
-
-
 def bounded(gradient: Tensor) -> Tensor:
     """What people write against gradients that explode: here no user's alone reaches the bound."""
     return gradient * min(1.0, 1.0 / float(gradient.norm()))
-
-
-def part_back(network: Any) -> Losses:
-    """A backward pass over a part of the model alone, from which the losses do not follow."""
-
-    def losses(batch: Any) -> Tensor:
-        torch.autograd.backward(50 * network(batch[0]).sum())
-        return plain(network)(batch)
-
-    return losses
 
 
 def penalty(network: Any) -> Losses:
@@ -175,7 +146,6 @@ EXACT: dict[str, Callable[[nn.Module], Losses]] = {
     "hook that bounds each number": on_hidden(lambda h: h.register_hook(lambda g: g.clamp(-BOUND, BOUND))),
     "hook that would mix where gradients are large": on_hidden(lambda h: h.register_hook(bounded)),
     "hook in place": on_hidden(lambda h: h.register_hook(lambda g: g.mul_(2))),
-    "hook of a node": on_hidden(lambda h: h.grad_fn.register_hook(lambda given, _: triple(None, given))),
     "forward hook": hooked(lambda net: net[0].register_forward_hook(lambda m, i, o: 2 * o)),
     "forward pre-hook": hooked(lambda net: net[2].register_forward_pre_hook(lambda m, i: (2 * i[0],))),
     "full backward hook": hooked(lambda net: net[2].register_full_backward_hook(triple)),
@@ -190,23 +160,11 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
         "0.bias' has a hook",
     ),
     "hook while training": (later, "0.weight' has a hook|0.weight': the sum of .* is off|who else is in the batch"),
-    "hook that mixes": (on_hidden(lambda h: h.register_hook(lambda g: g / g.norm())), "who else is in the batch"),
-    "module hook that mixes": (
-        hooked(lambda net: net[2].register_full_backward_hook(lambda m, g, _: (g[0] / g[0].norm(),))),
-        "who else is in the batch",
-    ),
     "autocast": (low, "computes in bfloat16 by itself"),
     "autocast without a gradient": (without_gradient, "computes in bfloat16 by itself"),
-    "cast without a gradient": (cast_without_gradient, "computes in bfloat16 by itself"),
-    "precision for a while": (for_a_while, "was set to medium while training"),
     "cast": (cast, "computes in bfloat16 by itself"),
     "backward": (before(lambda each: each.sum().backward(retain_graph=True)), "takes a backward pass by itself"),
     "backward that frees": (before(lambda each: each.sum().backward()), "takes a backward pass by itself"),
-    "autograd.backward": (
-        before(lambda each: torch.autograd.backward(each.sum(), retain_graph=True)),
-        "takes a backward pass by itself",
-    ),
-    "backward of a part": (part_back, "takes a backward pass by itself"),
     "penalty on all": (penalty, "who else is in the batch"),
     "matmul precision": (
         before(lambda each: torch.set_float32_matmul_precision("medium")),
@@ -224,7 +182,6 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", EXACT)
 def test_what_changes_gradients_of_each_user_alone_is_exact(kind: str) -> None:

@@ -193,19 +193,6 @@ def test_a_gradient_without_its_step_is_not_left_behind() -> None:
         next(iter(run))
 
 
-def test_after_a_step_that_an_error_ended_no_raw_step_passes() -> None:
-    module = Sorter()
-    optimizer = torch.optim.Adam(module.parameters())
-    run = training(module, optimizer=optimizer)
-    run.backward(next(iter(run)))
-    betas, optimizer.param_groups[0]["betas"] = optimizer.param_groups[0]["betas"], None
-    with pytest.raises(TypeError):
-        optimizer.step()
-    optimizer.param_groups[0]["betas"] = betas
-    with pytest.raises(UserError, match="cut short"):
-        optimizer.step()
-
-
 @pytest.mark.parametrize("post", [False, True])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_hook_of_the_optimizer_changes_no_step(late: bool, post: bool) -> None:

@@ -1,4 +1,4 @@
-"""Every spelling of a look-up is one for the tape, for the exact gradient and for the probe's sparse gradients."""
+"""Every spelling of a look-up is one for the tape and for the exact gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.checks.one_user import SparseLookUps
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.verify.in_double import InDouble
@@ -45,13 +44,6 @@ def test_a_look_up_is_one_for_everybody(spelling: str) -> None:
     gradient = exact.gradients(loss)["table"]
     assert gradient.is_sparse
     assert torch.allclose(gradient.to_dense().float(), plain)
-
-    with SparseLookUps([table]):
-        loss = read(table).square().sum()
-    loss.backward()
-    assert table.grad is not None
-    assert table.grad.is_sparse
-    assert torch.allclose(table.grad.to_dense(), plain)
 
     announced: list[Tensor | None] = []
     with torch.no_grad(), Tape({"table": table}, 2, read=lambda reads: announced.extend(reads.values())):

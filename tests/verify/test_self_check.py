@@ -28,8 +28,8 @@ from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify import recount
-from dprec.verify.one_share import Judge
-from dprec.verify.self_check import BrokenPromise
+from dprec.verify.in_double import InDouble
+from dprec.verify.one_share import BrokenPromise, Judge
 from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder, transformer
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
@@ -190,20 +190,20 @@ def mixed(parts: list[Any]) -> list[Any]:
     ("broken", "change", "model", "said"),
     [
         (lost_cross_term, None, "tied", "clipping norms|has norm"),
-        (norm_from_padding, None, "transformer", "with one user more"),
+        (norm_from_padding, None, "transformer", "among others than alone"),
         (sum_in_bfloat16, None, "transformer", "bfloat16|clipping norms"),
         (nothing_wrong, twice, "transformer", "rows: give one row each"),
-        (nothing_wrong, in_place_of_another, "transformer", "with one user more"),
-        (last_user_dropped, None, "transformer", "autograd gives|with one user more"),
+        (nothing_wrong, in_place_of_another, "transformer", "other numbers than the data gives"),
+        (last_user_dropped, None, "transformer", "autograd gives"),
         (table_without_noise, None, "transformer", "'embedding.weight' would be released with noise"),
         (gradients_without_noise, None, "lazydp", "'.*weight' would be released with noise"),
         (step_without_noise, None, "dense", "'.*weight' would be released with noise"),
         (rows_not_counted, None, "adafest", "are not counted"),
-        (nothing_wrong, mixed, "transformer", "with one user more"),
+        (nothing_wrong, mixed, "transformer", "other numbers than the data gives"),
     ],
     ids=lambda value: getattr(value, "__name__", "-"),
 )
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", range(3))
 def test_a_broken_engine_is_found(
     broken: Callable[[], Any], change: Callable[[list[Any]], list[Any]] | None, model: str, said: str, seed: int
 ) -> None:
@@ -381,12 +381,14 @@ def test_a_share_that_is_none_is_refused(share: float) -> None:
         Privacy(epsilon=1.0, verify=share)
 
 
-def does_not_run(*_: Any) -> Any:
-    raise RuntimeError("this operation knows float32 alone")
+def only_float32(self: InDouble, value: Any, right: Any = InDouble._exact) -> Any:
+    if self._low:
+        raise RuntimeError("this operation knows float32 alone")
+    return right(self, value)
 
 
 def test_a_model_that_does_not_run_in_float64_is_compared_in_its_own_precision() -> None:
-    with mock.patch("dprec.verify.one_share.exact_gradient", does_not_run):
+    with mock.patch("dprec.verify.in_double.InDouble._exact", only_float32):
         steps = steps_of("dual-encoder-tied")
         steps.go_on(3)
         assert steps.check.checked == 3
@@ -406,13 +408,12 @@ class Scored(torch.nn.Module):
 
 def test_a_doubt_that_the_check_clears_up_itself_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks again beside other weights, and no later check takes those that it puts back for changed ones."""
-    right, doubted = Judge.problem, list[bool]()
+    right, asked = Judge.problem, list[int]()
 
-    def problem(self: Judge, *case: Any) -> str | None:
-        doubted.append(len(case) == 3)  # a fourth hears what is read beside other weights
-        return right(self, *case) or ("off" if doubted[-1] else None)
+    def problem(self: Judge, alone: Any) -> UserError | None:
+        asked.append(1)
+        return right(self, alone) or (BrokenPromise("off") if len(asked) % 2 else None)
 
-    monkeypatch.setattr(Judge, "fulfilled", lambda *_: False)
     monkeypatch.setattr(Judge, "problem", problem)
     model, users = Scored(), torch.randint(1, 9, (20, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -420,8 +421,7 @@ def test_a_doubt_that_the_check_clears_up_itself_stops_no_run(monkeypatch: pytes
     for batch in run:
         run.step(batch)
     assert run.steps == 3
-    assert any(doubted)
-    assert not all(doubted)
+    assert len(asked) > 6
 
 
 class Ranked(torch.nn.Module):

@@ -7,29 +7,24 @@ from typing import Any
 
 from torch import Tensor
 
-from dprec.gradients.layouts.indices import is_mask
 from dprec.gradients.layouts.layout import (
-    MEMORY,
     METADATA,
     RANDOM,
     Layout,
     layout_of,
     mark,
+    mark_written,
     operation_name,
-    overlaps,
     tensors_in,
     writes_first_argument,
 )
-from dprec.gradients.layouts.row_wise import has_fixed_size, keeps_rows, may_write_aside
+from dprec.gradients.layouts.row_wise import keeps_rows
 from dprec.gradients.layouts.second import brings_back, keeps_second, puts_second
 
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 # Nobody's, whoever's tensor they take their type from.
 _CONSTANTS = {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided"}
 _ALIKE = {"zeros_like", "ones_like", "empty_like"}  # nobody's, unless there is a row for each user
-# Give memory that others than torch may have a name for.
-_BORROW = {"from_numpy", "frombuffer", "as_tensor", "asarray", "from_dlpack", "from_file", "set_", "grad", "_base"}
-_SPLITS = {"tensor_split", "split", "split_with_sizes", "hsplit", "vsplit", "dsplit"}
 
 
 def follow(
@@ -51,45 +46,22 @@ def follow(
     elif tensors is None:
         tensors = tensors_in((args, kwargs))
     followed, layouts = _with_layouts(tensors)
-    if name == "data":
-        MEMORY.bared(args[0])
     if not followed:
-        if (results := tensors_in(result)) and name in _BORROW:
-            MEMORY.shared(results)
-        elif results:
-            MEMORY.made(results, tensors_in((args, kwargs)))
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
-            if writes_first_argument(name):
-                MEMORY.filled(result)
-        elif name in METADATA and _sized(name, args, _followed(args[1:])):
-            for tensor in tensors_in(result):
-                mark(tensor, Layout(0, name, sized=True))
         return
     if _is_nobodys(name, args, kwargs, followed):
-        MEMORY.made(tensors_in(result), ())
         return
     if name == "__set__" and not isinstance(args[1], Tensor):
         return  # `x.requires_grad = True`
     if changed is None or name == "__set__":
         changed = _written(name, args, kwargs)
-    written = [(tensor, layout_of(tensor)) for tensor in changed]
-    results = [result] if isinstance(result, Tensor) else tensors_in(result)
-    for tensor in results:
-        own = _after(function, args, kwargs, followed, layouts, tensor, users)
-        mark(tensor, own)
-        if own.sized:
-            MEMORY.note_size(tensor)
-        if written:  # which may be this
-            followed, layouts = _with_layouts(followed)
-    targets = tensors_in((args[:1], kwargs.get("out"))) if written else []
-    for tensor, _ in written:
-        own = _after(function, args, kwargs, followed, layouts, tensor, users)
-        aside = not any(tensor is each for each in (*targets, *results))  # such as running statistics
-        mark(tensor, Layout(0, name) if own.known and (aside or overlaps(tensor)) else own)
+    for tensor in [result] if isinstance(result, Tensor) else tensors_in(result):
+        if not any(tensor is each for each in changed):
+            mark(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
+    for tensor in changed:
+        mark_written(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
         followed, layouts = _with_layouts(followed)
-    for tensor, before in written:
-        MEMORY.note(tensor, before)
 
 
 def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]]:
@@ -103,43 +75,17 @@ def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]
     return followed, layouts
 
 
-def _followed(operands: Any) -> list[Tensor]:
-    return _with_layouts(tensors_in(operands))[0]
-
-
 def _is_nobodys(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor]) -> bool:
-    """Whether a function takes no more of users' tensors than their type and their size, which no value decides."""
+    """Whether a function takes no more of users' tensors than their type and their size."""
     if name in _CONSTANTS:
-        return not _followed((args[1:], kwargs))
+        return not _with_layouts(tensors_in((args[1:], kwargs)))[0]
     known = layout_of(followed[0])
-    return name in _ALIKE and len(followed) == 1 and known is not None and not (known.known or known.sized)
+    return name in _ALIKE and len(followed) == 1 and known is not None and not known.known
 
 
 def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     first = next(iter((*args, *kwargs.values())), None) if writes_first_argument(name) else None
     return tensors_in((first, kwargs.get("out")))
-
-
-def written_uncounted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return what an operation may write to of which no version is counted: in torch.inference_mode, and sparse."""
-    written = _written(operation_name(function), args, kwargs)
-    if may_write_aside(function):
-        tensors = tensors_in((args, kwargs))
-        written += [tensor for tensor in tensors if tensor.is_inference() and layout_of(tensor) is None]
-    return written
-
-
-def _sized(name: str, args: tuple[Any, ...], followed: list[Tensor]) -> bool:
-    """Whether the size of what is returned may follow from the batch, such as `x[x > 0]` and `zeros(lengths.max())`."""
-    name = name.partition(".")[0]
-    if not (has_fixed_size(name) or name in _RESHAPES):
-        return True
-    if name in ("__getitem__", "index") and any(is_mask(t) for t in tensors_in(args[1:])):
-        return True
-    if name in _SPLITS and _followed(args[1:]):
-        return True
-    layouts = [layout_of(tensor) for tensor in followed]
-    return any(each is not None and each.sized for each in layouts) or any(t.dim() == 0 for t in followed)
 
 
 def _after(
@@ -152,18 +98,16 @@ def _after(
     users: int,
 ) -> Layout:
     name = operation_name(function)
-    if name in METADATA and any((other := layout_of(tensor)) and other.sized for tensor in tensors_in(args[1:])):
-        return Layout(0, name, sized=True)
     for tensor, layout in zip(followed, layouts, strict=True):
         if not layout.known:
             if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
                 return Layout(layout.second)
-            alike = layout.second and all((each.second, each.sized) == (layout.second, False) for each in layouts)
+            alike = layout.second and all(each.second == layout.second for each in layouts)
             if alike and keeps_second(function, args, kwargs, followed, out):
                 return Layout(0, layout.lost_at, layout.second)
-            return Layout(0, layout.lost_at, sized=_sized(name, args, followed))
+            return Layout(0, layout.lost_at)
     known = _of_known(function, name, args, kwargs, followed, layouts, out, users)
-    return known or Layout(0, name, sized=_sized(name, args, followed))
+    return known or Layout(0, name)
 
 
 def _of_known(

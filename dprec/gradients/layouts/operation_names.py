@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-COUNT = {"where", "one_hot", "repeat_interleave", "linalg_lstsq"}  # return as much as values make them
-LOSE = """
-    T t H flipud fliplr rot90 outer ger gru lstm rnn_tanh rnn_relu addmv addbmm multi_head_attention_forward
-    meshgrid inner tensordot kron msort diag_embed fold dist dot vdot trace cov corrcoef renorm pdist histc grad
-"""
-FIXED = frozenset(LOSE.split())  # lose the order of the rows, and return as much whatever the values are
 REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "logsumexp", "std", "var"}
 OF_ONE_TENSOR = REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "transpose", "cumsum", "unbind", "any"}
 DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
-NATIVE_NORMS = {
-    *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"),
-    *("_batch_norm_impl_index", "miopen_batch_norm", "batch_norm_update_stats"),
-}
 SOFTMAXES = {"softmax", "log_softmax", "softmin"}
 FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
 ADD_A_DIMENSION = {"unsqueeze", "stack"}  # and count the new one among those they are told

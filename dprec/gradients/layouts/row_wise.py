@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 
 from dprec.gradients.layouts.dimensions import Arguments, Options, dims_of, order_of
 from dprec.gradients.layouts.indices import index_keeps_rows, is_mask
@@ -22,12 +20,9 @@ from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in
 from dprec.gradients.layouts.operation_names import (
     ADD_A_DIMENSION,
     ALONG,
-    COUNT,
     FFT_OF_LAST,
-    FIXED,
     FOURIER,
     MATRICES,
-    NATIVE_NORMS,
     OF_ONE_TENSOR,
     POINTWISE,
     POOLS,
@@ -43,6 +38,7 @@ def keeps_rows(
 ) -> bool:
     """Whether each row of what an operation returns follows from the same user's rows alone.
 
+    >>> import torch
     >>> x = torch.ones(3, 4)
     >>> [keeps_rows(torch.softmax, (x, dim), {}, [x], x) for dim in (0, 1)]
     [False, True]
@@ -52,33 +48,6 @@ def keeps_rows(
         given = dict(zip(_parameters(function), args, strict=False)) | kwargs
         return all(key in _OF_USERS for key, value in given.items() if any(map(layout_of, tensors_in(value))))
     return keeps is not None and keeps(name, args, kwargs, followed, out)
-
-
-def has_fixed_size(name: str) -> bool:
-    """Whether how much an operation returns does not follow from values."""
-    return name in FIXED or (name in _KEEPS and name not in COUNT)
-
-
-def is_foreign(function: Callable[..., Any]) -> bool:
-    """Whether code of another package than torch or dprec runs in an operation, or some that it is given."""
-    return isinstance(function, HigherOrderOperator) or not known_as(function)[0]
-
-
-@lru_cache(maxsize=1 << 8)
-def has_its_own_ways(kind: type[Tensor]) -> bool:
-    """Whether a class of tensors says itself what torch's functions do, where nobody sees it."""
-    by_function: Any = kind.__torch_function__
-    plain = getattr(by_function, "__func__", by_function) in (Tensor.__torch_function__.__func__, _DISABLED)  # type: ignore[attr-defined]
-    plain &= kind.__torch_dispatch__ is Tensor.__torch_dispatch__
-    return not plain and not kind.__module__.startswith("dprec.")
-
-
-def may_write_aside(function: Callable[..., Any]) -> bool:
-    """Whether an operation may write to what is neither its first argument nor `out`, such as running statistics."""
-    name, keeps = known_as(function)
-    return name in ("embedding", "embedding_bag", "batch_norm", "instance_norm") or (
-        keeps is None and name not in FIXED
-    )
 
 
 @lru_cache(maxsize=1 << 8)
@@ -101,8 +70,6 @@ def known_as(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
 
 def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> bool:
     """Whether this is a batch_norm that normalises by the batch's statistics and not by running ones."""
-    if name.partition(".")[0] in NATIVE_NORMS:
-        return True
     return name == "batch_norm" and bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
 
@@ -310,7 +277,6 @@ def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], ou
     return not isinstance(value, Tensor) or layout_of(value) is None or value.dim() == written.detach()[index].dim()
 
 
-_DISABLED = torch._C._disabled_torch_function_impl
 _OURS = "an operation of models and kernels here"
 _OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),

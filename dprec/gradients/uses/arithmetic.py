@@ -21,29 +21,6 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
     **{f"torch.backends.{path}": partial(attrgetter(path), torch.backends) for path in _BACKENDS},
 }
 
-_UNITS = (("cuda", "matmul"), ("mkldnn", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "conv"))
-
-
-def computes_in_less() -> tuple[bool, ...]:
-    """Return of each unit whether it computes float32 in less now, quickly enough to be asked before each operation.
-
-    >>> before = computes_in_less()
-    >>> torch.set_float32_matmul_precision("medium")
-    >>> computes_in_less() == before
-    False
-    >>> torch.set_float32_matmul_precision("highest")
-    >>> computes_in_less() == before
-    True
-    """
-    return tuple([_precision_of(*unit) not in FULL for unit in _UNITS])
-
-
-def _older_precision(backend: str, operation: str) -> str:
-    return torch.get_float32_matmul_precision() if operation == "matmul" else "highest"
-
-
-_precision_of: Callable[[str, str], str] = getattr(torch._C, "_get_fp32_precision_getter", _older_precision)
-
 
 def compute_in_full() -> None:
     """Set what older switches can set, and refuse what a newer one has set otherwise."""

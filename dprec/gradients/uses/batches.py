@@ -6,8 +6,8 @@ import copy
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cached_property, partial
-from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+from functools import cached_property
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
-from dprec.gradients.layouts import layout
 
 Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
 
 _WITHOUT: tuple[type, ...] = (
-    *(str, bytes, int, float, complex, type(None), type, ModuleType, nn.Module),
+    *(str, bytes, int, float, complex, type(None), type, ModuleType, FunctionType, nn.Module),
     *(torch.dtype, torch.device, torch.Generator),
 )
 
@@ -47,45 +46,18 @@ def _tensors(values: Iterable[Any], seen: set[int]) -> Iterator[Tensor]:
 
 def _held(value: Any) -> list[Any]:
     """Return what a batch or a part of it holds: fields, items, and whatever else was set."""
-    items: list[Any]
     if isinstance(value, Tensor):
-        return [held for name, held in vars(value).items() if name != layout.ATTRIBUTE]
-    if isinstance(value, FunctionType):
-        return [*(value.__defaults__ or ()), *(cell.cell_contents for cell in value.__closure__ or () if _filled(cell))]
-    if isinstance(value, (MethodType, BuiltinMethodType)):
-        return [value.__self__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, np.ndarray):
-        return list(value.flat) if value.dtype == object else []
+        return []
     named = [field.name for field in fields(value)] if is_dataclass(value) else []
-    if named:
-        items = [getattr(value, name, None) for name in named]
-    elif isinstance(value, Mapping):
-        items = list(value.values())
-    else:
-        items = list(value) if isinstance(value, Collection) else []
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    return [*items, *(getattr(value, name, None) for name in (*_set_on(value), *slots) if name not in named)]
+    items: list[Any] = [getattr(value, name, None) for name in named]
+    if not named and isinstance(value, Collection) and not isinstance(value, np.ndarray):
+        items = list(value.values()) if isinstance(value, Mapping) else list(value)
+    return [*items, *(held for name, held in _set_on(value).items() if name not in named)]
 
 
 def _set_on(value: Any) -> dict[str, Any]:
     """Return the attributes that were set on an object, which not every object can have."""
     return dict(getattr(value, "__dict__", {}))
-
-
-def _filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def _slots(kind: type) -> list[str]:
-    slots = vars(kind).get("__slots__", ())
-    private = f"_{kind.__name__.lstrip('_')}"
-    names = [slots] if isinstance(slots, str) else slots
-    return [private + name if name.startswith("__") and not name.endswith("__") else name for name in names]
 
 
 def select_users(batch: Any, users: Sequence[int]) -> Any:

@@ -11,18 +11,9 @@ from torch import Tensor
 
 from dprec.distributed.host_tables import network_device
 from dprec.errors import UncoveredUse
-from dprec.gradients.uses.arithmetic import computes_in_less, refuse_less
 
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
 LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
-# What adds up many numbers, and rounds by the shape of the batch: also where no gradient flows.
-ADDING = {
-    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addbmm", "baddbmm", "addmv",
-    "einsum", "bilinear", "tensordot", "inner", "cdist", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "scaled_dot_product_attention", "multi_head_attention_forward", "gru", "lstm",
-    "rnn_tanh", "rnn_relu", "sum", "mean", "prod", "cumsum", "var", "std", "norm", "softmax", "log_softmax",
-    "logsumexp", "layer_norm", "group_norm", "embedding_bag",
-}  # fmt: skip
 _declared: ContextVar[bool] = ContextVar("_declared", default=False)  # by an autocast that `without_autocast` put off
 
 
@@ -50,12 +41,9 @@ class OwnPrecision:
         self._device = network_device(parameters.values()).type
         self._known = _declared.get() or torch.is_autocast_enabled(self._device)
         self._known |= any(p.dtype in LOW for p in parameters.values())
-        self._less = computes_in_less()
 
-    def refuse(self, tensors: Iterable[Tensor], operation: str = "") -> None:
+    def refuse(self, tensors: Iterable[Tensor]) -> None:
         """Look at what an operation is given, and at what it will be computed in."""
-        if computes_in_less() != self._less:  # if only for a while
-            refuse_less()
         if self._known:
             return
         if torch.is_autocast_enabled(self._device):  # where no gradient flows, too: roundings follow from shapes
@@ -63,7 +51,7 @@ class OwnPrecision:
         low = [tensor for tensor in tensors if tensor.dtype in LOW]
         if any(isinstance(tensor, torch.nn.Parameter) for tensor in low):
             self._known = True  # a frozen one, which the guarantee speaks of
-        elif low and (operation in ADDING or any(tensor.requires_grad for tensor in low)):
+        elif any(tensor.requires_grad for tensor in low):
             raise UncoveredUse(_by_itself(low[0].dtype))
 
 

@@ -1,7 +1,7 @@
 """Which losses another process finds, too: those that follow from parameters, buffers and a user's row alone.
 
-Of the models of this package that is known, and a class of one's own can say it. Functions that were put into a model,
-hooks, and any other losses may follow from what is in this process alone.
+Of the models of this package that is known, and a class of one's own can say it. Hooks, and any other losses, may
+follow from what is in this process alone.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 
-from dprec.contract import Losses, RowsAlone, offers
+from dprec.contract import Losses
 from dprec.gradients.uses.batches import select_users
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -27,45 +26,46 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
     False
     """
     own: Any = losses
-    while hasattr(own, "__wrapped__") and _is_of("dprec", type(own)):  # what a run puts around it
+    while hasattr(own, "__wrapped__") and _is_of(type(own), "dprec"):  # what a run puts around it
         own = own.__wrapped__
-    parts = _parts(module)
+    says, parts = vars(type(module)), _parts(module)
     return (
-        offers(module, RowsAlone)
-        and module.rows_alone
+        row_local(module)
         and own == getattr(module, "losses", None)
-        and not any(map(_is_changed, parts))
+        and not any(map(_is_hooked, parts))
         and not _is_watched()
-        and ("rows_alone" in vars(type(module)) or all(_is_of("torch dprec", type(part)) for part in parts))
+        and (
+            "loss_is_row_local" in says
+            or "rows_alone" in says
+            or all(_is_of(type(part), "torch", "dprec") for part in parts)
+        )
     )
+
+
+def row_local(module: nn.Module) -> bool:
+    """Whether a model says that its losses follow from parameters, buffers and a user's row; `rows_alone` as of old."""
+    return bool(getattr(module, "loss_is_row_local", getattr(module, "rows_alone", False)))
+
+
+def _is_watched() -> bool:
+    """Whether modes of torch are on, which another process may not have."""
+    return torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack() > 0
 
 
 def _parts(module: nn.Module) -> list[nn.Module]:
     """Return a module and what it holds, but no metrics, which losses do not ask."""
-    return [part for part in module.modules() if not _is_of("torchmetrics", *type(part).__mro__)]
+    return [part for part in module.modules() if not any(_is_of(kind, "torchmetrics") for kind in type(part).__mro__)]
 
 
-def _is_of(packages: str, *kinds: type) -> bool:
-    return any(kind.__module__.partition(".")[0] in packages.split() for kind in kinds)
+def _is_of(kind: type, *packages: str) -> bool:
+    return kind.__module__.partition(".")[0] in packages
 
 
-def _is_watched() -> bool:
-    """Whether hooks of all modules, or modes of torch, are on: another process may not have them."""
-    hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
-    return modes > 0 or any(getattr(torch_modules, f"_global_{name}") for name in hooks)
-
-
-def _is_changed(part: nn.Module) -> bool:
+def _is_hooked(part: nn.Module) -> bool:
     """Whether a module has hooks, or holds functions, which may stand in for its own."""
+    hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
     held = {name for name, value in vars(part).items() if isinstance(value, (FunctionType, MethodType))}
-    return bool(
-        part._forward_hooks
-        or part._forward_pre_hooks
-        or part._backward_hooks
-        or part._backward_pre_hooks
-        or held - {"configure_model"}
-    )
+    return any(hooks) or bool(held - {"configure_model"})
 
 
 def draws(losses: Losses, part: Any) -> bool:

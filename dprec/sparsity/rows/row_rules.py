@@ -293,7 +293,7 @@ class RowRules:
     ) -> list[tuple[Any, Recorded]]:
         """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
         for _, recorded in pieces:
-            self._refuse_whole(recorded)
+            self.refuse_whole(recorded)
         return broken_alone(self._over, pieces, again, alone, self._unmoved)
 
     def _unmoved(self, recorded: Recorded) -> Tensor:
@@ -352,7 +352,7 @@ class RowRules:
 
     def restricted(self, recorded: Recorded) -> Recorded:
         """Return what the users add to rows that may change."""
-        self._refuse_whole(recorded)
+        self.refuse_whole(recorded)
         own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
         chosen = {name: rows for name in own if (rows := self._chosen[name]) is not None}
         left = {name: self._where_read(name, rows, recorded) for name, rows in chosen.items()}
@@ -370,7 +370,7 @@ class RowRules:
         """Return chosen rows where users' gradients are; of a table in host memory only those that were read."""
         return self._hosts[name].shard.heard_among(rows).to(recorded.losses.device) if name in self._hosts else rows
 
-    def _refuse_whole(self, recorded: Recorded) -> None:
+    def refuse_whole(self, recorded: Recorded) -> None:
         for name in self._over:
             if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(

@@ -26,7 +26,7 @@ class Mine(Transformer):
 class Promised(Transformer):
     """One that says what its losses read."""
 
-    rows_alone = True
+    loss_is_row_local = True
 
     def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
         return super().encode(history, context) * 2

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec import private
-from dprec.errors import UserError
 
 USERS, DIM, ITEMS = 60, 4, 9
 LONGER = torch.ones(9, 9).tril()
@@ -101,48 +100,12 @@ def test_a_mask_that_is_kept_is_made_anew(ready: Ready, hold: Callable[[Masked],
 
 
 def test_it_is_told_by_name() -> None:
-    from dprec.privacy import forgetting
+    from dprec.privacy import cached_tensors
 
-    forgetting._say.cache_clear()
+    cached_tensors._warn.cache_clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         trained(as_attribute)
     lines = [str(each.message) for each in said if "keeps it" in str(each.message)]
     assert len(lines) == 1
     assert "'mask'" in lines[0]
-
-
-def keep_users(model: Masked, length: int) -> Tensor:
-    model.seen = model.table.weight.sum() * 1.0  # type: ignore[assignment]
-    return mask_of(length)
-
-
-def keep_count(model: Masked, length: int) -> Tensor:
-    model.count = model.count + 1  # type: ignore[has-type]
-    return mask_of(length)
-
-
-def keep_number(model: Masked, length: int) -> Tensor:
-    model.longest = max(length, getattr(model, "longest", 0))  # type: ignore[assignment]
-    return mask_of(length)
-
-
-@pytest.mark.parametrize("ready", [keep_users, keep_count, keep_number])
-def test_whatever_else_is_kept_is_refused(ready: Ready) -> None:
-    with pytest.raises(UserError, match="changes with the users' data"):
-        trained(ready, lambda model: setattr(model, "count", torch.zeros(())))
-
-
-class Last(Masked):
-    """Keeps what it made of the last batch."""
-
-    def losses(self, batch: list[Tensor]) -> Tensor:
-        each = super().losses(batch)
-        self.last = each.detach()
-        return each
-
-
-def test_what_follows_from_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "Masked", Last)
-    with pytest.raises(UserError, match="'last' changes with the users' data"):
-        trained(anew)

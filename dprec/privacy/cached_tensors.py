@@ -1,0 +1,79 @@
+"""What `losses(batch)` keeps in a model, such as a mask as long as the batch, is taken away before the next batch.
+
+Many models as people write them make a mask or the angles of positions when they first run. Kept, a mask of a first
+batch would be used for another, or one of a check in float64 in training.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import MutableMapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from dprec.contract import Losses
+from dprec.gradients.layouts.layout import layout_of
+
+KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
+
+
+class ResetCachedTensors:
+    """Losses after which a module's attributes hold no other tensors than before.
+
+    Tensors that follow from users stay, and so do those that are written to in place: the checks look for them.
+
+    >>> import torch
+    >>> class Masked(nn.Module):
+    ...     __module__ = "mine"
+    ...     mask = None
+    ...     def losses(self, batch):
+    ...         if self.mask is None:
+    ...             self.mask = torch.ones(batch.shape[1])
+    ...         return (batch * self.mask).sum(1)
+    >>> model = Masked()
+    >>> with warnings.catch_warnings(record=True):
+    ...     print(ResetCachedTensors(model, model.losses)(torch.ones(1, 3)), model.mask)
+    tensor([3.]) None
+    """
+
+    def __init__(self, module: nn.Module, losses: Losses) -> None:
+        self.__wrapped__ = losses
+        parts = [
+            (path, part) for path, part in module.named_modules() if type(part).__module__.split(".")[0] not in KNOWN
+        ]
+        self._places: list[tuple[str, nn.Module, MutableMapping[str, Any]]] = [
+            (path, part, names) for path, part in parts for names in (part.__dict__, part._buffers)
+        ]
+
+    def __call__(self, batch: Any) -> Tensor:
+        before = [dict(names) for _, _, names in self._places]
+        try:
+            return self.__wrapped__(batch)
+        finally:
+            for (path, part, names), old in zip(self._places, before, strict=True):
+                for name in [name for name, value in names.items() if _is_cached(value, old.get(name))]:
+                    if name in old:
+                        names[name] = old[name]
+                    else:
+                        del names[name]
+                        part._non_persistent_buffers_set.discard(name)
+                    _warn(f"{path}.{name}".strip("."))
+
+
+def _is_cached(value: Any, before: Any) -> bool:
+    """Whether this is a tensor that follows from sizes alone, and was not there or had another shape."""
+    if type(value) is not Tensor or value is before or layout_of(value) is not None or value.requires_grad:
+        return False
+    return not isinstance(before, Tensor) or before.shape != value.shape  # the same may be a count
+
+
+@functools.cache
+def _warn(name: str) -> None:
+    warnings.warn(
+        f"losses(batch) makes '{name}' and keeps it: training makes it anew for each micro-batch, so that nothing goes "
+        "from one to the next",
+        UserWarning,
+        stacklevel=2,
+    )
