@@ -2,7 +2,7 @@
 
 Unwritten outputs show by their NaN. Each process has tens of thousands of objects before the first test. They are left
 out of garbage collection, which then comes often enough for models in cycles. A run keeps freed memory
-(`dprec/run/memory.py`); after each file it goes back to the system.
+(`dprec/run/memory.py`); after a test by which a process has grown it goes back to the system.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ: 
 
 
 luck.make_secrets_follow()
+GROWN = (128 << 20) // 4096  # pages
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,11 +74,20 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # else modules of triton say at exit what they leave
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    if nextitem is None or nextitem.path != item.path:
+_small = [0]  # pages that were resident after the last collection
+
+
+def pytest_runtest_teardown() -> None:
+    """Collect garbage, and give freed memory back, where a process has grown."""
+    if sys.platform == "linux" and _resident() > _small[0] + GROWN:
         gc.collect()
-        if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
             libc.malloc_trim(0)
+        _small[0] = _resident()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def _poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -15,15 +15,8 @@ from tests.commands.support import environment
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[1]
-DEVICES = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    "conin$",
-    "conout$",
-    *(f"{port}{n}" for port in ("com", "lpt") for n in "123456789¹²³"),
-}
+DEVICES = r"con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9]"
+PLAIN = re.compile(rf"(?!({DEVICES})(\.|$))[A-Za-z0-9_.+ -]*[A-Za-z0-9_+-]", re.IGNORECASE)  # a part of a path
 LONGEST = 180  # characters, which leaves 80 of Windows' 260 to the folder of the checkout
 POSIX = ("fcntl", "grp", "pwd", "resource", "termios", "triton")
 
@@ -50,20 +43,6 @@ assert peak_memory_mb() is None
 """
 
 
-def refusals(name: str) -> list[str]:
-    """Why Windows, or a person, could not have a file of this name."""
-    parts = name.split("/")
-    found = [
-        f"{part!r} has a character that Windows keeps to itself"
-        for part in parts
-        if re.search(r'[<>:"\\|?*\x00-\x1f]', part)
-    ]
-    found += [f"{part!r} ends in a dot or a space" for part in parts if part.endswith((".", " "))]
-    found += [f"{part!r} is a device" for part in parts if part.partition(".")[0].rstrip().lower() in DEVICES]
-    found += [f"{part!r} is not plain ASCII" for part in parts if not part.isascii()]
-    return found + ([f"{name} is longer than {LONGEST}"] if len(name) > LONGEST else [])
-
-
 def tracked() -> list[str]:
     try:
         done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -72,30 +51,16 @@ def tracked() -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "docs/a@8:0.1/x.csv",
-        "a?.md",
-        "a/b.",
-        "a /b",
-        "docs/aux.py",
-        "NUL",
-        "docs/com1.tar.gz",
-        "a\\b",
-        "ε.md",
-        "a" * 200,
-    ],
-)
-def test_a_name_that_windows_refuses_is_found(name: str) -> None:
-    assert refusals(name)
+@pytest.mark.parametrize("part", ["a@8:0.1", "a?.md", "b.", "a ", "aux.py", "NUL", "com1.tar.gz", "a\\b", "ε.md"])
+def test_a_name_that_windows_refuses_is_found(part: str) -> None:
+    assert not PLAIN.fullmatch(part)
 
 
 def test_no_tracked_name_is_refused_by_windows() -> None:
     names = tracked()
     assert "README.md" in names
-    assert [why for name in names for why in refusals(name)] == []
-    assert [name for name in names if "@" in name] == []
+    assert [name for name in names if not all(map(PLAIN.fullmatch, name.split("/")))] == []
+    assert [name for name in names if len(name) > LONGEST] == []
 
 
 def test_no_two_tracked_names_differ_in_their_case_alone() -> None:

@@ -33,12 +33,11 @@ class DPFormer(Transformer):
     as numbers without gradient. Without noise this is the `Transformer`, bit for bit.
 
     The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
-    that of one gradient step at learning rate 1, as in the definition. The real error of the weights depends on the
-    optimizer. After t steps of SGD it is lr √t times the noise. Adam divides a gradient by its size: if noise
-    dominates, every step moves every weight by about lr for any σ and B, so the error is about lr √t, a factor of
-    lr √t B / (σC). Both factors are the same for rare and frequent items; dividing by p relates the error to the
-    signal. So only the ratios between errors are fixed, and the factor may be tuned; in private training, tuning has
-    a cost in privacy.
+    that of one gradient step at learning rate 1, as in the definition. The error of the weights after t steps of Adam
+    is about lr √t, whatever σ and B, if noise dominates, since Adam divides a gradient by its size. That is so in every
+    row: division by p relates the noise to an item's signal, and is no error of the weights. So the factor from one to
+    the other, lr √t B / (σC), is no `error_scale` (docs/dpformer.md has figures). In private training, tuning it has a
+    cost in privacy.
 
     Args:
         frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of

@@ -20,8 +20,7 @@ DELTA = 1 / 6040
 SAMPLING = Sampling("poisson", users=6040, expected_batch=1024, rate=1024 / 6040, seeded=False)
 
 
-@pytest.mark.parametrize("sigma", [0.8, 1.25, 3.0])
-@pytest.mark.parametrize("mean", [1.5, 5, 50])
+@pytest.mark.parametrize(("sigma", "mean"), [(0.8, 50), (1.25, 5), (3.0, 1.5)])
 def test_epsilon_is_that_of_the_library(sigma: float, mean: float) -> None:
     accountant = RdpAccountant(ORDERS)
     repeated = dp_accounting.dp_event.RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(sigma), mean, 0)
@@ -56,8 +55,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("mean", [2, 5, 20])
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(("mean", "pair"), zip([2, 20, 5], PAIRS, strict=True))
 def test_no_outcome_of_a_choice_tells_more_than_its_price(mean: float, pair: tuple[np.ndarray, np.ndarray]) -> None:
     pair = (pair[0] / pair[0].sum(), pair[1] / pair[1].sum())
     orders, logs = np.array(ORDERS, dtype=float)[:, None], [np.log(one) for one in pair]

@@ -8,8 +8,12 @@ from scipy import integrate, stats
 
 from dprec.auditing import eana
 
-CASES = [
-    (alpha, m, x, sigma) for alpha in (1.5, 2, 5, 15) for m in (20, 300) for x, sigma in ((1, 1), (0.3, 0.5), (0, 2))
+CASES = [  # order, users, and what one more adds to how much noise
+    (1.5, 20, 1, 1),
+    (2, 300, 0.3, 0.5),
+    (5, 20, 0, 2),  # one who adds nothing, but noise
+    (15, 20, 0.3, 0.5),  # near the order at which one direction is infinite
+    (15, 300, 1, 1),
 ]
 
 

@@ -20,8 +20,10 @@ def written_out(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
     return min(1.0, f(v) + 2 * m * delta * slack)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-4, 0.02])
-@pytest.mark.parametrize(("m", "r", "v"), [(30, 12, 12), (30, 30, 22), (30, 20, 3), (5, 5, 0)])
+@pytest.mark.parametrize(
+    ("m", "r", "v", "delta"),  # canaries, guesses, right ones
+    [(30, 12, 12, 0.0), (30, 12, 12, 0.02), (30, 30, 22, 0.0), (30, 30, 22, 1e-4), (30, 20, 3, 0.02), (5, 5, 0, 0.02)],
+)
 def test_the_probability_is_the_theorems(m: int, r: int, v: int, delta: float) -> None:
     for epsilon in (0.0, 0.7, 3.0):
         assert chance(m, r, v, epsilon, delta) == pytest.approx(written_out(m, r, v, epsilon, delta), rel=1e-9)

@@ -153,16 +153,8 @@ def test_strategies_stand_beside_plain_noise_with_the_same_multipliers() -> None
 def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(recipe: Path, tmp_path: Path) -> None:
     sparse = ["--strategies", "EANA,LazyDP,AdaFEST", "--model.optimizer", "sgd", "--model.weight_decay", "0"]
     small = [*SMALL[:-2], "--noise", "0.5", "--canaries", "1", "--trainer.max_steps", "3"]
-    asked = [
-        str(recipe),
-        *small,
-        *SPARSE_MODEL,
-        *sparse,
-        "--privacy.epsilon",
-        "null",
-        "--privacy.noise_multiplier",
-        "1",
-    ]
+    unlimited = ["--privacy.epsilon", "null", "--privacy.noise_multiplier", "1"]
+    asked = [str(recipe), *small, *SPARSE_MODEL, *sparse, *unlimited]
     assert audit([*asked, "--out", str(tmp_path / "audit")]) == 0
     rows = {row["system"]: row for row in strict(tmp_path / "audit" / "audit.json")["systems"]}
     eana = rows["EANA 0.5"]
@@ -188,16 +180,6 @@ def test_the_guide_and_the_help_name_the_exit_codes() -> None:
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(["--help"]) == 0
     shown = capsys.readouterr().out
-    for option in (
-        "canaries",
-        "each",
-        "length",
-        "references",
-        "coins",
-        "seed_of_canaries",
-        "noise",
-        "strategies",
-        "beside",
-        "minutes",
-    ):
+    names = "canaries each length references coins seed_of_canaries noise strategies beside minutes"
+    for option in names.split():
         assert f"--{option} " in shown

@@ -132,6 +132,7 @@ def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, caps
     assert Ranking().warning({"distinct_items": few | {"places": 1640}}) is None  # of users who have seen nearly all
 
 
+@pytest.mark.full
 def test_a_log_of_one_user_has_a_delta_that_promises_nothing_and_no_few_items_to_collapse_on(
     recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

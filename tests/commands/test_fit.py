@@ -102,6 +102,7 @@ def test_training_is_watched_on_validation_and_the_test_is_judged_once(
     assert "validation" not in strict(here / "paper/metrics.json")["protocol"]
 
 
+@pytest.mark.full
 def test_steps_that_take_long_each_have_a_line(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_steps_that_take_long_each_have_a_line(
     assert all(re.search(r"\d+:\d\d left$", line) for line in lines[1:])
 
 
+@pytest.mark.full
 def test_a_large_table_with_noise_in_every_row_is_hinted_at(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +259,7 @@ def test_a_bug_keeps_its_traceback(recipe: Path, here: Path) -> None:
         fit([str(recipe), "--model", "my_bug.Counts", "--out", "bug"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -23,6 +23,7 @@ def run(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here / "run/checkpoints/last.ckpt"
 
 
+@pytest.mark.full
 def test_it_is_used_like_any_other(run: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(torch.load(run, weights_only=True)["dprec"]["catalogue"], dict)
     assert sorted(read_checkpoint(run)["dprec"]["catalogue"]) == sorted(f"film{n}" for n in range(12))
@@ -31,6 +32,7 @@ def test_it_is_used_like_any_other(run: Path, recipe: Path, capsys: pytest.Captu
     assert evaluate(["run"]) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changed",
     [{"count": 11}, {"utf8": "film1"}, {"utf8": torch.tensor([255, 254], dtype=torch.uint8)}, {"utf8": torch.ones(3)}],

@@ -37,14 +37,10 @@ def read(*words: str) -> Settings:
         ("privacy.noise_multiplier", "2", 2.0),
     ],
 )
-@pytest.mark.parametrize("joined", [True, False])
-def test_an_override_beats_the_recipe_wherever_it_stands(
-    recipe: Path, key: str, text: str, value: object, joined: bool
-) -> None:
-    words = [f"--{key}={text}"] if joined else [f"--{key}", text]
+def test_an_override_beats_the_recipe_wherever_it_stands(recipe: Path, key: str, text: str, value: object) -> None:
     flat = key.replace("init_args.", "")
-    assert read(str(recipe), *words).flat[flat] == value
-    assert read(*words, str(recipe)).flat[flat] == value
+    assert read(str(recipe), f"--{key}={text}").flat[flat] == value
+    assert read(f"--{key}", text, str(recipe)).flat[flat] == value
 
 
 def test_recipes_layer(recipe: Path, here: Path) -> None:
@@ -70,6 +66,12 @@ def test_what_is_stored_reads_back_the_same(recipe: Path, here: Path) -> None:
     settings = read(str(recipe), "--data.catalogue", "x", "--model.dropout", "0.5", "--trainer.callbacks", "[]")
     (here / "stored.yaml").write_text(settings.to_yaml())
     assert read("stored.yaml").tree == settings.tree
+
+
+@pytest.mark.parametrize("name", ["../../evil", "..", "/evil", "a\\b"])
+def test_a_name_stays_in_the_folder_of_runs(recipe: Path, name: str) -> None:
+    with pytest.raises(UserError, match="^name is "):
+        read(str(recipe), "--name", name)
 
 
 def test_lightning_cannot_replace_the_optimizer() -> None:

@@ -114,6 +114,7 @@ def test_releases_of_periods_are_told_once_and_as_what_they_are(
     assert "q = 0.2000 at most, 4 periods" in told
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_class_says_before_there_is_a_model_what_the_model_says(recipe: Path) -> None:
     """Every shipped recipe, and with every share changed, so that no default can stand for what is given."""

@@ -148,8 +148,14 @@ def test_the_recipe_as_it_is_has_the_whole_budget(
     assert model == parse(CommandLine.read([str(recipe)])).tree["model"]["init_args"]
 
 
-@pytest.mark.parametrize("at", ["before the scores are written", "before the move", "after the move"])
-@pytest.mark.parametrize("sums", [[10.0, 50.0, 20.0], [50.0, 10.0, 20.0]])
+@pytest.mark.parametrize(
+    ("at", "sums"),
+    [
+        ("before the scores are written", [50.0, 10.0, 20.0]),
+        ("before the move", [10.0, 50.0, 20.0]),
+        ("after the move", [50.0, 10.0, 20.0]),
+    ],
+)
 def test_a_choice_that_was_killed_keeps_the_best_all_the_same(
     at: str, sums: list[float], recipe: Path, tmp_path: Path, picked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ from dprec.convex.release.rows import mean_of
 from dprec.convex.worst_case import block_records
 
 
-@pytest.mark.parametrize(("records", "dimension", "sparsity"), [(40, 24, 4), (7, 30, 3), (5, 5, 5), (1, 9, 1)])
-@pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("records", "dimension", "sparsity", "bias"), [(40, 24, 4, 1.0), (7, 30, 3, 0.5), (5, 5, 5, 1.0), (1, 9, 1, 0.0)]
+)
 def test_a_record_has_its_entries_in_one_block_and_norm_one(
     records: int, dimension: int, sparsity: int, bias: float
 ) -> None:

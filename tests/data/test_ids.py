@@ -168,6 +168,7 @@ def test_a_catalogue_and_a_history_are_read_as_a_log_is(tmp_path):
         Catalogue.read(tmp_path / "items.txt")
 
 
+@pytest.mark.full
 @given(st.text(max_size=8))
 def test_reading_twice_is_reading_once(text):
     (once,) = normal_texts([text])

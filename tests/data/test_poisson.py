@@ -20,6 +20,7 @@ def p_value(observed, expected):
     return stats.chisquare(observed, np.asarray(expected) * sum(observed) / sum(expected)).pvalue
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [3, None])
 def test_every_subset_of_users_has_its_poisson_probability(seed):
     """The whole joint law: 2^5 subsets, so counts, inclusion and independence of users at once."""

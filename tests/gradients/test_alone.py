@@ -126,6 +126,7 @@ def released(module: Histories, dtype: torch.dtype | None = None, **options: Any
         return {name: p.detach().clone() for name, p in module.named_parameters()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", [None, LazyDP, AdaFEST])
 @pytest.mark.parametrize("mode", ["flat", "auto-v"])
 def test_training_is_that_of_the_same_model_written_with_rules(strategy: Any, mode: str) -> None:

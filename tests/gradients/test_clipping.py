@@ -50,6 +50,7 @@ def with_truth(name: str, dtype: torch.dtype) -> tuple[Any, Any, dict[str, Tenso
     """Return a model, a batch of seven users, and each user's gradients by torch.func, which all tests share."""
     torch.manual_seed(0)
     model, batch = MODELS[name]().to(dtype), in_precision(batch_for(name, 7), dtype)
+    model.metrics = None  # of clicks: 60 MB, for as long as the model is kept
     gradients = truth.user_gradients(model, batch)
     return model, batch, {n: gradients[n] for n in trainable(model)}
 
@@ -75,9 +76,13 @@ def test_every_parameters_norm_is_that_of_torch_func(name: str, dtype: torch.dty
         assert ((found - exact).abs() <= tolerance * whole.clamp(min=1e-30)).all(), parameter
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+# Every model, each mode of clipping, and both types.
+SUMS = [(name, "flat", torch.float64, 1e-10) for name in MODELS]
+SUMS += [(name, "auto-v", torch.float32, 1e-5) for name in MODELS]
+SUMS += [(name, "auto-s", torch.float32, 1e-5) for name in ("transformer", "bags", "gru")]
+
+
+@pytest.mark.parametrize(("name", "mode", "dtype", "tolerance"), SUMS)
 def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torch.dtype, tolerance: float) -> None:
     model, batch, expected = with_truth(name, dtype)
     clipping = Clipping(mode, 0.3)
@@ -92,6 +97,7 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
         assert distance(found, exact) <= tolerance * size
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("library", [onednn, openblas])
 @pytest.mark.parametrize("name", MODELS)
@@ -121,9 +127,12 @@ def test_no_users_leave_the_sum_at_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["transformer", "functional-tying", "scales-and-products", "bags", "bare-cells", "spectral"]
+    ("name", "mode"),
+    [
+        *(("transformer", "auto-v"), ("functional-tying", "flat"), ("scales-and-products", "auto-s")),
+        *(("bags", "flat"), ("bare-cells", "auto-v"), ("spectral", "auto-s")),
+    ],
 )
-@pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -150,10 +159,9 @@ def test_one_user_moves_the_sum_by_at_most_the_bound(
         assert distance(everyone, without) <= 0.7 * (1 + 1e-6 + drift)
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
-def test_in_float32_a_users_share_keeps_the_bound(name: str, mode: Any) -> None:
-    for seed in range(5):
+def test_in_float32_a_users_share_keeps_the_bound(name: str) -> None:
+    for seed, mode in enumerate((*MODES, *MODES)):
         model, batch = MODELS[name](), batch_for(name, 1, seed)
         share = clipped_sums(model, [batch], Clipping(mode, 1.0))
         assert distance(share, {n: torch.zeros_like(g) for n, g in share.items()}) <= 1 + 1e-6

@@ -104,8 +104,7 @@ def test_one_order_for_all_users_is_ranked_as_scores_are(ranking: tuple[Tensor, 
         assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize("k", [1, 10, 50])
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("k", "masked"), [(1, True), (10, True), (10, False), (50, False)])
 def test_metrics_are_those_of_torchmetrics(k: int, masked: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(100, 120, generator=generator, dtype=torch.float64)  # distinct

@@ -83,9 +83,19 @@ class Batch(tuple):
         return USERS
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("make", [bert, roberta, albert, gpt2, llama, t5])
-@pytest.mark.parametrize("mode", ["flat", "auto-v"])
+@pytest.mark.parametrize(
+    ("make", "attention", "mode"),
+    [
+        (bert, "eager", "flat"),
+        (bert, "sdpa", "auto-v"),
+        (roberta, "sdpa", "flat"),
+        (albert, "eager", "auto-v"),
+        (gpt2, "eager", "auto-v"),
+        (gpt2, "sdpa", "flat"),
+        (llama, "sdpa", "auto-v"),
+        (t5, "eager", "flat"),
+    ],
+)
 def test_the_clipped_sum_is_exact_through_the_tape(make: Any, attention: str, mode: Any) -> None:
     torch.manual_seed(0)
     model = make(attention).train()

@@ -26,7 +26,7 @@ from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
-from tests.sparsity.support import OTHERS, ROWS, Bags, Run, gaussian_cost, some, users
+from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "fest": lambda: [_chosen(FEST(keep=9))],
@@ -161,6 +161,30 @@ def test_adafest_keeps_masked_rows_and_moves_survivors_that_nobody_touched() -> 
     assert touched_and_masked > 5
 
 
+def test_a_choice_and_the_gradients_share_the_noise_of_a_step() -> None:
+    """Measured: the noise of the gradients, and that of the choice, tell together what the multiplier is for."""
+    choice, sigma = AdaFEST(threshold=-1e3, noise_ratio=1.0), 1.5  # every row is chosen
+    run = Run([choice], sigma=sigma)
+    run.module.losses = lambda batch: 0 * TwoTables.losses(run.module, batch)  # type: ignore[method-assign]
+    steps = [run.fill(users(3, seed=step)) for step in range(20)]
+    own = EXPECTED * torch.cat([step[name][1:].flatten() for step in steps for name in step]).std()
+    assert float(own) == pytest.approx(sigma * math.sqrt(2), rel=0.03)
+    assert (float(own) ** -2 + choice.sigma**-2) ** -0.5 == pytest.approx(sigma, rel=0.03)
+
+
+def test_padding_gets_no_noise_where_all_rows_may_change() -> None:
+    class Every(RowChoice):
+        def choose(self, batch: object, among: Tensor | None) -> Tensor | None:
+            return among
+
+    run = Run([Every()])
+    before = run.weights()
+    run.step(users(3, seed=0))
+    moved = {name: (after != before[name]).any(-1) for name, after in run.weights().items()}
+    assert moved["big.weight"].tolist() == [False, *[True] * (ROWS - 1)]
+    assert bool(moved["small.weight"].all())
+
+
 def test_a_user_is_clipped_after_rows_are_masked() -> None:
     run = Run([_chosen(FEST(keep=3))], sigma=0.0, clipping=Clipping("auto-v", 1.0))
     alone = run.fill(users(1, seed=0))
@@ -251,6 +275,7 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
     assert scales[1] > 1.05 * scales[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epsilon", [0.05, 0.7, 3.0])
 @pytest.mark.parametrize("draws", [1, 8])
 def test_a_draw_costs_no_less_than_it_gives_away(epsilon: float, draws: int) -> None:

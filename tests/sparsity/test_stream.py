@@ -67,20 +67,6 @@ def test_epsilon_is_that_of_the_costliest_period_by_an_independent_computation(s
     assert len(counts) == 2 + {"running": 2, "first": 1, "all": 1}.get("".join(strategies[:1]), 0)
 
 
-def test_periods_compose_in_parallel_and_what_everybody_is_in_in_sequence() -> None:
-    cheap, dear = Event("poisson_gaussian", 2.0, 0.1, period=0), Event("poisson_gaussian", 1.0, 0.2, period=1)
-    alone = Ledger({Event("poisson_gaussian", 1.0, 0.2): 9})
-    assert Ledger({cheap: 5, dear: 9}).epsilon(1e-5) == alone.epsilon(1e-5)
-    everybody = Event("gaussian", 4.0)
-    both = Ledger({everybody: 1, cheap: 5, dear: 9})
-    assert both.epsilon(1e-5) == alone.after(everybody, 1).epsilon(1e-5)
-    assert both.renyi_epsilon(1e-5) == alone.after(everybody, 1).renyi_epsilon(1e-5)
-    assert Ledger({cheap: 5, dear: 9, Event("gaussian", 4.0, period=0): 1}).epsilon(1e-5) == alone.epsilon(1e-5)
-    again = Ledger()
-    again.load_state_dict(both.state_dict())
-    assert again.events == both.events
-
-
 @pytest.mark.parametrize("passes", [1, 3])
 def test_events_of_any_stretch_of_steps_are_those_of_its_steps_one_by_one(passes: int) -> None:
     law = Sampling.of(stream(batch_size=50).batches)

@@ -55,6 +55,7 @@ def descend(lipschitz: float, bias: float, std: float, diameter: float, steps: i
     return lipschitz * total / steps
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lipschitz", [0.5, 3.0])
 @pytest.mark.parametrize(("bias", "std"), [(0.0, 0.0), (0.0, 5.0), (0.3, 2.0), (4.0, 0.1)])
 def test_no_descent_ends_above_lemma_3_1_and_some_come_close(lipschitz: float, bias: float, std: float) -> None:

@@ -182,6 +182,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", EXACT)
 def test_what_changes_gradients_of_each_user_alone_is_exact(kind: str) -> None:

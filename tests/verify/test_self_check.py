@@ -203,7 +203,7 @@ def mixed(parts: list[Any]) -> list[Any]:
     ],
     ids=lambda value: getattr(value, "__name__", "-"),
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_a_broken_engine_is_found(
     broken: Callable[[], Any], change: Callable[[list[Any]], list[Any]] | None, model: str, said: str, seed: int
 ) -> None:

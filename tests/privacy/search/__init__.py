@@ -8,5 +8,5 @@ Each case is a function of one integer. It draws a model from the operations tha
 Then the engine sums a batch with a user and without (`engine`), and the two sums must differ by no more than the
 noise is made for. What the user's share should be comes from plain autograd in float64 (`oracle`).
 
-`--seed N --cases 1` repeats case N. A breach is printed with the simplest plan that still shows it (`shrink`).
+`--seed N --cases 1` repeats case N, and `--plan` takes a printed plan, from which you may leave layers out.
 """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,37 +14,12 @@ from tests.privacy.search.__main__ import main
 from tests.privacy.search.blame import models_own, most_by_digits
 from tests.privacy.search.case import Finding, run
 from tests.privacy.search.plan import Plan, plan_of
-from tests.privacy.search.shrink import shrunk
 from tests.privacy.search.users import users_of
 
 # Cases in which an earlier engine broke its promise; in 123,626 terms cancel, and the norm found is 1.4 % larger.
 FOUND = [
-    44,
-    265,
-    701,
-    874,
-    907,
-    1049,
-    1301,
-    1461,
-    1556,
-    1720,
-    1832,
-    2030,
-    2327,
-    2336,
-    2388,
-    2544,
-    2562,
-    2871,
-    2924,
-    3316,
-    24186,
-    25232,
-    25498,
-    27644,
-    123_626,
-    2_003_709,
+    *(44, 265, 701, 874, 907, 1049, 1301, 1461, 1556, 1720, 1832, 2030, 2327, 2336, 2388, 2544, 2562, 2871, 2924, 3316),
+    *(24_186, 25_232, 25_498, 27_644, 123_626, 2_003_709),
 ]
 CASES, AT_ONCE = 300, 60
 SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
@@ -117,7 +90,7 @@ def test_a_longer_search_finds_nothing(first: int) -> None:
 
 @pytest.mark.full
 def test_a_search_that_excuses_many_cases_by_their_digits_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each such case may be the model's own, as its gradient is hard to compute; so many are the engine's."""
 
@@ -126,12 +99,10 @@ def test_a_search_that_excuses_many_cases_by_their_digits_fails(
 
     monkeypatch.setattr("tests.privacy.search.__main__.run", moved)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    many = 2 * most_by_digits(100) + 2
-    out = tmp_path / "largest.jsonl"
-    assert main(["--cases", "2", "--seed", "1", "--out", str(out)]) == 0
-    assert main(["--cases", str(many), "--seed", "1", "--out", str(out)]) == 1
+    assert main(["--cases", "2", "--seed", "1"]) == 0
+    assert "2 cases, 0 breaches" in capsys.readouterr().out
+    assert main(["--cases", str(2 * most_by_digits(100) + 2), "--seed", "1"]) == 1
     assert "TOO MANY" in capsys.readouterr().out
-    assert sum(json.loads(line)["by_digits"] for line in out.read_text().splitlines()) == many // 2
 
 
 def _lost_cross_terms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,42 +171,12 @@ def test_a_broken_engine_is_found_within_the_bounded_part(name: str, monkeypatch
 
 
 @pytest.mark.full
-def test_a_breach_is_shrunk_to_what_it_takes() -> None:
-    def wrong_with_a_layer(plan: Plan) -> Finding:
-        return Finding(plan, ratio=1.5 if "reread" in plan.layers and plan.users > 1 else 0.5)
-
-    plan = Plan(1, users=13, length=8, layers=("norm", "reread", "cell"), extremes=("large",), mode="auto-v")
-    simplest = shrunk(wrong_with_a_layer(plan), wrong_with_a_layer)
-    assert simplest.breach
-    assert simplest.plan.layers == ("reread",)
-    assert (simplest.plan.users, simplest.plan.length, simplest.plan.extremes) == (2, 1, ())
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("seed", [3, 14, 159])
 def test_a_case_follows_from_its_number_and_from_its_printed_plan(seed: int) -> None:
     plan = plan_of(seed)
     assert Plan.read_from(str(plan)) == plan
     first, again = run(plan), run(Plan.read_from(str(plan)))
     assert str(first) == str(again)
-
-
-@pytest.mark.full
-def test_the_command_prints_progress_and_writes_the_largest_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    try:
-        code = main(["--cases", "6", "--seed", "46", "--every", "0", "--out", str(tmp_path / "largest.jsonl")])
-    finally:
-        torch.set_num_threads(threads)
-    lines = [json.loads(line) for line in (tmp_path / "largest.jsonl").read_text().splitlines()]
-    told = capsys.readouterr().out
-    assert code == 0
-    assert "6 cases, 0 breaches" in told
-    assert "min left" in told
-    assert len(lines) == 6
-    assert [line["ratio"] for line in lines] == sorted((line["ratio"] for line in lines), reverse=True)
 
 
 class OneLargeRow(torch.nn.Module):
