@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.click_logs.columns import Category, Number
-from dprec.data.logs.ids import codes, hashes_of, normal
+from dprec.data.logs.ids import codes, normal
 from dprec.errors import UserError
 
 _CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}
@@ -47,9 +47,14 @@ def counts(column: pl.Series, rows: np.ndarray, part: Path, number: Number) -> n
     if column.dtype.is_nested() or column.dtype.is_temporal():
         raise UserError(f"{part}: column '{number.column}' holds {column.dtype}: {wanted}")
     if column.dtype == pl.String:
-        text = _normal(column)
-        values = text.cast(pl.Float64, strict=False)
-        _refuse(values.is_null() & text.is_not_null(), column, rows, part, number.column, wanted)
+        values = column.cast(pl.Float64, strict=False)
+        odd = values.is_null() & column.is_not_null() & (column != "")
+        if odd.any():  # such as a number with white space around it, or NULL
+            text = _normal(column.filter(odd))
+            read = text.cast(pl.Float64, strict=False)
+            wrong = read.is_null() & text.is_not_null()
+            _refuse(wrong, column.filter(odd), rows[odd.to_numpy()], part, number.column, wanted)
+            values = values.scatter(np.flatnonzero(odd.to_numpy()), read)
     else:
         values = column.cast(pl.Float64)
     found = number.as_counts(values.fill_null(np.nan).to_numpy())
@@ -86,19 +91,21 @@ def _codes(column: pl.Series, category: Category) -> np.ndarray:
     if category.vocabulary is not None:
         known, others = category.vocabulary.ids, len(category.vocabulary.values) + 1
         return codes(column, lambda values: [known.get(value, others) for value in values])
-    return codes(column, _hexadecimal if category.hexadecimal else hashes_of)
+    return _hexadecimal(column) if category.hexadecimal else codes(column)
 
 
-def _hexadecimal(values: pl.Series) -> np.ndarray:
-    """A hash in 1..2^32 - 1 of each value of 8 hexadecimal digits, one to one but for 0."""
-    numbers = values.str.to_integer(base=16, strict=False)
-    wrong = numbers.is_null() | (values.str.len_bytes() != 8) | values.str.contains(r"[+-]")
-    if wrong.any():
-        raise UserError(f"'{values[wrong.arg_max() or 0][:40]}' is no value of Criteo's: want 8 hexadecimal digits")
-    mixed = numbers.to_numpy().astype(np.uint32)  # MurmurHash3's last step: neighbours spread over any number of rows
-    mixed = (mixed ^ (mixed >> 16)) * np.uint32(0x85EBCA6B)
+def _hexadecimal(column: pl.Series) -> np.ndarray:
+    """A hash in 1..2^32 - 1 of each value of 8 hexadecimal digits, one to one but for 0, which is a missing value."""
+    text = column.cast(pl.String).fill_null("")
+    missing, numbers = text == "", text.str.to_integer(base=16, strict=False)
+    wrong = ~missing & (numbers.is_null() | (text.str.len_bytes() != 8) | text.str.starts_with("+"))
+    if wrong.any() or (numbers < 0).any():
+        place = (wrong | (numbers < 0)).arg_max() or 0
+        raise UserError(f"'{text[place][:40]}' is no value of Criteo's: want 8 hexadecimal digits")
+    mixed = numbers.fill_null(0).to_numpy().astype(np.uint32)
+    mixed = (mixed ^ (mixed >> 16)) * np.uint32(0x85EBCA6B)  # MurmurHash3's last step: neighbours spread over all rows
     mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
-    return np.maximum(mixed ^ (mixed >> 16), 1)
+    return np.where(missing.to_numpy(), 0, np.maximum(mixed ^ (mixed >> 16), 1)).astype(np.uint32)
 
 
 def _split(column: pl.Series) -> pl.Series:

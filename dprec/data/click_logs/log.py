@@ -142,7 +142,13 @@ def _read(path: Path, columns: ClickColumns, parts: Sequence[Path] | None, folde
         found = store.whole()
     if columns.user is not None:
         rows.ids["user"].warn_of_alike(rows.ids["user"].numbered(found["user"])[0])
-    facts = {"without_user_id": 0, **rows.facts, "time_from": rows.time_from, "times": rows.span, "ends": rows.ends}
+    facts = {
+        **rows.facts,
+        "without_user_id": rows.without.get("user", 0),
+        "time_from": rows.time_from,
+        "times": rows.span,
+        "ends": rows.ends,
+    }
     return Kept(found, facts=facts)
 
 

@@ -14,7 +14,7 @@ from dprec.data.formats.condition import Condition
 from dprec.data.formats.wanted import setting_of
 from dprec.errors import UserError, first_line
 
-ROWS = 2**20  # in a batch
+ROWS, _CELLS = 2**20, 2**22  # in a batch, at most
 THE_ROWS = "the order of the rows"
 _NUMBER = "\0row"  # of a row in its part: a log may have a column `row`
 # Finds the line, from 1, in which a record begins with a quote that does not end, or else is no record of the format.
@@ -53,7 +53,8 @@ class Table:
         roles = [pl.col(_NUMBER).alias("row"), *(pl.col(name).alias(role) for role, name in self.columns.items())]
         with one_line(self.part, self.broken):
             first = 0
-            for batch in self.frame.collect_batches(chunk_size=ROWS, maintain_order=True, engine="streaming"):
+            size = min(ROWS, _CELLS // max(1, len(self.columns)))
+            for batch in self.frame.collect_batches(chunk_size=size, maintain_order=True, engine="streaming"):
                 rows = batch.with_row_index(_NUMBER, offset=first)
                 first += len(batch)
                 if self.where is not None:
