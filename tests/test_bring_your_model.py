@@ -159,6 +159,7 @@ def test_what_a_model_may_not_do_is_refused_in_one_line(model: type[Mine], messa
     assert all(torch.equal(p, before[name]) for name, p in mine.named_parameters())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", [Mine, WithLayerNorm, WithTensordot, WithFusedAttention, WithBothDirections])
 def test_what_a_model_may_do_trains(model: type[Mine]) -> None:
     mine = model()

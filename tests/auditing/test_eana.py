@@ -28,6 +28,7 @@ def divergence(alpha: float, first: stats.rv_continuous, second: stats.rv_contin
     return float(np.log(peak) / (alpha - 1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("alpha", "m", "x", "sigma"), CASES)
 def test_both_directions_are_the_divergences_of_the_outputs(alpha: float, m: int, x: float, sigma: float) -> None:
     without, with_user = stats.norm(0, sigma * m**0.5), stats.norm(x, sigma * (m + 1) ** 0.5)

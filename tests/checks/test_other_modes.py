@@ -44,6 +44,7 @@ KEEPS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("late", [0, 1, 4])
 @pytest.mark.parametrize("keep", KEEPS)

@@ -74,6 +74,7 @@ def of_lengths(*lengths: int) -> SequenceBatch:
     return SequenceBatch(history, targets)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_for_each_user_and_position_are_no_mixing(name: str) -> None:
     torch.manual_seed(0)

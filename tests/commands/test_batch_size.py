@@ -13,6 +13,7 @@ from dprec.recommend import main as recommend
 from tests.commands.support import strict
 
 
+@pytest.mark.full
 def test_a_recipes_batch_that_is_more_than_the_users_is_made_to_fit(
     recipe: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

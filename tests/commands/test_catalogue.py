@@ -39,6 +39,7 @@ def log(here: Path) -> Path:
 FILMS = [f"film{item:02d}" for item in range(12)]
 
 
+@pytest.mark.full
 def test_it_is_paid_for_said_and_has_what_many_users_met(log: Path, here: Path, capsys: pytest.CaptureFixture) -> None:
     assert fit([str(log), "--out", "run"]) == 0
     checkpoint, privacy = read_checkpoint(here / "run/checkpoints/last.ckpt"), strict(here / "run/privacy.json")

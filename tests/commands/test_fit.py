@@ -316,6 +316,7 @@ def test_output_is_clean(recipe: Path, here: Path) -> None:
     assert "(not private)" in done.stdout
 
 
+@pytest.mark.full
 def test_a_budget_that_runs_out_ends_the_run(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At σ = 1 the budget pays for some of the steps; the run keeps them and says that it stopped."""
     args = ["--privacy.noise_multiplier", "1", "--trainer.max_steps", "30", "--out", "short"]

@@ -97,6 +97,7 @@ def test_what_is_not_private_has_no_plan(capsys: pytest.CaptureFixture[str]) -> 
     assert "there is no ε to plan: EANA adds noise to touched rows only" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_releases_of_periods_are_told_once_and_as_what_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,6 +244,7 @@ def losses(result: Any, users: int) -> Tensor:
     return (leaf.reshape(users, -1) * torch.linspace(1, 2, leaf.numel() // users)).sin().sum(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", range(len(CALLS)), ids=lambda n: f"{CALLS[n].function.__name__}-{n}")
 def test_a_call_is_the_same_however_its_arguments_are_given(number: int) -> None:
     for form in forms(CALLS[number]):

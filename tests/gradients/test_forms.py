@@ -69,6 +69,7 @@ def test_what_is_refused_is_refused_in_one_line_that_says_what_to_write(verdict:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("verdict", "form"), cases("exact", "alone"))
 def test_what_is_exact_passes_the_probe(verdict: Verdict, form: Form) -> None:
     train(form)

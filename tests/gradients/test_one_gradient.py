@@ -125,6 +125,7 @@ def cast(x: Tensor, base: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return F.linear(x, base.to(torch.bfloat16).T.contiguous().T)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("of", [lora, low_rank, scaled, cast])
 def test_expressions_in_bfloat16_are_summed_wide(of: Callable[..., Tensor], mode: Any) -> None:

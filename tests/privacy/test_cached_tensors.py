@@ -75,6 +75,7 @@ def trained(ready: Ready, hold: Callable[[Masked], Any] = lambda model: None) ->
     return model
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:losses.batch. makes 'mask'")
 @pytest.mark.parametrize(
     ("ready", "hold"),

@@ -41,6 +41,7 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(tmp_path: Pa
     assert resumed.spent == pytest.approx(whole.spent, rel=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("privacy", "change", "name"),
     [
@@ -73,6 +74,7 @@ def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
         fit(Privacy(epsilon=9.0), ckpt=tmp_path / "half.ckpt")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("half", [2, 3])
 def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, half: int) -> None:
     first, module = Privacy(epsilon=3.0), data(sampling="shuffle")

@@ -84,6 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["private", "open", "eana"])
 def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None:
     path = runs / name / "report.html"

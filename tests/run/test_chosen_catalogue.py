@@ -45,6 +45,7 @@ def kept(tmp_path: Path) -> tuple[Path, Sequences, Privacy]:
     return file, data, privacy
 
 
+@pytest.mark.full
 def test_who_goes_on_keeps_the_items_and_their_price(kept: tuple[Path, Sequences, Privacy]) -> None:
     file, before, paid = kept
     data, privacy = begun()

@@ -265,6 +265,7 @@ def test_an_honest_run_goes_on(number: int) -> None:
     honest_run(number)
 
 
+@pytest.mark.full
 def test_dropout_is_drawn_again_in_the_steps_order_where_users_are_recorded_alone() -> None:
     """Those with shorter histories are, for their positions, after all micro-batches were recorded."""
     torch.manual_seed(0)
@@ -333,6 +334,7 @@ class RarelyOther(People):
         return [SequenceBatch(part.history.masked_fill(part.history > 4, 9), part.targets) for part in parts]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(1, 9))
 def test_data_that_draws_from_a_source_nobody_can_put_back_stops_no_run(first: int) -> None:
     steps = Steps(MODELS["layer-twice"](), RarelyOther(batch_for("layer-twice", 30), first))
