@@ -123,14 +123,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        pytest.param((2, 1), marks=pytest.mark.full),
-        pytest.param((1, 2), marks=pytest.mark.nightly),
-        pytest.param((4, 2, 1), marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("numbers", [(2, 1), (1, 2), (4, 2, 1)])
 def test_a_sharded_run_goes_on_with_another_number_of_processes(
     sharded: Path, tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
