@@ -16,6 +16,7 @@ import pytest
 from dprec.data import Catalogue, Sequences
 from dprec.gradients.uses.registry import RULES
 from tests.commands.support import environment
+from tests.studies import read, run
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,7 +57,7 @@ def patched(text: str, differences: str) -> str:
 def commands(document: Path) -> list[list[str]]:
     lines = [line for block in blocks(document, "console") for line in block.splitlines()]
     parts = [part.strip() for line in lines for part in line.split("&&")]
-    return [shlex.split(part) for part in parts if part.startswith("python -m dprec")]
+    return [shlex.split(part) for part in parts if part.startswith(("python -m dprec", "python docs/studies/"))]
 
 
 @pytest.fixture
@@ -90,6 +91,10 @@ def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest
     others = [other for other in DOCUMENTS[: DOCUMENTS.index(document)] if other.name not in NEEDS]
     before = [words for other in others for words in commands(other)]
     for words in commands(document):
+        if words[1] != "-m":
+            read(words)
+            run(workplace, words[1].removeprefix("docs/studies/").removesuffix(".py"), *words[2:])
+            continue
         _, _, module, *argv = words
         if words in before and module in ("dprec.tune", "dprec.audit"):
             continue  # the document before runs the same, and no command needs what they leave
@@ -142,6 +147,13 @@ def test_the_readme_gives_two_commands_that_end_in_a_run_and_in_the_tests() -> N
     assert after.startswith("python -m dprec.recommend runs/quickstart/1 ")  # where the first command has put its run
     assert test.strip().endswith("python -m pytest -n auto --dist worksteal")
     assert "python -m pytest -n auto --dist worksteal" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_study_that_is_named_takes_its_words(document: Path) -> None:
+    text = " ".join(document.read_text().split())
+    for found in re.findall(r"`(python docs/studies/[^`]+)`", text):
+        read(shlex.split(found))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

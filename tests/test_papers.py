@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dprec.benchmarks import BENCHMARKS, find
-from dprec.benchmarks.dpformer_tables import cells_of
 from dprec.cli.arguments import CommandLine
 from dprec.cli.usage import AUDIT, BENCH, PLAN
+from tests.studies import load, read
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "papers.md"
@@ -51,6 +51,11 @@ def test_a_line_names_what_is_there(line: list[str], monkeypatch: pytest.MonkeyP
 
 def command(words: list[str]) -> None:
     """Read a command as its program would, without running it."""
+    if words[1].endswith(".py"):
+        asked = read(words)
+        for cell in load("dpformer_tables").cells_of(asked.cells) if getattr(asked, "cells", None) else ():
+            assert Path(cell.recipe[0]).is_file()
+        return
     assert words[:2] == ["python", "-m"]
     program, usage = words[2], USAGE[words[2]]
     positionals = "benchmark" if program == "dprec.bench" else None
@@ -59,11 +64,8 @@ def command(words: list[str]) -> None:
     )
     for recipe in line.recipes:
         assert Path(recipe).is_file()
-    for key, value in line.overrides:
+    for key, _ in line.overrides:
         assert f"--{key} " in usage or "." in key, key
-        if key == "cells":
-            for cell in cells_of(value):
-                assert Path(cell.recipe[0]).is_file()
     if positionals:
         assert line.only("benchmark") in BENCHMARKS
         find(line.only("benchmark"))
@@ -78,7 +80,16 @@ def name(path: str) -> None:
         assert hasattr(import_module(module), attribute), path
 
 
-@pytest.mark.parametrize("broken", ["python -m dprec.bench nothing", "python -m dprec.bench phantom --wrong x"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "python -m dprec.bench nothing",
+        "python -m dprec.bench phantom --wrong x",
+        "python docs/studies/nothing.py",
+        "python docs/studies/eana.py --study none",
+        "python docs/studies/adafest.py --wrong x",
+    ],
+)
 def test_a_command_that_is_none_is_found(broken: str) -> None:
     with pytest.raises(AssertionError):
         command(shlex.split(broken))

@@ -13,25 +13,9 @@ from types import ModuleType
 from dprec.errors import UserError
 
 BENCHMARKS = {
-    "activations": "dprec.benchmarks.activations",
-    "adafest": "dprec.benchmarks.adafest",
-    "convex": "dprec.benchmarks.convex",
-    "dpformer-tables": "dprec.benchmarks.dpformer_tables",
-    "eana": "dprec.benchmarks.eana",
     "gpu": "dprec.benchmarks.gpu",
     "lazydp": "dprec.benchmarks.lazydp",
     "phantom": "dprec.benchmarks.phantom",
-    "processes": "dprec.benchmarks.processes",
-    "recurrent": "dprec.benchmarks.recurrent",
-    "runs": "dprec.benchmarks.runs",
-    "shares": "dprec.benchmarks.shares",
-    "sparsity": "dprec.benchmarks.sparsity",
-    "stream": "dprec.benchmarks.stream",
-    "table-memory": "dprec.benchmarks.table_memory",
-    "text": "dprec.benchmarks.text",
-    "text-accuracy": "dprec.benchmarks.text_accuracy",
-    "text-items": "dprec.benchmarks.text_items",
-    "ways-in": "dprec.benchmarks.ways_in",
 }
 
 

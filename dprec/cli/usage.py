@@ -252,64 +252,24 @@ BENCH = """\
 usage: dprec bench NAME [--json FILE] [--picture FILE] [--quick]
        dprec bench phantom [--threads N]
        dprec bench lazydp [--sweeps LIST]
-       dprec bench convex [--study rates|descent]
-       dprec bench dpformer-tables [--cells LIST] [--seeds N] [--runs LIST] [--keep FILE] [--document FILE]
-       dprec bench shares [--study estimates|histogram]
-       dprec bench runs [--recipes LIST] [--threads LIST] [--rounds N]
-       dprec bench eana [--study theorem|precision|context] [--runs FOLDER]
-       dprec bench sparsity|stream [--study NAME] [--epsilons LIST] [--runs FOLDER]
-       dprec bench text-accuracy [--epsilons LIST] [--seeds N] [--runs FOLDER]
-       dprec bench gpu [--compile]
+       dprec bench gpu
 
-Measures dprec's claims on this machine, beside its peers, and prints them as tables.
+Measures on this machine what private training costs, beside its peers, and prints it as tables.
 
-  activations      the variance of a Gaussian after ReLU and GELU, as DPFormer computes it, against samples
   phantom          private training against non-private, Opacus and fastDP: time and memory of a step
-  recurrent        the same for GRU and LSTM on long histories, beside torch's own layers and Opacus's
-  adafest          one table of up to ten million rows: AdaFEST and dense noise
-  table-memory     peak memory of a whole private run with a table of ten million rows
-  lazydp           DLRM on large tables: SGD, dense DP-SGD, EANA and LazyDP
-  processes        the same private steps in one process and in two: users a second
-  convex           private means and linear models with sparse gradients, beside plain noise and DP-SGD
-  dpformer-tables  what models reach on MovieLens-1M and Amazon Games, from runs that are finished
-  eana             ε of EANA's theorem, and what models learn under its noise and under DP-SGD's
-  gpu              a card's kernels: right or not, steps of DPFormer, largest batch, steps on tables
-  runs             where a whole run's time goes: imports, reading, planning, training, evaluation
-  shares           the share of users who met each item, as DPFormer estimates it, against the truth
-  sparsity         FEST, AdaFEST, AdaFEST+ and exponential selection: AUC against what a step's gradient costs
-  stream           training day by day on clicks that drift: rows chosen once, every day or in every step
-  text             a text classifier over 250,002 words: AdaFEST and dense noise beside plain PyTorch
-  text-accuracy    what it learns by DP-SGD, AdaFEST, FEST, low rank and with a frozen table, on generated texts
-  text-items       items that nobody met in training, ranked by their text: without privacy and at ε = 8
-  ways-in          LazyDP, AdaFEST and FEST on a DLRM written by hand: a step from a script and in Lightning
+  lazydp           DLRM on large tables: dense DP-SGD, EANA and LazyDP beside plain SGD
+  gpu              private steps on a GPU: right or not, time and memory, largest batch, steps on tables
 
   --json FILE      the same rows as a list of objects
   --picture FILE   the comparison as a picture, of all but gpu; needs matplotlib
-  --quick          tiny sizes: only shows that everything runs; of all but dpformer-tables
+  --quick          tiny sizes: only shows that everything runs
 
-  --compile        of gpu: without a card; registers, spills and shared memory on sm_80 and sm_90
-  --threads N      of phantom: of each step, default 1; of runs: a list, default 1,2
-  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access,networks; default all; or noise: how many
-                   normals come in a second
-  --study NAME     of sparsity: strategies (default), grid of AdaFEST's hyper-parameters, or features: how
-                   sparse gradients are; of stream: strategies, or periods: streaming periods and ε; of shares:
-                   estimates (default), or histogram: how many items so many users met; of eana: theorem
-                   (default), precision of the dual encoder, or context: of three features an activity; of
-                   convex: rates (default), or descent: bias-reduced descent
-  --runs FOLDER    where the runs are; default runs/ and the benchmark's name; or a file of --json, read again
-  --epsilons LIST  of sparsity and text-accuracy (default 1,3,8) and stream (8); what is missing is trained first
-  --cells LIST     train first what is missing, such as movielens_dpformer@5,games_gru@8; or grid, figure2,
-                   figure7 (the paper's, over rates and batches), or all;
-                   any --key value of dprec fit goes along; stopped runs are continued
-  --seeds N        runs of each cell; default 1, of text-accuracy 3
-  --keep FILE      add the finished runs to this .jsonl file; --runs reads such files and folders:
-                   --runs docs/measured/dpformer.jsonl,runs/mine
-  --document FILE  write the tables as a page, and its pictures beside it; needs matplotlib
+  --threads N      of phantom: of each step, default 1
+  --sweeps LIST    of lazydp: some of sizes,batches,poolings,access,networks; default all
 
 examples:
   dprec bench phantom --json phantom.json --picture phantom.png
-  dprec bench dpformer-tables --cells movielens_spectral@5 --seeds 3
-  dprec bench dpformer-tables --runs docs/measured/dpformer.jsonl --document docs/results.md
+  dprec bench lazydp --sweeps sizes,networks --json lazydp.json
 """
 
 PREPARE = """\

@@ -4,13 +4,11 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from dprec.bench import main as bench
-from dprec.benchmarks import processes, table_memory, text_items
 from dprec.benchmarks.common.measure import race
 from dprec.benchmarks.peers import others as peers
 from dprec.benchmarks.peers.architectures import TRANSFORMER
@@ -107,20 +105,6 @@ def test_the_picture(folder: Path) -> None:
     assert (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "row"),
-    [
-        (processes, {"processes": 2, "users_per_second": 9.0}),
-        (table_memory, {"system": "LazyDP", "times_table": 1.2}),
-        (text_items, {"model": "TextItems", "epsilon": 8.0, "ndcg_new": 0.2}),
-    ],
-)
-def test_the_pictures_of_bars(benchmark: Any, row: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    benchmark.picture([row], tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_plain_model_is_the_same_model(tied: bool) -> None:
     model = Transformer(30, 8, dropout=0.0, max_length=9, tied=tied)
@@ -179,17 +163,12 @@ def test_turns_alternate() -> None:
     [
         (
             ["fantom"],
-            "there is no benchmark 'fantom'; there is activations, adafest, convex, dpformer-tables, eana, gpu, "
-            "lazydp, phantom, processes, recurrent, runs, shares, sparsity, stream, table-memory, text, text-accuracy, "
-            "text-items, ways-in",
+            "there is no benchmark 'fantom'; there is gpu, lazydp, phantom",
         ),
         (["phantom", "--jsn", "x"], "unknown option --jsn"),
         (["phantom", "--compile"], "bench phantom has no --compile: leave it out"),
-        (["dpformer-tables", "--quick"], "bench dpformer-tables has no --quick: leave it out"),
         (["gpu", "--picture", "x.png"], "bench gpu draws no picture"),
-        (["eana", "--runs", "runs/x"], "--runs: the study theorem trains nothing"),
         (["phantom", "--threads", "two"], "--threads is 'two': give a whole number of at least 1"),
-        (["runs", "--threads", "1,0"], "--threads is '0': give a whole number of at least 1"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
 )

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dprec.benchmarks.convex_studies.means import drawn_mean, drawn_rows, error
 from dprec.convex import private_mean
 from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection
 from dprec.convex.release.noise import VectorNoise
@@ -20,6 +19,10 @@ from dprec.convex.release.regimes import regime
 from dprec.convex.release.rows import bounded_rows, mean_of
 from dprec.errors import UserError
 from tests.convex.support import sparse_rows
+from tests.studies import load
+
+study = load("convex")
+drawn_mean, drawn_rows, error = study.drawn_mean, study.drawn_rows, study.error
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 
-from dprec.benchmarks.convex_studies.measured import slope
-from dprec.benchmarks.convex_studies.risks import excess
 from dprec.convex import OutputPerturbation
 from dprec.convex.losses import Logistic, Loss, Sigmoid, Squared
 from dprec.convex.minimum import gradient, minimum, risk
@@ -20,6 +18,7 @@ from dprec.convex.release.promise import gaussian_multiplier
 from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
+from tests.studies import load
 
 
 def solved(rows: object, targets: np.ndarray, loss: Loss, value: float) -> np.ndarray:
@@ -142,9 +141,10 @@ def test_weights_are_within_twice_the_largest_noise(delta: float) -> None:
 @pytest.mark.full
 def test_the_excess_risk_falls_like_the_root_of_n_and_pure_like_the_third() -> None:
     rng = np.random.default_rng(0)
-    rows = [row for n in (3_000, 10_000, 30_000, 100_000) for row in excess(n, 2_000, 3, rng)]
-    assert slope(rows, "excess risk", "output perturbation", 1, 1e9) == pytest.approx(-1 / 2, abs=0.1)
-    assert slope(rows, "excess risk", "output perturbation, pure", 1, 1e9) == pytest.approx(-1 / 3, abs=0.1)
+    convex, slope = load("convex"), load("study").slope
+    rows = [row for n in (3_000, 10_000, 30_000, 100_000) for row in convex.excess(n, 2_000, 3, rng)]
+    for method, exponent in (("output perturbation", -1 / 2), ("output perturbation, pure", -1 / 3)):
+        assert slope(convex.points(rows, "excess risk", method)) == pytest.approx(exponent, abs=0.1)
 
 
 def test_numbers_are_learnt_too() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dprec.bench import main as dprec_bench
-from dprec.benchmarks import text_items as bench
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
@@ -116,30 +113,6 @@ def test_a_private_run_recommends_items_that_nobody_met_without_the_file(tmp_pat
     assert served.model.embedding.vectors[3:].any(1).all()
     found = served.recommend([["film3", "film4"]], k=len(IDS) - 2)[0].items
     assert {str(item) for item in found} >= {"film20", "film21"}
-
-
-@pytest.mark.full
-def test_new_items_are_ranked_by_what_users_of_others_chose(tmp_path: Path) -> None:
-    data = bench.invented(bench.Size(users=1500, items=240, batch=200, steps=60), tmp_path, sampling_seed=0)
-    torch.manual_seed(0)
-    model = TextItems(data.items, f"{tmp_path}/items.csv", ["title"], dim=16, blocks=1, learning_rate=0.01)
-    bench.fit(model, data, 60, epsilon=None)
-    found, chance = bench.measured(model, data), bench.measured(None, data)
-    assert found["ndcg_new"] > 1.4 * chance["ndcg_new"]
-
-
-@pytest.mark.full
-def test_the_bench_has_a_row_for_each_model_and_for_chance(tmp_path: Path) -> None:
-    assert dprec_bench(["text-items", "--quick", "--json", str(tmp_path / "rows.json")]) == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [(row["model"], row["epsilon"]) for row in rows] == [
-        ("TextItems, untrained", None),
-        ("TextItems", None),
-        ("TextItems", 8.0),
-        ("Transformer", None),
-        ("chance", None),
-    ]
-    assert all(0 <= row[name] <= 1 for row in rows for name in ("ndcg", "hit", "ndcg_new", "hit_new"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,428 @@
+"""DPFormer's tables and pictures, from finished runs; missing runs that are asked for are trained first.
+
+A run is one object: its cell, the content of its metrics.json, and its log. It is read from the run's folder, or from a
+line of a .jsonl file such as docs/measured/dpformer.jsonl. `--document docs/results.md` writes the page: no figure in
+it is typed by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import study
+from dprec.errors import UserError
+from study import Row
+
+DATA = {"movielens": "MovieLens-1M", "games": "Amazon Games"}
+MODELS = {
+    "spectral_former": "SpectralFormer",
+    "spectral_former_plain": "SpectralFormer, no Re-Attention",
+    "spectral": "Spectral",
+    "spectral_small": "Spectral, 300 items",
+    "discriminant": "Spectral, by the histories before items",
+    "discriminant_clearer": "Spectral, by the histories before items, clear 1.75",
+    "discriminant_closer": "Spectral, by the histories before items, shrink 1, clear 2.5",
+    "als": "PrivateALS",
+    "dpformer": "DPFormer",
+    "dpformer_popular": "DPFormer, from popularity",
+    "transformer": "Transformer",
+    "transformer_untied": "Transformer, untied",
+    "transformer_untied_halved": "Transformer, untied, half the width",
+    "gru": "GRU",
+    "lstm": "LSTM",
+    "gru_plain": "GRU, without the shortcut",
+    "lstm_plain": "LSTM, without the shortcut",
+    "dpformer_paper": "DPFormer, the paper's settings",
+    "transformer_paper": "Transformer, the paper's settings",
+    "transformer_paper_untied": "Transformer, untied, the paper's settings",
+    "transformer_paper_untied_halved": "Transformer, untied, half the width, the paper's settings",
+}
+PLAIN = {"model.error_scale": 0, "model.frequencies": "uniform"}  # then DPFormer is the Transformer, bit for bit
+CELL_ALONE = {
+    "model.shortcut_mean": "null",
+    "model.fade": 1,
+    "model.network_scale": 1,
+    "model.dim": 64,
+    "model.learning_rate": 0.01,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gru_plain": ("gru", CELL_ALONE),
+    "lstm_plain": ("lstm", CELL_ALONE),
+    "spectral_former_plain": ("spectral_former", {"model.error_scale": 0}),
+    "discriminant_clearer": ("discriminant", {"model.clear": 1.75}),
+    "discriminant_closer": ("discriminant", {"model.shrink": 1, "model.clear": 2.5}),
+    "spectral_small": ("spectral", {"model.top": 300, "model.rank": 32}),
+    "transformer_untied_halved": ("transformer_untied", {"model.dim": 16}),
+    "transformer_paper": ("dpformer_paper", PLAIN),
+    "transformer_paper_untied": ("dpformer_paper", PLAIN | {"model.tied": "false"}),
+    "transformer_paper_untied_halved": ("dpformer_paper", PLAIN | {"model.tied": "false", "model.dim": 32}),
+}
+EPSILONS = (5.0, 8.0, 10.0)
+SHOWN = (1.0, *EPSILONS)
+# The paper's grid of rates and batches (E.3), and what its figures show of it: data, models, ε.
+RATES, BATCHES = (0.001, 0.003, 0.005, 0.007, 0.009), (256, 512, 1024, 2048, 4096)
+FIGURES = {
+    "figure2": ("movielens", ("transformer_paper", "transformer_paper_untied", "transformer_paper_untied_halved"), 5.0),
+    "figure7": ("games", ("dpformer_paper", "transformer_paper"), 8.0),
+}
+# (model, data) -> NDCG@10 and HIT@10 in % at each ε, from tables 1 and 2 of the DPFormer paper.
+PAPER = {
+    ("dpformer", "movielens"): ((5.88, 11.13), (7.70, 14.31), (8.42, 15.40)),
+    ("transformer", "movielens"): ((4.57, 8.69), (7.05, 13.17), (7.99, 14.82)),
+    ("transformer_untied", "movielens"): ((2.33, 4.47), (2.56, 5.11), (2.74, 5.39)),
+    ("gru", "movielens"): ((2.26, 4.58), (2.40, 4.75), (2.81, 5.53)),
+    ("lstm", "movielens"): ((2.65, 5.08), (2.76, 5.41), (2.95, 5.55)),
+    ("dpformer", "games"): ((1.64, 3.01), (1.98, 3.70), (1.99, 3.73)),
+    ("transformer", "games"): ((1.37, 2.47), (1.54, 2.77), (1.57, 2.83)),
+    ("transformer_untied", "games"): ((1.16, 2.36), (1.20, 2.38), (1.40, 2.47)),
+    ("gru", "games"): ((1.13, 2.46), (1.33, 2.22), (1.47, 2.48)),
+    ("lstm", "games"): ((1.19, 2.46), (1.23, 2.46), (1.34, 2.51)),
+}
+MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
+BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
+CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
+COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
+HEAD = """\
+# Results of private recommenders
+
+This page has results of this package on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper. This
+command writes the page and its pictures from finished runs, one object a line:
+
+    python docs/studies/dpformer_tables.py --runs {runs} --document {document}
+
+With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` it first trains missing runs in that folder. With
+`--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the file. Each cell is a recipe in `recipes/`, or
+one with other options (`docs/studies/dpformer_tables.py`), trained with `--privacy.epsilon` and `--seed`.
+
+**Protocol.** Leave one out: a user's last item is the target. The model ranks all items; ties count against the model.
+It trains on all other items (`data.validation: false`), and curves show the test, as in the paper.
+δ is 1 / users. One budget pays for item frequencies, item selection, co-occurrence and training.
+Hyper-parameters were chosen by hand on the same data, as in the paper; ε does not cover this. A cell holds NDCG@10 /
+HIT@10 in %, mean ± the sample's standard deviation over seeds, and the number of seeds. The paper does not say whether
+it masks the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles the
+figures of all models but those that learned that nobody comes back: so both are given, and "above the paper" holds
+under one of them. `SpectralFormer` is DPFormer from a spectral start;
+`DPFormer`, `Transformer`, GRU and LSTM train their item table from a random start. The last item and the history's mean
+pass the cell of GRU and LSTM by; the paper's are torch's, as in the rows without the shortcut.
+Rows of `DPFormer` are of a former definition of p, the share of users whose whole history holds an item; it now counts
+what training reads ([dpformer.md](dpformer.md#re-attention)).
+[dpformer.md](dpformer.md) has what was tried and did not win.
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One recipe at one ε, unchanged or with another learning rate and batch size."""
+
+    data: str
+    model: str
+    epsilon: float
+    tuned: tuple[float, float] | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Cell:
+        """The cell of this name; a folder's name has dashes in place of @ and :, which some systems refuse.
+
+        >>> Cell.read("games_transformer_untied-8-0.003-1024").name
+        'games_transformer_untied@8:0.003:1024'
+        """
+        number = r"\d+(?:\.\d+)?"
+        names = rf"({'|'.join(DATA)})_({'|'.join(MODELS)})"
+        found = re.fullmatch(rf"{names}[@-]({number})(?:[:-]({number})[:-]({number}))?", text)
+        if found is None:
+            raise UserError(
+                f"{text} is no cell: write DATA_MODEL@EPSILON[:LEARNING_RATE:BATCH_SIZE], as movielens_gru@5"
+            )
+        data, model, epsilon, rate, batch = found.groups()
+        return cls(data, model, float(epsilon), (float(rate), float(batch)) if rate else None)
+
+    @property
+    def name(self) -> str:
+        tuned = ":{:g}:{:g}".format(*self.tuned) if self.tuned else ""
+        return f"{self.data}_{self.model}@{self.epsilon:g}{tuned}"
+
+    @property
+    def recipe(self) -> list[str]:
+        """What to train: the recipe and its overrides."""
+        name, differs = VARIANTS.get(self.model, (self.model, {}))
+        settings = differs | {"privacy.epsilon": f"{self.epsilon:g}"}
+        if self.tuned:
+            settings |= {"model.learning_rate": f"{self.tuned[0]:g}", "data.batch_size": f"{self.tuned[1]:g}"}
+        return [f"recipes/{self.data}_{name}.yaml", *study.words(settings)]
+
+    def folder(self, runs: Path, seed: int) -> Path:
+        return runs / re.sub("[@:]", "-", self.name) / f"seed-{seed}"
+
+
+def cells_of(names: str) -> list[Cell]:
+    """Return the cells of a list of names, or of one of the paper's figures.
+
+    >>> [len(cells_of(name)) for name in FIGURES], cells_of("games_gru@8, games_gru@5")[1].epsilon
+    ([75, 50], 5.0)
+    """
+    if names not in FIGURES:
+        return [Cell.read(name.strip()) for name in names.split(",")]
+    data, models, epsilon = FIGURES[names]
+    return [Cell(data, model, epsilon, (rate, batch)) for model in models for rate in RATES for batch in BATCHES]
+
+
+def finished(places: Sequence[Path]) -> list[Row]:
+    """Return all finished runs in these files and folders, in a fixed order; a run may be in several."""
+    found: dict[tuple[str, int], Row] = {}
+    for place in places:
+        for run in in_file(place) if place.suffix == ".jsonl" else in_folder(place):
+            if run["stand_in"]:
+                raise UserError(f"{place} has runs on generated data, which the tables do not show: leave them out")
+            if found.setdefault((run["cell"], run["seed"]), run) != run:
+                raise UserError(f"{place} holds another run of {run['cell']} with seed {run['seed']}: leave one out")
+    return [found[key] for key in sorted(found)]
+
+
+def in_file(file: Path) -> Iterator[Row]:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        yield run | {"cell": Cell.read(run["cell"]).name}
+
+
+def in_folder(folder: Path) -> Iterator[Row]:
+    """Yield each run with what training logged, step by step, including all parts of a continued run."""
+    for path in sorted(folder.rglob("metrics.json")):
+        log = []
+        for file in sorted(path.parent.glob("logs/*/metrics.csv")):
+            with file.open(encoding="utf-8", newline="") as lines:
+                whole = ("epoch", "step")
+                log += [
+                    {key: int(text) if key in whole else float(text) for key, text in line.items() if text}
+                    for line in csv.DictReader(lines)
+                ]
+        cell = Cell.read(path.parent.parent.name)
+        yield {"cell": cell.name, **json.loads(path.read_text(encoding="utf-8")), "log": log}
+
+
+def keep(runs: Sequence[Row], file: Path) -> list[Row]:
+    """Add runs to a file, replacing those of the same cell and seed; return all runs of the file."""
+    kept = {(run["cell"], run["seed"]): run for run in [*(in_file(file) if file.exists() else ()), *runs]}
+    lines = [json.dumps(kept[key], allow_nan=False) + "\n" for key in sorted(kept)]
+    file.write_text("".join(lines), encoding="utf-8", newline="\n")
+    return [kept[key] for key in sorted(kept)]
+
+
+def of(runs: Sequence[Row], *cell: Any) -> list[Row]:
+    """Return the runs of a cell."""
+    name = Cell(*cell).name
+    return [run for run in runs if run["cell"] == name]
+
+
+def figures(runs: Sequence[Row], keys: tuple[str, str]) -> str:
+    """
+    >>> runs = [{"n": 0.09, "h": 0.17}, {"n": 0.10, "h": 0.19}]
+    >>> figures(runs, ("n", "h")), figures(runs[:1], ("n", "h"))
+    ('9.50 ± 0.71 / 18.00 ± 1.41 (2)', '9.00 / 17.00 (1)')
+    """
+    if not runs:
+        return ""
+    parts = []
+    for key in keys:
+        values = [100 * run[key] for run in runs]
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        parts.append(f"{statistics.mean(values):.2f}{spread}")
+    return f"{' / '.join(parts)} ({len(runs)})"
+
+
+def grid(runs: Sequence[Row], data: str, keys: tuple[str, str] = MASKED) -> list[list[str]]:
+    """Return a data set's table: a model, then its figures at each ε; under each model those of the paper."""
+    lines = []
+    for model, name in MODELS.items():
+        cells = [figures(of(runs, data, model, epsilon), keys) for epsilon in SHOWN]
+        if any(cells):
+            lines.append([name, *cells])
+        if keys == MASKED and (model, data) in PAPER:
+            lines.append(
+                [f"{name}, in the paper", "", *("{:.2f} / {:.2f}".format(*pair) for pair in PAPER[model, data])]
+            )
+    return lines
+
+
+def show(runs: Sequence[Row]) -> None:
+    lines = [[name, *line] for data, name in DATA.items() for line in grid(runs, data)]
+    study.table([dict(zip(COLUMNS, line, strict=True)) for line in lines], COLUMNS)
+
+
+def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
+    """Write the page, and its pictures beside it."""
+    parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=page.as_posix()), both(runs)]
+    for data, name in DATA.items():
+        for title, keys in ((f"## {name}\n\nSeen items masked", MASKED), ("All items ranked", ALL)):
+            heads = [["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)], ["---"] * (1 + len(SHOWN))]
+            lines = [f"| {' | '.join(line)} |" for line in [*heads, *grid(runs, data, keys)]]
+            parts.append(f"{title}:\n\n" + "\n".join(lines))
+    for name, (title, picture) in PICTURES.items():
+        if name != "tuning" or tuned(runs):
+            file = page.parent / "measured" / f"dpformer_{name}.png"
+            picture(runs, file)
+            parts.append(f"![{title}](measured/{file.name})")
+    parts.append(cost(runs))
+    page.write_text("\n\n".join(part.strip() for part in parts if part) + "\n", encoding="utf-8", newline="\n")
+
+
+def both(runs: Sequence[Row]) -> str:
+    """Say what DPFormer reaches under both protocols, beside the paper, which does not say which is its own."""
+    lines = []
+    for data, name in DATA.items():
+        found = [of(runs, data, "dpformer", epsilon) for epsilon in EPSILONS]
+        if all(found):
+            means = [
+                ", ".join(f"{statistics.mean(100 * run[key] for run in each):.2f}" for each in found)
+                for key in (MASKED[0], ALL[0])
+            ]
+            paper = ", ".join(f"{ndcg:.2f}" for ndcg, _ in PAPER["dpformer", data])
+            lines.append(
+                f"- {name}: {means[0]} with seen items masked, {means[1]} with all items ranked; the paper {paper}."
+            )
+    head = f"`DPFormer`, NDCG@10 in % at ε = {', '.join(f'{e:g}' for e in EPSILONS)}, under both protocols:"
+    return "\n".join([head, "", *lines]) if lines else ""
+
+
+def cost(runs: Sequence[Row]) -> str:
+    lines = [
+        "## Steps and time",
+        "",
+        "Of one thread, on an AMD EPYC or an Intel Xeon that did other work at the time.",
+        "",
+    ]
+    lines += ["| `--cells` | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|"]
+    for cell in sorted({Cell.read(run["cell"]) for run in runs if not Cell.read(run["cell"]).tuned}):
+        own = [run for run in runs if run["cell"] == cell.name]
+        seeds = ", ".join(str(run["seed"]) for run in own)
+        seconds = sorted(run["seconds"] for run in own)[len(own) // 2]
+        noise = f"{own[0]['noise_multiplier']:.3g}"
+        lines.append(f"| `{cell.name}` | {seeds} | {own[0]['steps']} | {noise} | {seconds:,.0f} |")
+    return "\n".join(lines)
+
+
+def bars(runs: Sequence[Row], file: Path) -> None:
+    """Draw a bar for each model and ε, with the paper's as a line across it."""
+    plt = study.pyplot()
+    drawn, panels = plt.subplots(1, len(DATA), figsize=(12, 3.8), layout="constrained")
+    for panel, (data, name) in zip(panels, DATA.items(), strict=True):
+        for place, model in enumerate(BARS):
+            for number, epsilon in enumerate(EPSILONS):
+                at = place + 0.27 * (number - 1)
+                if found := [100 * run["ndcg@10"] for run in of(runs, data, model, epsilon)]:
+                    colour = study.COLOURS[model not in ("discriminant", "spectral_former", "dpformer")]
+                    panel.bar(at, statistics.mean(found), width=0.25, color=colour, alpha=0.5 + 0.25 * number)
+                if (model, data) in PAPER:
+                    panel.hlines(PAPER[model, data][number][0], at - 0.125, at + 0.125, color="#0f172a", linewidth=1.5)
+        names = [textwrap.fill(re.sub("(?i)(former)", r"- \1", MODELS[model]), 9) for model in BARS]
+        panel.set_xticks(range(len(BARS)), names, fontsize=8)
+        study.dress(panel, name)
+    panels[0].set_ylabel("NDCG@10 (%) at ε = 5, 8, 10; line: the paper")
+    study.save(plt, drawn, file)
+
+
+def curves(runs: Sequence[Row], file: Path) -> None:
+    """Draw mean and range over seeds against the step."""
+    plt = study.pyplot()
+    panes = [(data, epsilon) for data in DATA for epsilon in (EPSILONS[0], EPSILONS[-1])]
+    drawn, lines = plt.subplots(2, len(panes), figsize=(12, 6), layout="constrained", sharex="col")
+    for panels, metric in zip(lines, MASKED, strict=True):
+        for panel, (data, epsilon) in zip(panels, panes, strict=True):
+            for colour, (model, label) in zip(study.COLOURS, CURVES.items(), strict=False):
+                logs = [
+                    {line["step"] + 1: 100 * line[metric] for line in run["log"] if metric in line}
+                    for run in of(runs, data, model, epsilon)
+                ]
+                if steps := sorted(set.intersection(*map(set, logs))) if logs else []:
+                    values = [[log[step] for log in logs] for step in steps]
+                    means, low, high = (list(map(f, values)) for f in (statistics.mean, min, max))
+                    panel.plot(steps, means, color=colour, label=f"{label}, {len(logs)} seeds")
+                    panel.fill_between(steps, low, high, color=colour, alpha=0.2)
+                    panel.legend(frameon=False, fontsize=8)
+            study.dress(panel, f"{DATA[data]}, ε = {epsilon:g}")
+        panels[0].set_ylabel(f"{metric.upper()} (%)")
+    study.save(plt, drawn, file)
+
+
+def tuned(runs: Sequence[Row]) -> dict[Cell, dict[tuple[float, float], list[float]]]:
+    """Return NDCG@10 in % by rate and batch, of each model at one ε on one data set that was trained with several."""
+    found: dict[Cell, dict[tuple[float, float], list[float]]] = {}
+    for run in runs:
+        cell = Cell.read(run["cell"])
+        if cell.tuned:
+            one = found.setdefault(Cell(cell.data, cell.model, cell.epsilon), {})
+            one.setdefault(cell.tuned, []).append(100 * run["ndcg@10"])
+    return found
+
+
+def tuning(runs: Sequence[Row], file: Path) -> None:
+    """Draw a heat map for each model at one ε on one data set: mean over seeds."""
+    found = tuned(runs)
+    if not found:
+        raise UserError(f"--picture {file}: no run has another rate and batch; --cells figure2 trains some")
+    plt = study.pyplot()
+    drawn, panels = plt.subplots(1, len(found), figsize=(4 * len(found), 3.2), layout="constrained", squeeze=False)
+    for panel, (cell, one) in zip(panels[0], sorted(found.items()), strict=True):
+        title = textwrap.fill(f"{DATA[cell.data]}: {MODELS[cell.model]}, ε = {cell.epsilon:g}", 40)
+        means = {place: statistics.mean(values) for place, values in one.items()}
+        study.heat(panel, means, title, "learning rate", "users a step", "{:.2f}")
+    study.save(plt, drawn, file)
+
+
+PICTURES = {
+    "models": ("NDCG@10 of each model", bars),
+    "training": ("NDCG@10 and HIT@10 during training, with Re-Attention and without", curves),
+    "tuning": ("NDCG@10 over learning rate and batch size", tuning),
+}
+
+
+def measure(asked: Namespace) -> list[Row]:
+    places = [Path(place.strip()) for place in asked.runs.split(",")]
+    cells = cells_of(asked.cells) if asked.cells else []
+    if asked.quick:
+        return quick(places[0], asked.fits)
+    folders = [place for place in places if place.suffix != ".jsonl"]
+    if cells and len(folders) != 1:
+        raise UserError("--cells trains in one folder: name it in --runs, such as --runs runs/dpformer-tables")
+    files = [] if asked.fits else [place for place in places if place.suffix == ".jsonl"]  # without overrides
+    there = {(run["cell"], run["seed"]) for run in finished(files)}
+    for cell in cells:
+        for seed in range(asked.seeds):
+            if (cell.name, seed) not in there:
+                study.fit(cell.folder(folders[0], seed), *cell.recipe, "--seed", str(seed), *asked.fits)
+    runs = finished(places)
+    if not runs:
+        raise UserError(f"--runs {asked.runs} holds no finished run: train some with --cells movielens_gru@5")
+    if asked.keep:
+        runs, places = keep(runs, asked.keep), [asked.keep]
+    if asked.document:
+        document(runs, asked.document, places)
+    return runs
+
+
+def quick(runs: Path, words: Sequence[str]) -> list[Row]:
+    """Train two steps of one cell on a few invented users; the row says that they are a stand-in."""
+    cell = Cell("movielens", "dpformer", 8.0)
+    tiny = {"data.dataset": "synthetic", "data.synthetic_users": 300, "data.batch_size": 40, "trainer.max_steps": 2}
+    study.fit(cell.folder(runs, 0), *cell.recipe, *study.words(tiny), *words)
+    return list(in_folder(runs))
+
+
+PARSER = study.parser(__doc__)
+PARSER.add_argument("--runs", default="runs/dpformer-tables", metavar="LIST", help="folders and .jsonl files of runs")
+PARSER.add_argument("--cells", metavar="LIST", help="train what is missing: movielens_gru@5,..., figure2 or figure7")
+PARSER.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each cell")
+PARSER.add_argument("--keep", type=Path, metavar="FILE", help="add the finished runs to this .jsonl file")
+PARSER.add_argument("--document", type=Path, metavar="FILE", help="write the tables as a page, its pictures beside it")
+PARSER.set_defaults(fits=[])
+
+if __name__ == "__main__":
+    study.main(PARSER, measure, show, tuning)

@@ -1,0 +1,94 @@
+"""The same private steps in one process and in two: how many users a second, and what the work and the exchange cost.
+
+Runs take turns, each of processes with one thread that gloo connects. All draw the same users. Both times, the clock's
+and the processors', are only true where nothing else is at work.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import study
+from dprec import Sequences, Transformer, private
+from study import Row
+
+WARM, STEPS = 2, 8  # steps that do not count: the first allocates what the others find
+COLUMNS = {
+    "processes": "processes",
+    "users_per_second": "users/s",
+    "ms_per_step": "ms/step",
+    "ratio": "users/s against one",
+    "cpu_ms_per_step": "CPU ms/step, busiest",
+    "all_cpu_ms_per_step": "of all",
+}
+
+
+def work(number: int, processes: int, folder: str, quick: bool) -> None:
+    """Take the steps of one process, and write its seconds by the clock and by its processor."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=number, world_size=processes)
+    users, items, length, batch = (60, 20, 6, 12) if quick else (6_040, 3_416, 50, 1_024)
+    data = Sequences(
+        "synthetic", synthetic_users=users, synthetic_items=items, min_events=0, max_length=length, batch_size=batch,
+        sampling_seed=0,
+    )  # fmt: skip
+    data.setup()
+    torch.manual_seed(0)
+    model = Transformer(**data.sizes, dim=8 if quick else 64, dropout=0.0)
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    loader = data.train_dataloader()
+    training = private(model, adam, loader, noise_multiplier=1.0, steps=WARM + STEPS, verify=0.0)
+    begin = np.zeros(2)
+    for batch in training:
+        training.step(batch)
+        if training.steps == WARM:
+            begin = np.array([time.perf_counter(), time.process_time()])
+    np.savetxt(f"{folder}/{number}", np.array([time.perf_counter(), time.process_time()]) - begin)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def seconds(processes: int, quick: bool) -> np.ndarray:
+    """Return the seconds (processes, 2) of new processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.start_processes(work, args=(processes, folder, quick), nprocs=processes, start_method="spawn")
+        return np.stack([np.loadtxt(f"{folder}/{number}") for number in range(processes)])
+
+
+def measure(asked: Namespace) -> list[Row]:
+    """Return a row for each number of processes: medians of the rounds."""
+    taken: dict[int, list[np.ndarray]] = {1: [], 2: []}
+    for number in range(1 if asked.quick else 3):
+        for processes in (1, 2) if number % 2 == 0 else (2, 1):
+            taken[processes].append(seconds(processes, asked.quick))
+    clocks = {processes: np.array([each[:, 0].max() for each in found]) for processes, found in taken.items()}
+    rows = []
+    for processes, found in taken.items():
+        ms = 1e3 * float(np.median(clocks[processes])) / STEPS
+        row = {"processes": processes, "ms_per_step": ms, "users_per_second": (12 if asked.quick else 1_024) * 1e3 / ms}
+        row["ratio"] = float(np.median(clocks[1] / clocks[processes]))
+        row["cpu_ms_per_step"] = 1e3 * float(np.median([each[:, 1].max() for each in found])) / STEPS
+        row["all_cpu_ms_per_step"] = 1e3 * float(np.median([each[:, 1].sum() for each in found])) / STEPS
+        rows.append(row)
+    return rows
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    study.bars({str(row["processes"]): row["users_per_second"] for row in rows}, "users a second by processes", file)
+
+
+PARSER = study.parser(__doc__)
+
+if __name__ == "__main__":
+    study.main(PARSER, measure, COLUMNS, draw)

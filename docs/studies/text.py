@@ -1,0 +1,166 @@
+"""A step of a text classifier over a large table of words: plain PyTorch, AdaFEST and DP-SGD with dense noise.
+
+The encoder is XLM-R's, of its own width but one layer: with all twelve, what the table costs would matter less. The
+embedding's part is measured by itself, on the same table under a mean of its rows.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import study
+from dprec import TextClassifier, private
+from dprec.data import TextBatch
+from dprec.models.learning.optimizers import SGD
+from dprec.sparsity import AdaFEST, Dense, Strategy
+from study import Row
+
+SPARSE, WORDS = "PyTorch, sparse gradient", ["*word_embeddings*"]
+SYSTEMS: dict[str, Callable[[], Strategy] | None] = {
+    SPARSE: None,
+    "PyTorch": None,
+    "AdaFEST": lambda: AdaFEST(threshold=8.0, tables=WORDS),
+    "DP-SGD, fused": lambda: Dense(tables=WORDS),
+}
+COLUMNS = {
+    "words": "words",
+    "system": "system",
+    "ms_per_step": "ms/step",
+    "ratio": "ratio",
+    "ratio_spread": "middle half",
+    "embedding_ms": "embedding ms",
+    "peak_over_model": "peak / model",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    words: int
+    dim: int = 768
+    records: int = 64
+    tokens: int = 16
+    rounds: int = 5
+
+
+class Mean(nn.Module):
+    """The mean of a text's words as its logits: only the embedding's part of a step."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.word_embeddings = table
+
+    def losses(self, batch: TextBatch) -> Tensor:
+        return F.cross_entropy(self.word_embeddings(batch.ids).mean(1), batch.label, reduction="none")
+
+
+def embedding(size: Size) -> Mean:
+    return Mean(nn.Embedding(size.words, size.dim, padding_idx=1))
+
+
+class Texts(Dataset[int]):
+    """Records of words whose frequency falls: a few are in many. With all of them in each step, no draw is left out."""
+
+    def __init__(self, size: Size) -> None:
+        draw = torch.Generator().manual_seed(0)
+        place = torch.rand(size.records, size.tokens, generator=draw) * np.log(size.words - 2.0)
+        self.ids = 2 + place.exp().long().clamp(max=size.words - 3)
+        self.labels = torch.randint(2, (size.records,), generator=draw)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, user: int) -> int:
+        return user
+
+    def batch(self, users: Sequence[int]) -> TextBatch:
+        ids = self.ids[list(users)]
+        return TextBatch(ids, torch.zeros_like(ids), torch.ones_like(ids), self.labels[list(users)])
+
+
+def make_sparse(model: nn.Module, on: bool) -> None:
+    for part in model.modules():
+        if isinstance(part, nn.Embedding):
+            part.sparse = on
+
+
+def steps(system: str, model: Any, texts: Texts) -> Iterator[None]:
+    """Take a step of a system whenever it is asked for one."""
+    optimizer, strategy = SGD(model.parameters(), lr=0.01), SYSTEMS[system]
+    if strategy is None:
+        batch = texts.batch(range(len(texts)))
+        while True:
+            make_sparse(model, system == SPARSE)
+            model.losses(batch).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield
+    training = private(
+        model, optimizer, texts, noise_multiplier=1.0, expected_batch=len(texts), steps=1_000, verify=0.0,
+        sparsity=[strategy()], loader={"collate_fn": texts.batch, "unit": "record"},
+    )  # fmt: skip
+    for drawn in training:
+        make_sparse(model, False)
+        training.step(drawn)
+        optimizer.zero_grad()
+        yield
+
+
+def classifier(size: Size) -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": size.dim, "num_attention_heads": max(1, size.dim // 64), "intermediate_size": 4 * size.dim}
+    encoder = {"model_type": "xlm-roberta", "num_hidden_layers": 1, "type_vocab_size": 1, **sizes}
+    return TextClassifier(size.words, 1, 2, size.tokens, encoder=encoder, optimizer="sgd").train()
+
+
+def two_steps(system: str, size: Size) -> Iterator[None]:
+    """Make a model and take two steps, after those of a small one, which bring code and libraries."""
+    torch.set_num_threads(1)
+    small = Size(300, 8, 6, 5)
+    next(steps(system, classifier(small), Texts(small)))
+    yield
+    run = steps(system, classifier(size), Texts(size))
+    yield next(run)
+    yield next(run)
+
+
+def measure(asked: Namespace) -> list[Row]:
+    """Return a row for each size of table and each system."""
+    torch.set_num_threads(1)
+    sizes = [Size(300, dim=8, records=6, tokens=5, rounds=1)] if asked.quick else [Size(50_265), Size(250_002)]
+    rows = []
+    for size in sizes:
+        texts = Texts(size)
+        whole, part = (
+            study.turns({name: steps(name, make(size), texts).__next__ for name in SYSTEMS}, size.rounds)
+            for make in (classifier, embedding)
+        )
+        for system, taken in whole.items():
+            low, ratio, high = np.quantile(np.array(taken) / whole[SPARSE], [0.25, 0.5, 0.75]).tolist()
+            row = {"system": system, "words": size.words, "dim": size.dim, "ms_per_step": 1e3 * min(taken)}
+            row |= {"ratio": ratio, "ratio_spread": [low, high], "embedding_ms": 1e3 * min(part[system])}
+            if not asked.quick:
+                weights = sum(p.numel() * p.element_size() for p in classifier(size).parameters())
+                row["peak_over_model"] = study.peak(two_steps, system, size) / weights
+            rows.append(row)
+    return rows
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    most = max(row["words"] for row in rows)
+    study.bars({row["system"]: row["ms_per_step"] for row in rows if row["words"] == most}, "a step, ms", file)
+
+
+PARSER = study.parser(__doc__)
+
+if __name__ == "__main__":
+    study.main(PARSER, measure, COLUMNS, draw)

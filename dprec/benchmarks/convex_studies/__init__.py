@@ -1,1 +1,0 @@
-"""Learning with sparse gradients: measurements of means, risks and models of clicks."""

@@ -1,1 +1,0 @@
-"""DPFormer's experiments: every model on every data set at every ε, from the files of finished runs."""

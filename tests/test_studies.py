@@ -1,0 +1,363 @@
+"""The studies behind the documents run, and what they measure is what they say."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.special import ndtr
+
+from dprec import GRU, LSTM, Clicks, Sequences, TextItems
+from dprec.auditing import eana
+from dprec.convex.losses import Logistic
+from dprec.convex.minimum import minimum
+from dprec.data import SequenceBatch
+from tests.commands.support import ROOT, environment
+from tests.kernels.interpreter import outside
+from tests.studies import NAMES, STUDIES, load, run
+
+MEASURED = ROOT / "docs" / "measured"
+PUBLIC = {  # packages whose own names a reader may rely on, and what documents name besides
+    "dprec", "dprec.auditing", "dprec.convex", "dprec.data", "dprec.errors", "dprec.metrics", "dprec.models",
+    "dprec.models.learning.optimizers", "dprec.sparsity", "dprec.training.loaders",
+}  # fmt: skip
+DEEPER = {  # what a study is about: a formula, a release or a kernel that no public name reaches
+    "activations": ["dprec.models.networks"],
+    "convex": ["dprec.accounting", "dprec.convex", "dprec.data"],
+    "gpu_compile": ["dprec_kernels"],
+    "normals": ["dprec.noise", "dprec_kernels"],
+    "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
+    "text_accuracy": ["dprec.run.saved"],
+    "text_items": ["dprec.data.datasets", "dprec.metrics.ranks"],
+}
+
+
+@pytest.mark.parametrize("name", [*NAMES, "study"])
+def test_studies_use_what_dprec_offers_everybody(name: str) -> None:
+    tree = ast.parse((STUDIES / f"{name}.py").read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    for module in {module for module in modules if module.startswith("dprec")} - PUBLIC:
+        assert module.startswith(tuple(DEEPER.get(name, ["nothing"]))), module
+
+
+@pytest.mark.parametrize("name", [*NAMES, "study"])
+def test_examples_in_studies_are_true(name: str) -> None:
+    if name.startswith("text"):
+        pytest.importorskip("transformers")
+    assert doctest.testmod(load(name)).failed == 0
+
+
+@pytest.mark.full
+def test_activations() -> None:
+    """Of the paper's table: a few samples are far off, and the formula is their limit."""
+    study = load("activations")
+    for row in study.measure(study.PARSER.parse_args([])):
+        drawn = row["std"] * np.random.default_rng(1).standard_normal(400_000)
+        active = np.maximum(drawn, 0) if row["activation"] == "ReLU" else drawn * ndtr(drawn)
+        assert active.var() == pytest.approx(row["analytic"], rel=0.03)
+        assert row["1000000"] == pytest.approx(row["analytic"], rel=0.01)
+        if row["activation"] == "ReLU":
+            assert row["analytic"] == pytest.approx(float(row["paper"]), rel=0.02)
+
+
+@pytest.mark.full
+def test_adafest(tmp_path: Path) -> None:
+    rows = run(tmp_path, "adafest", "--picture", "picture.png")
+    assert [(row["rows"], row["system"]) for row in rows[:3]] == [
+        (1_000, "AdaFEST"), (1_000, "DP-SGD, fused"), (10_000, "AdaFEST"),
+    ]  # fmt: skip
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        assert other["ratio_to_adafest"] == pytest.approx(other["ms_per_step"] / one["ms_per_step"])
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+@pytest.mark.full
+def test_rows_that_were_measured_are_shown_again(tmp_path: Path) -> None:
+    file = MEASURED / "sparsity.json"
+    command = [sys.executable, str(STUDIES / "sparsity.py"), "--rows", str(file), "--picture", "best.png"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "best reduction within a loss of AUC" in done.stdout
+    assert (tmp_path / "best.png").stat().st_size > 5_000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("which", ["rates", "descent"])
+def test_convex(which: str, tmp_path: Path) -> None:
+    study = load("convex")
+    rows = run(tmp_path, "convex", "--study", which, "--picture", "picture.png")
+    found = {row["study"] for row in rows}
+    if which == "descent":
+        assert found == {study.RISK, study.NORM}
+        assert all(row["value"] > 0 for row in rows)
+    else:
+        assert len(found) == 7
+        errors = {
+            row["method"]: row["value"] for row in rows if row["study"] == "error by dimension" and row["d"] == 5_000
+        }
+        assert errors["projection"] < 0.5 * errors["plain Gaussian"]
+        assert all(0 <= row["auc"] <= 1 and row["value"] > 0.5 for row in rows if row["study"] == "clicks")
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+def test_excess_risks_are_above_the_least_there_is() -> None:
+    study = load("convex")
+    records = study.Records(3_000, 50, np.random.default_rng(1))
+    best = minimum(records.features, records.clicked, Logistic(), 1e-9, 1e-9, order=2).weights
+    assert records.above_records(best) == pytest.approx(0, abs=1e-6)
+    assert records.above_records(best + 0.1) > 1e-4
+    assert records.above_population(records.truth) == pytest.approx(0, abs=1e-12)
+    many = study.Records(1_000_000, 50, np.random.default_rng(1))  # the same places and odds
+    other = many.truth / 2
+    assert records.above_population(other) == pytest.approx(many.risk(other) - many.risk(many.truth), rel=0.02)
+
+
+def test_hashed_records_are_rows_of_norm_one_at_most_and_features_are_told_apart() -> None:
+    study = load("convex")
+    data = study.Clicks(50, 100_000, test=20)
+    assert data.test_rows.shape[0] == len(data.test_clicked) == 20
+    assert (data.rows**2).sum(axis=1) == pytest.approx(np.ones(50))
+    assert np.diff(data.rows.indptr).max() == study.SPARSITY
+    places = study.hashed(np.repeat(np.arange(5_000), 39).reshape(5_000, 39), 1_000_000)
+    assert len(np.unique(places[7])) == 39
+    assert len(np.unique(places)) == pytest.approx(1e6 * (1 - np.exp(-0.195)), rel=0.01)
+
+
+@pytest.mark.full
+def test_eana_theorem(tmp_path: Path) -> None:
+    rows = run(tmp_path, "eana", "--picture", "picture.png")
+    assert len(rows) == 15
+    for row in rows:
+        exact = eana.epsilon(eana.added, 1e-7, row["count"], row["sigma"], width=10.0)
+        assert row["exact"] == (pytest.approx(exact) if np.isfinite(exact) else None)
+    ratios = [row["ratio"] for row in rows if row["sigma"] == 0.1]
+    assert ratios == sorted(ratios, reverse=True), "the more users, the nearer to DP-SGD"
+    assert ratios[-1] < 1.1
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+@pytest.mark.full
+def test_eana_context(tmp_path: Path) -> None:
+    """Five systems are trained, and read again the second time; the log has its three features."""
+    rows = run(tmp_path, "eana", "--study", "context", "--runs", "runs/eana")
+    assert [(row["system"], row["noise"]) for row in rows] == [
+        ("SGD", None), ("DP-SGD", 0.01), ("EANA", 0.01), ("DP-SGD", 0.001), ("EANA", 0.001),
+    ]  # fmt: skip
+    assert all(0 <= row["precision@1"] <= 1 and row["steps"] == 2 for row in rows)
+    assert run(tmp_path, "eana", "--study", "context", "--runs", "runs/eana") == rows
+    config = (tmp_path / "runs/eana/eana-0.01/config.yaml").read_text()
+    assert all(words in config for words in ("dprec.sparsity.EANA", "unigram: 2000", "context_vectors*"))
+    frame = load("eana").invented(200, 1_000)
+    own = frame.group_by("person").agg(pl.col("entity").n_unique())["entity"].mean()
+    assert own is not None
+    assert own < 18  # of 25 activities: drawn evenly from 1,000, 24.7 would differ
+    first = frame.filter(pl.col("person") == 0).sort("time")
+    words = first["unigram"].to_list()
+    assert first["bigram"].to_list()[1:] == [f"{a} {b}" for a, b in pairwise(words)]
+
+
+@outside
+@pytest.mark.full
+def test_gpu_compile(tmp_path: Path) -> None:
+    """Kernels compile without spills, except those that are faster so; docs/measured/gpu_compile.json has all sizes."""
+    rows = run(tmp_path, "gpu_compile")
+    assert {row["target"] for row in rows} == {"sm_90"}
+    assert len({row["kernel"] for row in rows}) == 13
+    assert all(row["kernel"].startswith("catalogue_softmax") for row in rows if row["spilled"])
+    assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
+
+
+@pytest.mark.parametrize(("kernel", "most"), [("some_kernel", 0), ("catalogue_softmax_fwd_kernel", 3000)])
+def test_a_kernel_that_spills_more_than_it_may_is_named(kernel: str, most: int) -> None:
+    row = {"kernel": kernel, "case": "d 64", "target": "sm_80"}
+    spilling = load("gpu_compile").spilling
+    assert spilling([row | {"spilled": most}]) == []
+    assert spilling([row | {"spilled": most + 8}]) == [f"{kernel} (d 64, sm_80) spills"]
+
+
+@pytest.mark.full
+def test_normals(tmp_path: Path) -> None:
+    """Each row's time stands beside what memory takes, and each source fills all of its memory."""
+    for row in run(tmp_path, "normals"):
+        assert row["millions_per_second"] == pytest.approx(1e3 / row["ns"])
+    study = load("normals")
+    assert {"dprec", "torch's generator", "numpy's Philox"} <= {name for name, _ in study.sources(1 << 17)}
+    for key in study.sources(1 << 17):
+        with pytest.MonkeyPatch.context() as patch:
+            numbers = torch.full((1024, 128), 1e-9)
+            patch.setattr(study.torch, "ones", lambda *shape, own=numbers: own)
+            study.sources(1 << 17)[key]()
+        changed = (numbers != torch.tensor(1e-9)).all(dim=1)
+        assert changed[:512].all()
+        assert key[1] == "a cache" or changed.all()
+
+
+@pytest.mark.full
+def test_processes(tmp_path: Path) -> None:
+    one, two = run(tmp_path, "processes")
+    assert one["cpu_ms_per_step"] == one["all_cpu_ms_per_step"]
+    assert 0 < two["cpu_ms_per_step"] < two["all_cpu_ms_per_step"]
+    assert one["ratio"] == 1
+
+
+@pytest.mark.full
+def test_recurrent(tmp_path: Path) -> None:
+    rows = run(tmp_path, "recurrent")
+    assert len(rows) == 10
+    assert all(row["ratio_spread"][0] <= row["ratio"] <= row["ratio_spread"][1] for row in rows)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("GRU", GRU), ("LSTM", LSTM)])
+def test_plain_recurrent_models_are_the_same_models(name: str, ours: type[GRU] | type[LSTM]) -> None:
+    model = ours(30, 8, dropout=0.0, max_length=3)
+    plain = load("recurrent").Plain(30, 8, getattr(torch.nn, name))
+    plain.load_state_dict(model.state_dict())
+    batch = SequenceBatch(torch.tensor([[3, 1, 7], [2, 4, 4]]), torch.tensor([[1, 7, 29], [5, 4, 9]]))
+    assert torch.allclose(plain(batch.history, batch.targets), model.losses(batch), atol=1e-6)
+
+
+@pytest.mark.full
+def test_shares(tmp_path: Path) -> None:
+    rows = run(tmp_path, "shares", "--picture", "picture.png")
+    error = {row["way"]: row["median_error"] for row in rows if row["epsilon"] is None}
+    assert error["corrected"] < 0.05 < error["every user of norm 1"]
+    bins = run(tmp_path, "shares", "--study", "histogram")
+    data = Sequences(dataset="synthetic", synthetic_users=300, max_length=50, validation=False)
+    data.setup("fit")
+    spans = zip(data.training.starts, data.training.ends, strict=True)
+    met = [set(data.training.items[start:end].tolist()) for start, end in spans]
+    counts = np.array([sum(item in own for own in met) for item in range(1, data.items)])
+    for row in bins:
+        inside = (counts >= row["users_from"]) & (counts <= row["users_to"])
+        assert row["items"] == inside.sum()
+        assert row["events"] == pytest.approx(counts[inside].sum() / counts.sum())
+    assert sum(row["items"] for row in bins) == data.items - 1
+
+
+@pytest.mark.full
+def test_sparsity_strategies(tmp_path: Path) -> None:
+    """Finished runs are read again; a folder with a run of other settings is refused."""
+    rows = run(tmp_path, "sparsity", "--runs", "runs", "--picture", "picture.png")
+    assert [row["system"] for row in rows] == ["DP-SGD", "FEST", "FEST"]
+    assert (rows[0]["auc_loss"], rows[0]["gradient_size_reduction"], rows[1]["rows_noised"]) == (0, 1, 100)
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+    assert run(tmp_path, "sparsity", "--runs", "runs") == rows
+    with pytest.raises(AssertionError, match="holds a run with other settings"):
+        run(tmp_path, "sparsity", "--runs", "runs", "--trainer.max_steps", "3")
+
+
+def test_the_best_reduction_is_the_largest_of_the_points_within_the_loss() -> None:
+    points = [("FEST", 0.004, 30.0), ("FEST", 0.0, 9.0), ("FEST", 0.03, 99.0), ("low rank", 0.5, 7.0)]
+    rows = [{"epsilon": 1.0, "system": s, "auc_loss": loss, "gradient_size_reduction": r} for s, loss, r in points]
+    study = load("sparsity")
+    assert [row["best"] for row in study.best_reductions(rows)] == [9.0, 30.0, 30.0, 30.0, None, None, None, None]
+    assert len(list(study.grid())) == 1 + 5 * 7 + 2 * 7
+    assert len(list(study.strategies())) == 16
+    assert len(list(study.stream())) == 11
+
+
+def test_rows_without_a_gradient_are_those_that_no_record_looks_up() -> None:
+    """Counted from the ids of the batches alone, where everybody is in every batch."""
+    data = Clicks(
+        dataset="synthetic", synthetic_records=300, table_scale=1e-3, batch_size=250, test_days=1, sampling_seed=3
+    )
+    rows = load("sparsity").features(data, 1)
+    ids = [set() for _ in data.vocabularies]  # type: ignore[var-annotated]
+    for batch in next(iter(data.train_dataloader())):
+        for feature, own in enumerate(batch.categories.transpose(0, 1)):
+            ids[feature] |= set(own.flatten().tolist()) - {-1}
+    assert rows[-1]["rows"] == sum(data.vocabularies)
+    assert [row["rows"] for row in rows[:-1]] == sorted(data.vocabularies, reverse=True)[:5]
+    for row in rows[:-1]:
+        here = len(ids[int(row["feature"].split()[1]) - 1])
+        assert 0.9 * here <= row["touched"] <= here  # a vector's whole gradient is 0 where the small network is off
+
+
+@pytest.mark.full
+def test_sparsity_periods(tmp_path: Path) -> None:
+    rows = run(tmp_path, "sparsity", "--study", "periods", "--runs", "runs", "--picture", "picture.png")
+    assert [(row["period_days"], row["epsilon"]) for row in rows] == [(1, 8.0), (1, None), (18, 8.0), (18, None)]
+    assert [row["paper"] for row in rows] == [0.7345, 0.7846, 0.7358, 0.7848]
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+def test_table_memory(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "table_memory")
+    assert row["table_mb"] == pytest.approx(399_000 * 64 * 4 / 1e6)
+    assert 0.9 < row["times_table"] < 1.5  # it cannot be less than the table, but for what a run takes beside it
+
+
+@pytest.mark.full
+def test_text(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    rows = {row["system"]: row for row in run(tmp_path, "text")}
+    assert rows["PyTorch, sparse gradient"]["ratio"] == 1
+    assert all(row["ms_per_step"] > row["embedding_ms"] > 0 for row in rows.values())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("system", ["PyTorch", "PyTorch, sparse gradient", "AdaFEST", "DP-SGD, fused"])
+def test_a_step_of_text_moves_the_words_that_it_may(system: str) -> None:
+    pytest.importorskip("transformers")
+    study = load("text")
+    size = study.Size(300, dim=8, records=6, tokens=5)
+    model, texts = study.classifier(size), study.Texts(size)
+    words = model.encoder.get_input_embeddings().weight
+    before, read = words.detach().clone(), torch.zeros(size.words, dtype=torch.bool)
+    next(study.steps(system, model, texts))
+    moved = (words != before).any(1)
+    read[texts.ids.unique()] = True
+    if system.startswith("PyTorch"):
+        assert moved.any()
+        assert not moved[~read].any()
+    elif system == "DP-SGD, fused":
+        assert moved.sum() == size.words - 1  # all but the padding
+    else:
+        assert moved.sum() < size.words
+
+
+@pytest.mark.full
+def test_text_accuracy(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    rows = run(tmp_path, "text_accuracy", "--picture", "picture.png")
+    assert [row["system"] for row in rows] == ["DP-SGD", "AdaFEST", "FEST", "low rank", "frozen"]
+    reductions = {row["system"]: row["gradient_size_reduction"] for row in rows}
+    assert (reductions["DP-SGD"], reductions["frozen"]) == (1, None)
+    assert reductions["low rank"] == pytest.approx(200 * 32 / (8 * 232))
+    assert min(reductions["AdaFEST"], reductions["FEST"]) >= 1
+
+
+@pytest.mark.full
+def test_text_items(tmp_path: Path) -> None:
+    """Trained, it ranks new items by what users of others chose, well above chance."""
+    rows = run(tmp_path, "text_items")
+    assert [row["model"] for row in rows] == ["TextItems untrained", "TextItems", "TextItems", "Transformer", "chance"]
+    study = load("text_items")
+    data = study.invented(1500, 240, 200, str(tmp_path), sampling_seed=0)
+    torch.manual_seed(0)
+    model = TextItems(data.items, f"{tmp_path}/items.csv", ["title"], dim=16, blocks=1, learning_rate=0.01)
+    study.train(model, data, 60, epsilon=None)
+    assert study.judged(model, data)["ndcg_new"] > 1.4 * study.judged(None, data)["ndcg_new"]
+
+
+@pytest.mark.full
+def test_ways_in(tmp_path: Path) -> None:
+    rows = run(tmp_path, "ways_in")
+    assert [row["strategy"] for row in rows] == ["LazyDP", "AdaFEST", "FEST"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["script_ms"] / row["lightning_ms"])
+
+
+def test_every_study_has_a_test() -> None:
+    text = Path(__file__).read_text() + (ROOT / "tests/test_dpformer_tables.py").read_text()
+    assert all(f'"{name}"' in text for name in NAMES)
