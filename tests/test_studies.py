@@ -90,6 +90,17 @@ def test_rows_that_were_measured_are_shown_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+def test_catalogue_memory(tmp_path: Path) -> None:
+    """No private step keeps items x positions, as plain PyTorch does."""
+    rows = run(tmp_path, "catalogue_memory")
+    peaks = {row["system"]: row["peak_mb"] for row in rows if row["items"] == 100_000}
+    scores = 4 * 100_000 * rows[0]["tokens"] / 2**20
+    assert peaks["PyTorch non-private"] > scores
+    assert peaks["dprec private"] < scores
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("which", ["rates", "descent"])
 def test_convex(which: str, tmp_path: Path) -> None:
     study = load("convex")
@@ -359,5 +370,6 @@ def test_ways_in(tmp_path: Path) -> None:
 
 
 def test_every_study_has_a_test() -> None:
-    text = Path(__file__).read_text() + (ROOT / "tests/test_dpformer_tables.py").read_text()
+    tests = ("test_studies", "test_dpformer_tables", "test_eight_logs")
+    text = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in tests)
     assert all(f'"{name}"' in text for name in NAMES)

@@ -1,8 +1,8 @@
-"""What is measured, by name.
+"""What `python -m dprec.bench NAME` measures on this machine; the studies behind the documents are in docs/studies.
 
-The module of a comparison gives `run(quick, say)`, `table(rows)` and `picture(rows, file)`. It may name further
-arguments of `run` in `OPTIONS`: --NAME VALUE, or None. One of another kind gives `bench(line, console)`. `SWITCHES` are
-those it has, where these are not --quick alone.
+The module of a benchmark gives `run(quick, say, **options)`, an iterator of rows, and `table(rows)`; perhaps
+`picture(rows, file)`, and `OPTIONS`, the further options of its command line. To add one, write such a module, and
+enter it in `BENCHMARKS` and in `dprec/cli/usage.py`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> No
     """Refuse a file's classes from outside of dprec before any of them is imported, because an import runs code.
 
     `trusted` names the modules that the person who runs the command allows. dprec's models and data take only plain
-    values, which cannot name a class; some of its benchmarks take more.
+    values, which cannot name a class.
 
     >>> refuse_foreign({"class_path": "dprec.models.GRU", "init_args": {"dim": 8}}, "last.ckpt")
     >>> refuse_foreign({"class_path": "my_model.MyModel"}, "last.ckpt", trusted=["my_model"])

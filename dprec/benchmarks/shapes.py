@@ -37,11 +37,6 @@ class Shape:
         """Item ids, the padding included."""
         return self.items + 1
 
-    @property
-    def user_bytes(self) -> int:
-        """Memory of the longest history and its targets."""
-        return 2 * 8 * self.longest
-
     def lengths(self) -> np.ndarray:
         drawn = np.random.default_rng(SEED).lognormal(np.log(self.median), self.spread, self.users)
         return np.clip(drawn.round().astype(np.int64), self.shortest, self.longest)
@@ -49,10 +44,6 @@ class Shape:
     def micro_batches(self) -> list[SequenceBatch]:
         """One step's users in dprec's micro-batches, longest first; every system gets the same."""
         return self._batches(self.lengths(), self.tokens)
-
-    def one_batch(self, users: int) -> SequenceBatch:
-        """Users with the longest history, in one micro-batch."""
-        return self._batches(np.full(users, self.longest), users * self.longest)[0]
 
     def check_batch(self) -> SequenceBatch:
         """A few users with histories of very different length."""

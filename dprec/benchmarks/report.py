@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +42,14 @@ def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", sect
 
 def cell(value: object) -> str:
     """
-    >>> [cell(value) for value in (None, True, 1234567, 0.01234, 123.4, [0.912, 1.1])]
-    ['', 'yes', '1,234,567', '0.01', '123', '0.91–1.10']
+    >>> [cell(value) for value in (None, 1234567, 0.01234, 123.4, [0.912, 1.1])]
+    ['', '1,234,567', '0.01', '123', '0.91–1.10']
     """
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, list):
         return "–".join(cell(part) for part in value)
-    return str(value)
+    if isinstance(value, float):
+        return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def write_json(rows: Sequence[Row], file: Path) -> None:
@@ -64,19 +58,3 @@ def write_json(rows: Sequence[Row], file: Path) -> None:
         file.write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise UserError(f"--json {file} cannot be written: {error.strerror}") from error
-
-
-def rows_of(place: Path, made: Callable[[Path], list[Row]]) -> list[Row]:
-    """Return the rows that `--json` wrote to a file, or what is made of the runs in a folder."""
-    return read_json(place) if place.suffix == ".json" else made(place)
-
-
-def read_json(file: Path) -> list[Row]:
-    """Return the rows that `--json` wrote."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--runs {file} cannot be read: {error}: give a file that --json wrote, or a folder") from None
-    if not (isinstance(found, list) and found and all(isinstance(row, dict) for row in found)):
-        raise UserError(f"--runs {file} has no rows: give a file that --json wrote, or a folder")
-    return found

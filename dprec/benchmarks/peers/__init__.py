@@ -1,1 +1,0 @@
-"""The systems that dprec is compared with, on shapes that all share, each checked before it is timed."""
