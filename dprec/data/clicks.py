@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from torch.utils.data import DataLoader
@@ -19,23 +18,11 @@ from dprec.data.draws.stream import PeriodBatches
 from dprec.data.formats import AUTO
 from dprec.data.logs.stand_in import OnMissing
 from dprec.data.logs.store import content_of
-from dprec.data.module import Law, SampledData
+from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The log, and its records for training, validation and test: consecutive, in time order."""
-
-    log: ClickLog
-    training: range
-    validation: range
-    test: range
-    name: str
-    notice: str | None
-
-
-class Clicks(SampledData):
+class Clicks(RecordData):
     """Click prediction on records in time order: the last days are held out.
 
     The unit of privacy is one record, or, with a `user_column`, one person with all of their records. Values of
@@ -140,18 +127,15 @@ class Clicks(SampledData):
             header=header,
             days=days,
         ).before(preset.settings)
-        self.unit = "record" if named.user_column is None else "user"
+        self.draw_by_record_or_person(named.user_column, records_per_step)
         if not table_scale > 0:
             raise UserError(f"data.table_scale is {table_scale}: give a positive number")
         self.columns = named.columns(table_scale, format, preset)
-        if records_per_step is not None and records_per_step < 1:
-            raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
         if named.user_column is not None and period_days is not None:
             raise UserError(
                 "data.period_days with data.user_column: a person may have records in several periods, whose steps "
                 "would add up: leave one of the two out"
             )
-        self.records_per_step = records_per_step
         self.cache = cache
         self.on_missing = on_missing
         self.days = named.days
@@ -163,7 +147,7 @@ class Clicks(SampledData):
         self.micro_batch = micro_batch
         self.synthetic_records = synthetic_records
         self.synthetic_drift = synthetic_drift
-        self._loaded: Loaded | None = None
+        self._loaded: CutLog[ClickLog] | None = None
         self._training: TrainingRecords | TrainingPeople[PersonBatch] | None = None
 
     def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +157,7 @@ class Clicks(SampledData):
         listed = {one.column: list(one.vocabulary.values) for one in self.columns.categories if one.vocabulary}
         return {**settings, "categories": {**settings["categories"], **listed}}
 
-    def load(self) -> Loaded:
+    def load(self) -> CutLog[ClickLog]:
         """Open the log, convert it if necessary, and cut it; a second call returns the same result."""
         if self._loaded is None:
             source = open_clicks(
@@ -200,7 +184,7 @@ class Clicks(SampledData):
                     f"{source.name}: all {len(log):,} records have the same label, so that there is nothing to learn: "
                     "set data.clicked to what is a click, or another data.label_column"
                 )
-            self._loaded = Loaded(
+            self._loaded = CutLog(
                 source.found,
                 range(days[0], days[first]),
                 range(days[first], days[last]),
@@ -303,33 +287,20 @@ class Clicks(SampledData):
     def training(self) -> TrainingRecords | TrainingPeople[PersonBatch]:
         """The training records, or the people who have some, numbered from 0."""
         if self._training is None:
-            log, records = self.load().log, self.load().training
-            self._training = (
-                TrainingRecords(log, records, self._at_once)
-                if self.unit == "record"
-                else TrainingPeople(log, records, self.records_per_step, self._at_once, self.sampling_seed, self._step)
-            )
+            loaded, by_person = self.load(), self.unit != "record"
+            records = TrainingRecords(loaded.log, loaded.training, self._at_once)
+            self._training = self.people(self._at_once) if by_person else records
         return self._training
 
     @property
     def _at_once(self) -> int:
         return self.at_once(self.micro_batch, 1 << 12, 1 << 15)
 
-    def _step(self) -> int:
-        return self.batches.step
-
     def train_dataloader(self) -> DataLoader[list[ClickBatch]] | DataLoader[list[PersonBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
         self.training.micro_batch = self._at_once  # it may be older than the trainer, and so than its device
         return self.drawn_loader(self.training)
 
-    def val_dataloader(self) -> DataLoader[ClickBatch]:
-        """The validation day where there is one, the test days otherwise."""
-        loaded = self.load()
-        return self._evaluated(loaded.validation if self.validation else loaded.test)
-
-    def test_dataloader(self) -> DataLoader[ClickBatch]:
-        return self._evaluated(self.load().test)
-
-    def _evaluated(self, records: range) -> DataLoader[ClickBatch]:
-        return self.judged_loader(EvaluatedRecords(self.load().log, records))
+    def evaluated(self, records: range) -> EvaluatedRecords:
+        """Consecutive records in batches that are only evaluated."""
+        return EvaluatedRecords(self.load().log, records)

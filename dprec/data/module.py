@@ -5,16 +5,19 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 
 Law = Literal["poisson", "shuffle"]
+Log = TypeVar("Log")
 
 
 class Loaded(Protocol):
@@ -140,6 +143,53 @@ class SampledData(LightningDataModule):
     def _draws(self) -> UserBatches:
         size = batch_of(self.batch_size, self.users)
         return user_batches(self.sampling, self.users, size, self.sampling_seed, self.unit)
+
+
+@dataclass(frozen=True)
+class CutLog(Generic[Log]):
+    """A log of records, and those for training, validation and test: consecutive, by time where they have times."""
+
+    log: Log
+    training: range
+    validation: range
+    test: range
+    name: str
+    notice: str | None
+
+
+class RecordData(SampledData):
+    """Records, such as clicks and texts: the unit is one of them, or with a `user_column` a person with theirs."""
+
+    validation: bool  # whether some records are for validation alone
+    records_per_step: int | None
+
+    def draw_by_record_or_person(self, user_column: str | None, records_per_step: int | None) -> None:
+        """Set what a unit is, and the most records of a person in a step."""
+        if records_per_step is not None and records_per_step < 1:
+            raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
+        self.unit = "record" if user_column is None else "user"
+        self.records_per_step = records_per_step
+
+    @abstractmethod
+    def load(self) -> CutLog[Any]: ...
+
+    @abstractmethod
+    def evaluated(self, records: range) -> Dataset[Any]:
+        """Consecutive records in batches that are only evaluated."""
+
+    def people(self, places: int) -> TrainingPeople[Any]:
+        """The people with training records, in micro-batches of at most so many places for records."""
+        cut = self.load()
+        step = lambda: self.batches.step  # noqa: E731
+        return TrainingPeople(cut.log, cut.training, self.records_per_step, places, self.sampling_seed, step)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """The validation records where there are some, the test's otherwise."""
+        cut = self.load()
+        return self.judged_loader(self.evaluated(cut.validation if self.validation else cut.test))
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self.judged_loader(self.evaluated(self.load().test))
 
 
 def _own_generator() -> torch.Generator:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from dprec.data.datasets.invented import synthetic_interactions
 from dprec.data.datasets.source import Dataset, open_source
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
+from dprec.data.draws.of_users import OneTarget
 from dprec.data.formats import AUTO
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
@@ -31,8 +32,7 @@ from dprec.data.logs.stand_in import OnMissing, Source
 from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
-from dprec.data.selection.held_out_events import Cut
-from dprec.data.selection.one_target import OneTarget
+from dprec.data.selection.held_out import Cut
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
 from dprec.data.selection.protocol import Loaded, Protocol
 from dprec.errors import UserError

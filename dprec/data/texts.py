@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -31,25 +30,13 @@ from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
 from dprec.data.logs.parts import holds_parts
 from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
 from dprec.data.logs.store import content_of
-from dprec.data.module import Law, SampledData
+from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError
 
 _SHORTEST = 8  # tokens that a text may have at least
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """All records, and which of them are for training, validation and test."""
-
-    log: TextLog
-    training: range
-    validation: range
-    test: range
-    name: str
-    notice: str | None
-
-
-class Texts(SampledData):
+class Texts(RecordData):
     """Texts, or pairs of texts, with labels; the unit of privacy is one record, or with a `user_column` one person.
 
     A text's tokens, and whether it is held out, follow from that text, or from its user's id, alone.
@@ -125,8 +112,6 @@ class Texts(SampledData):
             raise UserError("data.test_path without data.path: give both")
         if max_length < _SHORTEST:
             raise UserError(f"data.max_length is {max_length}: give at least {_SHORTEST} tokens")
-        if records_per_step is not None and records_per_step < 1:
-            raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
         if not (test_share >= 0 and validation_share >= 0 and test_share + validation_share < 1):
             raise UserError(
                 f"data.test_share is {test_share} and data.validation_share is {validation_share}: give shares from 0 "
@@ -137,15 +122,15 @@ class Texts(SampledData):
         self.dataset, self.path, self.test_path = dataset, path, test_path
         self.labels = list(map(str, labels)) if labels is not None else ["0", "1"]
         self.columns = TextColumns(text_column, pair_column, label_column, self.labels, user_column, format, where)
-        self.unit = "record" if user_column is None else "user"
         self.tokenizer_name, self.words, self.max_length = tokenizer, words, max_length
         self.refuse_below_one(tokens=tokens)
-        self.records_per_step, self.on_missing, self.tokens = records_per_step, on_missing, tokens
+        self.draw_by_record_or_person(user_column, records_per_step)
+        self.on_missing, self.tokens = on_missing, tokens
         self.test_share, self.validation_share = (0.0 if test_path else test_share), validation_share
         self.validation = validation_share > 0
         self.synthetic_records, self.synthetic_words = synthetic_records, synthetic_words
         self.synthetic_seed = synthetic_seed
-        self._loaded: Loaded | None = None
+        self._loaded: CutLog[TextLog] | None = None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -156,7 +141,7 @@ class Texts(SampledData):
         records = LabelledTexts(texts, pairs, np.zeros(len(texts), dtype=np.int64))
         return TextLog(records, self.tokenizer, self.max_length)
 
-    def load(self) -> Loaded:
+    def load(self) -> CutLog[TextLog]:
         """Read the texts and hold some out; a second call returns the same result."""
         if self._loaded is None:
             source = self._source()
@@ -172,7 +157,7 @@ class Texts(SampledData):
             ends = np.cumsum([0, *map(len, kept)]).tolist()
             log = TextLog(_joined(kept), self.tokenizer, self.max_length)
             training, validation, test = (range(*ends[n : n + 2]) for n in range(3))
-            self._loaded = Loaded(log, training, validation, test, source.name, source.notice)
+            self._loaded = CutLog(log, training, validation, test, source.name, source.notice)
         return self._loaded
 
     def _source(self) -> Source[LabelledTexts]:
@@ -233,25 +218,15 @@ class Texts(SampledData):
         loaded = self.load()
         if self.unit == "record":
             return TrainingTexts(loaded.log, loaded.training, self.tokens)
-        places = max(1, self.tokens // self.max_length)
-        return TrainingPeople(
-            loaded.log, loaded.training, self.records_per_step, places, self.sampling_seed, lambda: self.batches.step
-        )
+        return self.people(max(1, self.tokens // self.max_length))
 
     def train_dataloader(self) -> DataLoader[list[TextBatch]] | DataLoader[list[PersonTextBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
         return self.drawn_loader(self.training)
 
-    def val_dataloader(self) -> DataLoader[TextBatch]:
-        """The validation records where there are some, the test's otherwise."""
-        loaded = self.load()
-        return self._evaluated(loaded.validation if self.validation else loaded.test)
-
-    def test_dataloader(self) -> DataLoader[TextBatch]:
-        return self._evaluated(self.load().test)
-
-    def _evaluated(self, records: range) -> DataLoader[TextBatch]:
-        return self.judged_loader(EvaluatedTexts(self.load().log, records, self.tokens))
+    def evaluated(self, records: range) -> EvaluatedTexts:
+        """Consecutive records in batches that are only evaluated."""
+        return EvaluatedTexts(self.load().log, records, self.tokens)
 
 
 def _joined(parts: list[LabelledTexts]) -> LabelledTexts:

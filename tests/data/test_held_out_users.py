@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.selection.held_out_users import place_of
+from dprec.data.selection.held_out import place_of
 from dprec.errors import UserError
 from dprec.run.tasks.ranking import Ranking
 

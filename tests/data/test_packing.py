@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from dprec.data.draws.of_users import OneTarget
 from dprec.data.logs.histories import Histories, LeaveOneOut
-from dprec.data.selection.one_target import OneTarget
 from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded
 from dprec.errors import UserError
 

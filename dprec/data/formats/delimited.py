@@ -27,14 +27,18 @@ class CSV(Format):
     name = "csv"
     endings: tuple[str, ...] = (".csv",)
     marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
+    quote: ClassVar[str | None] = '"'  # around texts; None if it is part of them
 
     def names(self, part: Path) -> list[str]:
         return self._header(first_text(part, "a header line and at least one event"))[1]
 
     def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return _whole(pl.scan_csv(part, separator=self._header(first_line(part))[0], infer_schema=False))
+        mark = self._header(first_line(part))[0]
+        return _whole(pl.scan_csv(part, separator=mark, quote_char=self.quote, infer_schema=False))
 
     def broken(self, part: Path, quote: bool) -> int | None:
+        if self.quote is None:
+            return None
         mark, names = self._header(first_line(part))
         begins = 1
         try:
@@ -51,7 +55,10 @@ class CSV(Format):
             return None
 
     def _header(self, line: str) -> tuple[str, list[str]]:
-        cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
+        if self.quote is None:
+            cells = {mark: line.split(mark) for mark in self.marks}
+        else:
+            cells = {mark: next(csv.reader([line], delimiter=mark)) for mark in self.marks}
         return max(cells.items(), key=lambda pair: len(pair[1]))
 
 
@@ -66,15 +73,7 @@ class GLUE(TSV):
 
     name = "glue"
     endings = ()
-
-    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return _whole(pl.scan_csv(part, separator="\t", quote_char=None, infer_schema=False))
-
-    def broken(self, part: Path, quote: bool) -> int | None:
-        return None
-
-    def _header(self, line: str) -> tuple[str, list[str]]:
-        return "\t", line.split("\t")
+    quote = None
 
 
 class Unheaded(Format):

@@ -15,10 +15,9 @@ from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
 if TYPE_CHECKING:  # a script that packs users of its own does not wait for polars
+    from dprec.data.draws.of_users import OneTarget
     from dprec.data.logs.histories import EventContext, Histories, LeaveOneOut, Split
-    from dprec.data.selection.held_out_events import HeldOutEvents
-    from dprec.data.selection.held_out_users import HeldOutUsers
-    from dprec.data.selection.one_target import OneTarget
+    from dprec.data.selection.held_out import HeldOutEvents, HeldOutUsers
 
 _WORTH_A_PASS = 1024  # tokens, padding included
 _LARGE = 1 << 16  # tokens: a budget for a card

@@ -9,8 +9,16 @@ from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
 from dprec.data.logs.stand_in import Source
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.filtering import build_histories
-from dprec.data.selection.held_out_events import Cut, HeldOutEvents, HoldOutEvents, LastDays, LastShare, NewItems
-from dprec.data.selection.held_out_users import HeldOutUsers, place_of
+from dprec.data.selection.held_out import (
+    Cut,
+    HeldOutEvents,
+    HeldOutUsers,
+    HoldOutEvents,
+    LastDays,
+    LastShare,
+    NewItems,
+    place_of,
+)
 from dprec.errors import UserError
 
 
