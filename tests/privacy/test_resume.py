@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 
+from dprec.data.draws.poisson import ShuffledBatches
 from dprec.errors import UserError
+from dprec.privacy.run import PrivateRun
 from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, model, trainer
 
@@ -86,6 +88,28 @@ def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, h
     assert resumed.steps == 5  # the end of the first pass
     assert [*resumed.ledger.events.values()] == [2]  # which was shuffled twice
     assert resumed.spent <= 3.0
+
+
+def test_the_rest_of_a_shuffled_pass_is_an_event_more() -> None:
+    """Five steps a pass: who goes on after two of them shuffles anew, and whoever was there may come again."""
+
+    def run_of(sampler: ShuffledBatches) -> PrivateRun:
+        run = PrivateRun(noise_multiplier=2.0)
+        run.plan(sampler, steps=12)
+        return run
+
+    first = run_of(ShuffledBatches(60, 12))
+    assert [first.sampling.events(steps) for steps in (0, 1, 5, 6)] == [0, 1, 1, 2]
+    assert [first.sampling.events(steps, start=2) for steps in (1, 3, 4, 8, 9)] == [1, 1, 2, 2, 3]
+    first.start(0, 12)
+    first.record()
+    first.record()
+    second = run_of(ShuffledBatches(60, 12))
+    second.load_state_dict(first.state_dict())
+    second.start(2, 12)
+    for _ in range(10):
+        second.record()
+    assert [*second.ledger.events.values()] == [4]
 
 
 @pytest.mark.parametrize("lost", ["settings", "ledger", "steps", "events"])

@@ -48,6 +48,7 @@ def go_on(run: Training, state: dict[str, Any]) -> None:
     ("options", "said"),
     [
         ({"epsilon": 9}, "epsilon was 8 and is now 9"),
+        ({"noise_multiplier": 3.0}, "noise_multiplier was None and is now 3"),
         ({"expected_batch": 13, "epochs": 13 / 6}, "batch_size was 12"),
         ({"epochs": 3}, "steps was 10 and is now 15"),
         ({"max_norm": 2.0}, "max_norm"),
