@@ -81,8 +81,14 @@ def put_files(document: Path, folder: Path) -> None:
             (folder / name[1]).write_text(block)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [
+        # Runs on several devices start processes, each of which takes seconds to begin.
+        pytest.param(path, id=path.name, marks=pytest.mark.nightly if path.name == "scale.md" else pytest.mark.full)
+        for path in DOCUMENTS
+    ],
+)
 def test_every_command_runs(document: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if document.name == "text.md":
         pytest.importorskip(NEEDS[document.name])

@@ -62,7 +62,7 @@ def test_an_audit_of_several_devices_is_refused(recipe: Path, here: Path, capsys
     assert capsys.readouterr().err == "error: trainer.devices cannot be 2: an audit trains in one process\n"
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_sigterm_to_any_process_saves_the_run_and_ends_all(recipe: Path, tmp_path: Path) -> None:
     """They end after the same step, whichever has the signal, in one line; resume goes on from there."""
     run, script = tmp_path / "run", tmp_path / "terminated.py"

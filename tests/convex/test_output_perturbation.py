@@ -138,7 +138,7 @@ def test_weights_are_within_twice_the_largest_noise(delta: float) -> None:
         assert np.linalg.norm(found) <= math.sqrt(2 * math.log(2) / 0.02) * (1 + 1e-12)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_excess_risk_falls_like_the_root_of_n_and_pure_like_the_third() -> None:
     rng = np.random.default_rng(0)
     convex, slope = load("convex"), load("study").slope

@@ -123,7 +123,7 @@ def test_noise_in_the_measurements_is_made_for_rows_half_as_long_again() -> None
     assert noise.std() == pytest.approx(2.0 * 3 * 1.0 / 4, rel=0.05)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_recovery_follows_large_entries_through_few_measurements() -> None:
     rng = np.random.default_rng(9)
     rows = one_hot(rng, 4_000, 60_000, 3)

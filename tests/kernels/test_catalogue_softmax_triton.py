@@ -27,7 +27,7 @@ TOLERANCE = 2e-5
 
 
 @outside
-@pytest.mark.parametrize(("dim", "floats"), [(512, "fp32*"), (512, "bf16*"), (60, "bf16*")])
+@pytest.mark.parametrize(("dim", "floats"), [(512, "fp32*"), (60, "bf16*")])
 def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, dim: int, floats: str) -> None:
     like = torch.empty(1, dim, dtype=torch.bfloat16 if floats == "bf16*" else torch.float32)
     shape = {**kernels._tile(dim), **kernels._precisions(like, like)}

@@ -75,7 +75,7 @@ def test_eigenvalues_just_below_the_largest_of_noise_count_where_asked(edge: flo
     assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == kept
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
     rng = np.random.default_rng(1)
     n, noise = 300, 0.1

@@ -90,7 +90,7 @@ def by_script(strategy: str, users: Dataset[Any], kind: Any = SGD, **options: An
     return model, run
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["lazydp", "fest"])
 def test_tables_end_as_they_do_in_lightning(strategy: str) -> None:
     warnings.simplefilter("ignore")
     users = Clicks()
@@ -107,7 +107,7 @@ def test_tables_end_as_they_do_in_lightning(strategy: str) -> None:
     assert (run.sigma, run.spent, run.run.sampling.unit) == (privacy.sigma, privacy.spent, "record")
 
 
-@pytest.mark.parametrize("strategy", ["adafest", "fest"])
+@pytest.mark.parametrize("strategy", ["adafest"])
 def test_torchs_own_optimizers_step_tables_alike(strategy: str) -> None:
     """Plain SGD takes rows; with a decay, or by Adam, gradients are made whole, rows without one at 0."""
     users = Clicks()
