@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dprec.contract import Losses
 from dprec.gradients.layouts.layout import layout_of
+from dprec.privacy.one_user_shapes import no_dimension, of_one_user
 
 KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
 
@@ -50,7 +51,12 @@ class ResetCachedTensors:
     def __call__(self, batch: Any) -> Tensor:
         before = [dict(names) for _, _, names in self._places]
         try:
-            return self.__wrapped__(batch)
+            losses = self.__wrapped__(batch)
+        except Exception as error:
+            told = of_one_user(error, [part for _, part, _ in self._places]) if len(batch) == 1 else None
+            if told is None:
+                raise
+            raise told from error
         finally:
             for (path, part, names), old in zip(self._places, before, strict=True):
                 for name in [name for name, value in names.items() if _is_cached(value, old.get(name))]:
@@ -60,6 +66,9 @@ class ResetCachedTensors:
                         del names[name]
                         part._non_persistent_buffers_set.discard(name)
                     _warn(f"{path}.{name}".strip("."))
+        if len(batch) == 1 and isinstance(losses, Tensor) and not losses.dim():
+            raise no_dimension(self.__wrapped__, [part for _, part, _ in self._places])
+        return losses
 
 
 def _is_cached(value: Any, before: Any) -> bool:

@@ -186,7 +186,8 @@ class PrivateSteps(Gate):
                 )
 
     def own(self, losses: Losses) -> Losses:
-        return losses if losses is self.trained.losses else ResetCachedTensors(self.trained.module, losses)
+        known: Any = self.trained.losses  # a bound method is another object each time that it is asked for
+        return known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
 
     def admit(self, batch: Any) -> None:
         self._loading.refuse_other(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,3 +197,35 @@ def test_processes_that_are_not_connected_are_refused(monkeypatch: pytest.Monkey
         take(training(Sorter()))
     monkeypatch.setenv("WORLD_SIZE", "1")
     take(training(Sorter()))
+
+
+class Squeezed(Sorter):
+    """Drops the users' dimension where there is one user."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.unsqueeze(1).squeeze())
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        (Squeezed, "x.unsqueeze(1).squ", r"fails for one user \(.*\)"),
+        (Sorter, "one.squ", r"of one user has shape \(\)"),
+    ],
+)
+def test_a_dimension_that_one_user_loses_is_named_with_its_line(module: type[Any], text: str, said: str) -> None:
+    model = module()
+
+    def losses(batch: Any) -> Tensor:
+        one = F.cross_entropy(model(batch[0]), batch[1], reduction="none").unsqueeze(1)
+        return one.squeeze()
+
+    def with_dimension(batch: Any) -> Tensor:
+        return (model(batch[0])[:, 0] - 1).square()
+
+    source = Path(__file__).read_text().splitlines()
+    line = next(n for n, read in enumerate(source, 1) if f"{text}eeze()" in read)
+    run = training(model, losses=losses if module is Sorter else with_dimension)
+    with pytest.raises(UserError, match=said + rf".* In test_script_refusals\.py:{line}: name the dimension"):
+        take(run)
+    assert run.steps == 0
