@@ -115,21 +115,10 @@ def _of_first(least: int, first: int = 1) -> Keeps:
     return rule
 
 
-def _of_alike(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return all(tensor.dim() == 2 for tensor in followed) and _of_first(2, 2)(name, args, kwargs, followed, out)
-
-
 def _of_matrices(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Of the last two dimensions."""
     most = max(tensor.dim() for tensor in tensors_in((args, kwargs)))
     return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in followed)
-
-
-def _solved(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    """Of matrices, and of a vector for each of them."""
-    if len(args) > 1 and args[1].shape == args[0].shape[:-1]:
-        return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in followed)
-    return _of_matrices(name, args, kwargs, followed, out)
 
 
 def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -192,18 +181,6 @@ def _bagged(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
     return _looked_up(name, args, kwargs, followed, out) and all(tensor.dim() == 2 for tensor in followed)
 
 
-def _sorted_into(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    sequence: Tensor = args[0] if args else kwargs["sorted_sequence"]
-    if (layout_of(sequence) is not None and sequence.dim() == 1) or kwargs.get("sorter") is not None:
-        return False
-    return aligned(name, args, kwargs, followed, out)
-
-
-def _is_in(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    unique = args[2] if len(args) > 2 else kwargs.get("assume_unique", False)  # by sorting all elements together
-    return not unique and _of_first(1)(name, args, kwargs, followed, out)
-
-
 def _triangle(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     return out.dim() > 2
 
@@ -240,18 +217,6 @@ def _fourier(name: str, args: Arguments, kwargs: Options, followed: list[Tensor]
 def _one_hot(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     told = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
     return isinstance(told, int) and told > 0  # otherwise as many as anybody needs
-
-
-def _unfolded(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    lead = followed[0]
-    if out.dim() == lead.dim() + 1:  # the tensor's method
-        return _along(name, args, kwargs, followed, out)
-    return lead.dim() == 4  # images to columns
-
-
-def _diagonal(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    """Of two dimensions that are both told; otherwise one of them is the first."""
-    return len(dims_of(name, args, kwargs)) == 2 and _along(name, args, kwargs, followed, out)
 
 
 def _permuted(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
@@ -294,15 +259,10 @@ _KEEPS: dict[str, Keeps] = {
     },
     **{f"{name}{dims}d": _of_first(2 + dims) for name in ("conv", "conv_transpose", "dropout") for dims in (1, 2, 3)},
     **dict.fromkeys(("feature_dropout", "feature_alpha_dropout", "multinomial", "group_norm"), _of_first(2)),
-    **dict.fromkeys(("interpolate", "local_response_norm", "channel_shuffle"), _of_first(3)),
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _of_first(4)),
-    **dict.fromkeys(("cross_entropy", "nll_loss", "multi_margin_loss", "bilinear"), _of_first(2, 2)),
-    **dict.fromkeys(("multilabel_margin_loss", "multilabel_soft_margin_loss"), _of_alike),
+    **dict.fromkeys(("cross_entropy", "nll_loss", "bilinear"), _of_first(2, 2)),
     **dict.fromkeys(("gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"), _of_first(2, 2)),
     "cosine_embedding_loss": _of_first(2, 3),
-    "grid_sample": _of_first(4, 2),
     "bucketize": _of_first(1),
-    "isin": _is_in,
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     "addmm": _added_product,
@@ -314,7 +274,6 @@ _KEEPS: dict[str, Keeps] = {
     "__setitem__": _set,
     "batch_norm": _batch_norm,
     "cdist": _of_matrices,
-    "diagonal": _diagonal,
     "embedding_bag": _bagged,
     "einsum": _einsum,
     "embedding": _looked_up,
@@ -323,8 +282,5 @@ _KEEPS: dict[str, Keeps] = {
     "one_hot": _one_hot,
     "permute": _permuted,
     "scaled_dot_product_attention": _attended,
-    **dict.fromkeys(("linalg_solve", "linalg_solve_ex"), _solved),
-    "searchsorted": _sorted_into,
-    "unfold": _unfolded,
     "where": _chosen,
 }
