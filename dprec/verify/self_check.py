@@ -22,7 +22,7 @@ from dprec.checks.loading import alike
 from dprec.checks.perturbed import perturbed_weights
 from dprec.checks.state import State, held, quick_state, refuse_changed, refuse_frozen
 from dprec.errors import MixedUsers, UserError
-from dprec.gradients.clipping import LARGEST, Clipping
+from dprec.gradients.clipping import LARGEST, SMALLEST, Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import batch_tensors, select_users
@@ -178,7 +178,7 @@ class SelfCheck(StepCheck):
         first = judge.gradient(alone)
         judge.together  # noqa: B018  others come
         refuse_changed(before, quick_state(held(self._module)))
-        if norm(less(judge.gradient(alone), first)) > STEADY * norm(first):
+        if norm(less(judge.gradient(alone), first)) > STEADY * norm(first) + SMALLEST:  # below lies rounding
             raise MixedUsers(
                 "losses(batch) gives one user another gradient after others: it keeps something of them; keep nothing "
                 "between batches"
