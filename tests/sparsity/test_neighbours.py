@@ -99,7 +99,9 @@ class World:
     """One data set, its choices and its sum."""
 
     def __init__(self, model: str, strategies: str, users: SequenceBatch, cut: int, loud: float, mode: Any) -> None:
-        self.module, self.users = MODELS[model]().double(), users  # what rounding adds is the search's
+        module = MODELS[model]()
+        module.metrics = None  # of clicks: 60 MB for each of many models
+        self.module, self.users = module.double(), users  # what rounding adds is the search's
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.mul_(loud)
