@@ -179,7 +179,7 @@ def measure(asked: Namespace) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {f"{row['cell']}, {row['system']}": row["ratio"] for row in rows}
+    named = {f"{row.get('cell') or row['shape']}, {row['system']}": row["ratio"] for row in rows}
     study.bars(named, "time of a step, dprec without privacy = 1", file)
 
 
