@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -372,4 +373,5 @@ def test_ways_in(tmp_path: Path) -> None:
 def test_every_study_has_a_test() -> None:
     tests = ("test_studies", "test_dpformer_tables", "test_eight_logs")
     text = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in tests)
-    assert all(f'"{name}"' in text for name in NAMES)
+    held = re.findall(r"(?:load|run|spec_from_file_location)\((?:tmp_path, )?\"(\w+)\"", text)
+    assert set(NAMES) - set(held) <= {"weight_errors"}, "which has an example that says the same"
