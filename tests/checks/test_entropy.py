@@ -24,9 +24,7 @@ USERS = 24
 
 
 class Held:
-    """A generator in an object's slot."""
-
-    __slots__ = ("draws",)
+    """A generator in an object's attribute."""
 
     def __init__(self) -> None:
         self.draws = torch.Generator().manual_seed(4)
