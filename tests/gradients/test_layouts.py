@@ -125,6 +125,8 @@ APART: dict[str, tuple[str, Operation]] = {
     "matrix @ each": ("matrices", lambda x: torch.ones(2, 4) @ x),
     "bmm": ("matrices", lambda x: torch.bmm(x, x.mT)),
     "adjoint": ("matrices", lambda x: x.adjoint()),
+    "solve": ("square matrices", lambda x: torch.linalg.solve(x, torch.ones(4, 1))),
+    "solve for a vector each": ("square matrices", lambda x: torch.linalg.solve(x, x[..., 0])),
     "fft": ("matrices", lambda x: torch.fft.fft(x, dim=1).real),
     "rfft": ("vectors", lambda x: torch.fft.rfft(x).real),
     "pad": ("matrices", lambda x: F.pad(x, (0, 0, 1, -1))),

@@ -121,6 +121,13 @@ def _of_matrices(name: str, args: Arguments, kwargs: Options, followed: list[Ten
     return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in followed)
 
 
+def _solved(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+    """Of matrices, and of a vector for each of them."""
+    if len(args) > 1 and args[1].shape == args[0].shape[:-1]:
+        return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in followed)
+    return _of_matrices(name, args, kwargs, followed, out)
+
+
 def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
     """Products of matrices, of which the right one's first dimension is summed over where it has two or one."""
     left, right = (args[1], args[0]) if name == "__rmatmul__" else _pair(args, kwargs)
@@ -278,6 +285,7 @@ _KEEPS: dict[str, Keeps] = {
     "einsum": _einsum,
     "embedding": _looked_up,
     "instance_norm": _instance_norm,
+    "linalg_solve": _solved,
     "linear": _of_first(2),  # and no weight, by which every user would be compared with every other
     "one_hot": _one_hot,
     "permute": _permuted,
