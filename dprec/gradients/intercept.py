@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+
+_KNOWN = ("torch", "dprec", "dprec_kernels")  # have autograd functions of their own
 
 
 def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -52,6 +54,28 @@ def leaves(value: Tensor, graph: Iterable[Any]) -> Iterator[Tensor]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor):
             yield leaf
+
+
+def foreign_function(graph: Set[Any]) -> str | None:
+    """Return the name of an `autograd.Function` among `nodes` that is nobody's whose backward pass is known.
+
+    What it does to a gradient is not seen, and it is handed all users' rows. torch's and dprec's own are known, and a
+    rule answers for the one whose output it hands to the tape.
+
+    >>> class Twice(torch.autograd.Function):
+    ...     __module__ = "mine"
+    ...     forward = staticmethod(lambda ctx, x: 2 * x)
+    ...     backward = staticmethod(lambda ctx, gradient: 2 * gradient)
+    >>> twice = Twice.apply(torch.ones(2, requires_grad=True))
+    >>> foreign_function(nodes(twice.sum())), foreign_function(nodes(tap(twice, print).sum()))
+    ('Twice', None)
+    """
+    tapped = {node.next_functions[0][0] for node in graph if isinstance(node, _Tap._backward_cls)}  # type: ignore[attr-defined]
+    for node in graph - tapped:
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and function.__module__.partition(".")[0] not in _KNOWN:
+            return str(function.__name__)
+    return None
 
 
 class _Tap(torch.autograd.Function):

@@ -26,7 +26,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
-from dprec.gradients.intercept import leaves, nodes, tap
+from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import FORM, Layout, layout_of, operation_name
@@ -107,7 +107,12 @@ class Tape(AsWritten):
                 "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
                 "let it depend on one, on no detached copy, and outside of torch.no_grad and reentrant checkpoints"
             )
-        self._refuse_other_leaves(losses)
+        function = foreign_function(self._refuse_other_leaves(losses))
+        if function is not None:
+            raise NoRule(
+                f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
+                "once: write it with torch functions, or with a rule"
+            )
         unseen = self._run_back(losses)
         if unseen:
             raise NoRule(
@@ -140,8 +145,11 @@ class Tape(AsWritten):
         for uses in self.contributions.values() if done else ():
             uses[:] = [done.get(id(use), use) for use in uses]
 
-    def _refuse_other_leaves(self, losses: Tensor) -> None:
-        """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else."""
+    def _refuse_other_leaves(self, losses: Tensor) -> set[Any]:
+        """Refuse losses whose backward pass would add gradients, neither clipped nor noised, to anything else.
+
+        Return the nodes of the backward pass.
+        """
         graph = nodes(losses)
         if any(node.name() == "CheckpointFunctionBackward" for node in graph):
             raise UncoveredUse(CHECKPOINT)
@@ -152,6 +160,7 @@ class Tape(AsWritten):
                     "trained parameter of the model, so that its gradient would have no noise: make it a parameter of "
                     "the model, or set its requires_grad to False"
                 )
+        return graph
 
     def trainable(self, value: Any) -> bool:
         return isinstance(value, Tensor) and (id(value) in self._names or expression_of(value) is not None)

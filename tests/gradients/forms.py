@@ -180,6 +180,11 @@ class Shares(nn.Module):
         return 1 / (1 + known.sum(1))
 
 
+class Ranks(nn.Module):
+    def forward(self, known: Tensor) -> Tensor:
+        return known.sum(1) / known.sum()
+
+
 def quiet(make: Callable[[], Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -286,6 +291,11 @@ EXACT: dict[str, Form] = {
     "`torch.compile`": Form(
         lambda m, x, ids: m.mix(x).tanh(), lambda: {"mix": torch.compile(nn.Linear(DIM, 3), backend="eager")}
     ),
+    "`torch.jit` of what no parameter is in": Form(
+        lambda m, x, ids: m.mix(x) * m.scale((ids != 0).float())[:, None, None],
+        lambda: linear() | {"scale": quiet(lambda: torch.jit.trace(Shares(), torch.ones(2, 2)))},
+    ),
+    "histories cut by `int(lengths.max())`": Form(cropped, linear),
 }
 
 ALONE: dict[str, Form] = {
@@ -354,18 +364,25 @@ ALONE: dict[str, Form] = {
         lambda: {"more": nn.EmbeddingBag(ITEMS, DIM)},
         "more.*no offsets",
     ),
-    "`int(lengths.max())` and other values in Python": Form(cropped, linear, "into Python by __int__"),
     "an operation of another package": Form(
-        lambda m, x, ids: m.mix(x * twice((ids != 0).float()).unsqueeze(2)), linear, "inside twice"
+        lambda m, x, ids: m.mix(x * twice((ids != 0).float()).unsqueeze(2)), linear, "lost at twice"
+    ),
+    "`torch.jit` of a parameter": Form(
+        lambda m, x, ids: m.mix(x),
+        lambda: {"mix": quiet(lambda: torch.jit.trace(nn.Linear(DIM, 3), torch.ones(2, DIM)))},
+        "mix.weight.*did not see",
     ),
     "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
 }
 
 REFUSED: dict[str, Form] = {
-    "`torch.jit`": Form(
-        lambda m, x, ids: m.mix(x) * m.scale((ids != 0).float())[:, None, None],
-        lambda: linear() | {"scale": quiet(lambda: torch.jit.trace(Shares(), torch.ones(2, 2)))},
-        "something else than torch's functions, such as torch.jit",
+    "a number of all users in Python, `int(lengths.sum())`": Form(
+        lambda m, x, ids: m.mix(x) / int((ids != 0).sum()), linear, "who else"
+    ),
+    "`torch.jit` of what mixes users": Form(
+        lambda m, x, ids: m.mix(x) * m.ranks((ids != 0).float())[:, None, None],
+        lambda: linear() | {"ranks": quiet(lambda: torch.jit.trace(Ranks(), torch.ones(2, 2)))},
+        "who else",
     ),
     "`nn.BatchNorm1d`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.BatchNorm1d(DIM)}, "LayerNorm"),
     "negatives from the batch": Form(lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else"),
