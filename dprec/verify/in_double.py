@@ -52,7 +52,8 @@ class InDouble(AsWritten):
         leaves = [*self._copies.values(), *(copy for _, _, copy in rows)]
         if not loss.requires_grad or not leaves:
             return {}
-        found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
+        with torch.autocast(loss.device.type, enabled=False):  # where an autograd.Function of a model's own runs back
+            found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
         whole = zip(self._copies, found, strict=False)
         gradients = {name: gradient for name, gradient in whole if gradient is not None}
         for (name, ids, _), values in zip(rows, found[len(self._copies) :], strict=True):
