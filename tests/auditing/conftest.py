@@ -10,7 +10,7 @@ import pytest
 from dprec.verify import self_check
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def unchecked() -> Iterator[None]:
     with mock.patch.object(self_check, "STEPS", 0):
         yield
