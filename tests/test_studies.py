@@ -90,7 +90,7 @@ def test_rows_that_were_measured_are_shown_again(tmp_path: Path) -> None:
     assert (tmp_path / "best.png").stat().st_size > 5_000
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 def test_catalogue_memory(tmp_path: Path) -> None:
     """No private step keeps items x positions, as plain PyTorch does."""
