@@ -17,7 +17,7 @@ from torch import nn
 
 from dprec.errors import UserError, first_line
 
-_DROPS = re.compile(r"\.squeeze\(\)|\bsqueeze\([^(),]+\)")  # of all dimensions that are 1
+_DROPS = re.compile(r"\.squeeze\(\)|(?:\btorch\.|(?<![.\w]))squeeze\([^(),]+\)")  # of all dimensions that are 1
 _PACKAGES = ("site-packages", "dist-packages", str(Path(__file__).parents[1]))
 
 

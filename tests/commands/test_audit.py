@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from dprec.auditing.systems import asked_systems
 from dprec.cli.arguments import CommandLine
 from dprec.cli.usage import AUDIT
 from dprec.errors import Breach, UserError
+from dprec.verify import self_check
 from tests.auditing.support import noise_times
 from tests.commands.support import ROOT, strict
 
@@ -95,7 +97,7 @@ def test_an_engine_that_breaks_its_promise_fails_the_command(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unchecked = ["--privacy.verify", "0"]  # else the run would find it by itself
-    with noise_times(0.5)():
+    with noise_times(0.5)(), mock.patch.object(self_check, "STEPS", 0):
         assert audit([str(recipe), *SMALL, *unchecked, "--out", str(tmp_path / "audit")]) == 3
     shown = capsys.readouterr()
     assert "the guarantee is not kept: epsilon 4: noise is" in shown.err
