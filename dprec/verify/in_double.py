@@ -41,8 +41,9 @@ class InDouble(AsWritten):
         self._tables = frozenset(tables)
         self._low = LOW if double else ()
         # Tables are copied as they are read; no leaf can be made inside torch.vmap, so that others are copied before.
-        whole = {name: p for name, p in parameters.items() if not double or name not in self._tables}
-        self._copies: dict[str, Tensor] = {n: self._leaf(p.detach()) for n, p in whole.items()} if double else whole
+        whole = [name for name in parameters if name not in self._tables] if double else []
+        self._copies: dict[str, Tensor] = {} if double else dict(parameters)
+        self._copies.update((name, self._leaf(parameters[name].detach())) for name in whole)
         self._read: dict[str, list[tuple[Tensor, Tensor]]] = {}  # rows of a table, and their copy
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
