@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.cli.usage import EVALUATE
+from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     import torch
 
     from dprec.cli.classes import refuse_foreign
-    from dprec.cli.keys import normal
+    from dprec.cli.recipe import normal
     from dprec.run.card_errors import one_line_of_a_card
     from dprec.run.console import in_lines, notice_box
     from dprec.run.saved.checkpoints import load_run
@@ -48,7 +49,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     console.print(in_lines(guarantee["guarantee"]), soft_wrap=True)
 
 
-main = Command(evaluate, EVALUATE, switches=("json",), positionals="RUN")
+main = Command(evaluate, EVALUATE, switches=("json",), positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import EXPORT
 from dprec.errors import UserError
+from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def export(line: CommandLine, console: Console) -> None:
     console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 
-main = Command(export, EXPORT, positionals="RUN")
+main = Command(export, EXPORT, positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

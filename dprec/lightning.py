@@ -3,6 +3,9 @@
 The package `lightning` holds the same classes once more, and an object of one package is of no class of the other: a
 trainer takes modules and data of its own package alone. Whatever you bring is looked up under both names. dprec's own
 models, data modules and `Privacy` are of one package, which is chosen when the first of them is imported.
+
+Lightning takes three times as long to import as torch. A process that runs a single command in which nothing trains
+leaves it out: there models are modules of torch alone, and data modules and callbacks plain classes.
 """
 
 from __future__ import annotations
@@ -22,12 +25,44 @@ __all__ = ["Callback", "LightningDataModule", "LightningModule"]
 
 OWN, OTHER = "pytorch_lightning", "lightning.pytorch"
 _commands = False
+_left_out = False
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    if is_left_out():
+        return _stand_in(name)
     return getattr(import_module(chosen()), name)
+
+
+def leave_out(left_out: bool = True) -> None:
+    """Leave Lightning out of this process, where nobody has imported it; dprec's classes must not be imported yet."""
+    global _left_out
+    _left_out = left_out
+
+
+def is_left_out() -> bool:
+    """Whether classes of this process do without Lightning."""
+    return _left_out and OWN not in sys.modules and OTHER not in sys.modules
+
+
+@cache
+def _stand_in(name: str) -> type:
+    """Return a base for classes that do not train: the little that a model asks of itself when it is used."""
+    if name != "LightningModule":
+        return type(name, (), {})
+    import torch
+
+    class Module(torch.nn.Module):
+        trainer = _trainer = None
+        global_step = 0
+
+        @property
+        def device(self) -> torch.device:
+            return next((tensor.device for tensor in self.state_dict().values()), torch.device("cpu"))
+
+    return Module
 
 
 @cache

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
+from dprec.cli.recipe import needs_no_lightning
 from dprec.cli.usage import PLAN
 from dprec.errors import UserError
+from dprec.lightning import is_left_out, leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def plan(line: CommandLine, console: Console) -> None:
-    from dprec.cli.parser import parse
-    from dprec.run.planning import RunPlan
 
     users, items = line.take_number("users"), line.take_number("items")
     if items is not None and users is None:
@@ -25,6 +25,10 @@ def plan(line: CommandLine, console: Console) -> None:
         )
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.plan quickstart")
+    leave_out(is_left_out() and needs_no_lightning(line))
+    from dprec.cli.parser import parse  # imported here, with or without Lightning
+    from dprec.run.planning import RunPlan
+
     planned = RunPlan.of(parse(line), users, items)
     if "json" in line.switches:
         print_json(planned.as_dict())
@@ -32,7 +36,7 @@ def plan(line: CommandLine, console: Console) -> None:
         planned.show(console)
 
 
-main = Command(plan, PLAN, switches=("json",))
+main = Command(plan, PLAN, switches=("json",), own_process=leave_out)
 
 
 if __name__ == "__main__":

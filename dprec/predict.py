@@ -12,6 +12,7 @@ from dprec.cli.command import Command, print_json
 from dprec.cli.usage import PREDICT
 from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
+from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ def _lines(file: str) -> list[str]:
     return lines_in(text)
 
 
-main = Command(predict, PREDICT, positionals="RUN")
+main = Command(predict, PREDICT, positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.cli.usage import RECOMMEND
 from dprec.errors import UserError
+from dprec.lightning import leave_out
 
 HISTORY = "--history"  # where it stands, in messages
 OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
@@ -96,7 +97,7 @@ def as_dict(found: Recommended) -> dict[str, Any]:
     return {"items": found.items, "scores": found.scores, "source": found.source}
 
 
-main = Command(recommend, RECOMMEND, switches=("json", "allow-seen"), positionals="RUN")
+main = Command(recommend, RECOMMEND, switches=("json", "allow-seen"), positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import REPORT
 from dprec.errors import UserError
+from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +48,7 @@ def report(line: CommandLine, console: Console) -> None:
     console.print(f"report: {path}", soft_wrap=True)
 
 
-main = Command(report, REPORT, positionals="RUN")
+main = Command(report, REPORT, positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.cli.usage import SERVE
 from dprec.errors import UserError
+from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,7 @@ def _listening(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen at {host}, port {port} ({error.strerror}): give another --port") from None
 
 
-main = Command(serve, SERVE, positionals="RUN")
+main = Command(serve, SERVE, positionals="RUN", own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ class Plan:
         """The ledger of a whole run of this many steps, its releases included."""
         return self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
 
-    def epsilon_after(self, steps: int) -> float:
-        """ε of a whole run of this many steps, its releases included."""
-        return self.ledger_after(steps).epsilon(self.delta)
+    def epsilon_after(self, steps: int, resolution: float = 1.0) -> float:
+        """ε of a whole run of this many steps, its releases included, on a grid of this `resolution`."""
+        return self.ledger_after(steps).epsilon(self.delta, resolution)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
         """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""

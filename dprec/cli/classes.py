@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 import jsonargparse
 import yaml
 
-from dprec.cli.keys import check, normal, parameters, unwritten
+from dprec.cli.keys import check, parameters, unwritten
 from dprec.cli.messages import one_line
+from dprec.cli.recipe import is_own, named, normal, within
 from dprec.errors import UserError
 
-OWN = ("dprec.models", "dprec.data")
 SHORT = 8  # a list of classes, to be told in one line
 
 
@@ -33,31 +33,13 @@ def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> No
     dprec.errors.UserError: last.ckpt names my_model.MyModel, which is not dprec's: add --trust my_model to run it
     """
     for name in named(settings):
-        module = name.rpartition(".")[0]
-        if module != "dprec" and not within(module, OWN) and not within(name, trusted):  # not such as dprec.GRU
+        if not is_own(name) and not within(name, trusted):
             refuse_name(name, where)
-
-
-def within(name: str, known: Iterable[str]) -> bool:
-    """Whether a dotted name is one of these, or in one of them."""
-    return any(f"{name}.".startswith(f"{one}.") for one in known)
 
 
 def refuse_name(name: str, where: str) -> NoReturn:
     module = name.rpartition(".")[0] or name
     raise UserError(f"{where} names {name}, which is not dprec's: add --trust {module} to run it")
-
-
-def named(settings: Any) -> Iterator[str]:
-    """Every class that settings name, at any depth."""
-    if isinstance(settings, Mapping):
-        for key, value in settings.items():
-            if key == "class_path":
-                yield str(value)
-            yield from named(value)
-    elif isinstance(settings, (list, tuple)):
-        for value in settings:
-            yield from named(value)
 
 
 def path_of(cls: type) -> str:

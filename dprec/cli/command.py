@@ -18,7 +18,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.finite import finite
 from dprec.distributed.first import first_process
 from dprec.errors import Told, UserError
-from dprec.lightning import run_on_own
+from dprec.lightning import leave_out, run_on_own
 from dprec.notices import heard_by
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class Command:
                 stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
         words = list(sys.argv[1:] if argv is None else argv)
         resumes = any(word.partition("=")[0] in ("--resume", "--ckpt_path") for word in words)
+        if _names_own_code(words):
+            leave_out(False)  # a model of the user's may need all of Lightning
         _find_own_code(reads_run=resumes or self.positionals == "RUN", words=words, alone=argv is None)
         try:
             self._run(words)
@@ -128,9 +130,12 @@ def _find_own_code(reads_run: bool, words: Sequence[str], alone: bool) -> None:
     here = os.getcwd()
     if alone and sys.path and sys.path[0] in ("", here):  # where `python -m` has put it
         del sys.path[0]
-    named = ("--trust", "--data=", "--data.class_path")
-    if here not in sys.path and (not reads_run or any(word == "--data" or word.startswith(named) for word in words)):
+    if here not in sys.path and (not reads_run or _names_own_code(words)):
         sys.path.insert(len(sys.path) if alone else 0, here)
+
+
+def _names_own_code(words: Sequence[str]) -> bool:
+    return any(word == "--data" or word.startswith(("--trust", "--data=", "--data.class_path")) for word in words)
 
 
 def print_json(value: Any) -> None:

@@ -10,14 +10,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jsonargparse
-import pytorch_lightning as pl
 
 import dprec.data
 import dprec.models
+from dprec.cli.recipe import GROUPS, TOP_LEVEL
 from dprec.errors import UserError
-
-GROUPS = ("data", "model", "privacy", "trainer")
-TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics")
+from dprec.lightning import LightningDataModule, kinds
 
 # Names that other tools use for the same setting, to suggest the right key for them.
 SYNONYMS = {
@@ -34,35 +32,6 @@ SYNONYMS = {
 }
 
 
-def flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys of a recipe as typed on a command line, without ``init_args`` in the name.
-
-    >>> list(flatten({"seed": 3, "model": {"class_path": "A", "init_args": {"dim": 2}}}))
-    [('seed', 3), ('model.class_path', 'A'), ('model.dim', 2)]
-    """
-    for group, value in tree.items():
-        if group not in GROUPS or not isinstance(value, Mapping):
-            yield (f"{group}.class_path" if group in GROUPS and isinstance(value, str) else group), value
-            continue
-        for key, inner in value.items():
-            if key == "init_args" and isinstance(inner, Mapping):
-                yield from ((f"{group}.{name}", item) for name, item in inner.items())
-            else:
-                yield f"{group}.{key}", inner
-
-
-def normal(key: str) -> str:
-    """The name of an override without ``init_args`` and without jsonargparse's list suffix.
-
-    >>> normal("model.init_args.dim"), normal("trainer.callbacks+"), normal("model")
-    ('model.dim', 'trainer.callbacks', 'model.class_path')
-    """
-    parts = [part for part in key.rstrip("+").split(".") if part != "init_args"]
-    if len(parts) == 1 and parts[0] in ("model", "data"):
-        return f"{parts[0]}.class_path"
-    return ".".join(parts[:2])
-
-
 def parameters(cls: type) -> tuple[str, ...]:
     """Names of the arguments of a class, including those that it passes to its bases."""
     return _parameters(cls)
@@ -70,7 +39,7 @@ def parameters(cls: type) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _parameters(cls: Any) -> tuple[str, ...]:  # separate, because mypy thinks that a class is unhashable
-    if issubclass(cls, pl.Trainer):
+    if issubclass(cls, kinds("Trainer")):
         return tuple(name for name in inspect.signature(cls).parameters if name != "self")
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "it", fail_untyped=False)
@@ -190,7 +159,7 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
 
 def _owners(cls: type | None, name: str) -> list[str]:
     """The package's other classes that take an argument of this name."""
-    for base, module in ((pl.LightningDataModule, dprec.data), (pl.LightningModule, dprec.models)):
+    for base, module in ((LightningDataModule, dprec.data), (dprec.models.Learner, dprec.models)):
         if cls is not None and issubclass(cls, base):
             # A package that loads its classes on demand lists them in __all__ alone.
             found = [getattr(module, key) for key in getattr(module, "__all__", None) or list(vars(module))]

@@ -8,27 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import pytorch_lightning as pl
 import yaml
-from pytorch_lightning.cli import LightningArgumentParser
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import instance, path_of, refuse_unknown, resolve
-from dprec.cli.keys import GROUPS, check, flatten, from_data, kind_of_untyped, normal, required, takes_null
+from dprec.cli.keys import check, from_data, kind_of_untyped, parameters, required, takes_null
 from dprec.cli.loggers import completed, placed, words
 from dprec.cli.messages import one_line
-from dprec.cli.recipe import load_recipe
+from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
-from dprec.lightning import with_own_names
+from dprec.lightning import LightningDataModule, is_left_out, with_own_names
 from dprec.models import Learner, Transformer
 from dprec.sparsity.rows.strategy import Strategy
 from dprec.training.callback import Privacy
 
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}
 STRATEGIES = "privacy.sparsity"
-BASES: dict[str, type] = {"data": pl.LightningDataModule, "model": Learner, "privacy": Privacy}
+BASES: dict[str, type] = {"data": LightningDataModule, "model": Learner, "privacy": Privacy}
 
 # Defaults of a recipe: one device, the CPU, and no output of Lightning.
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -41,12 +39,30 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 }
 
 
-def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> LightningArgumentParser:
+class Length:
+    """How long a run is: of the trainer's arguments, those that a plan needs."""
+
+    def __init__(
+        self, max_epochs: int | None = None, max_steps: int = -1, check_val_every_n_epoch: int | None = 1
+    ) -> None:
+        """Hold nothing: the parser alone asks for these."""
+
+
+def trainer_class() -> type:
+    """Lightning's Trainer, whose arguments a recipe may set; where Lightning is left out, only the length of a run."""
+    if is_left_out():
+        return Length
+    from pytorch_lightning import Trainer
+
+    return Trainer
+
+
+def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> jsonargparse.ArgumentParser:
     """The parser of everything that a recipe may hold, except model arguments that the data decides.
 
     It has no arguments for an optimizer, because replacing the model's would drop the noise.
     """
-    parser = LightningArgumentParser(prog="dprec fit", exit_on_error=False)
+    parser = jsonargparse.ArgumentParser(prog="dprec fit", exit_on_error=False)
     parser.add_argument("-c", "--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights and dropout.")
     parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
@@ -57,12 +73,13 @@ def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> LightningArg
     parser.add_argument(
         "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
     )
-    parser.add_lightning_class_args(pl.Trainer, "trainer")
+    parser.add_class_arguments(trainer_class(), "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
     decided = set(from_data(classes["model"]))
     parser.add_subclass_arguments(Learner, "model", skip=decided, fail_untyped=False, required=True)
-    parser.add_lightning_class_args(pl.LightningDataModule, "data", subclass_mode=True)
+    parser.add_subclass_arguments(LightningDataModule, "data", fail_untyped=False, required=True)
     parser.add_argument("--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none.")
-    parser.set_defaults({f"trainer.{key}": value for key, value in TRAINER_DEFAULTS.items()})
+    known = set(parameters(trainer_class()))
+    parser.set_defaults({f"trainer.{key}": value for key, value in TRAINER_DEFAULTS.items() if key in known})
     # Not the default classes: their defaults would replace arguments of the same name of the chosen classes.
     parser.set_defaults({key: {"class_path": path_of(classes[key])} for key in ("model", "data")})
     return parser
@@ -75,7 +92,7 @@ class Settings:
     tree: dict[str, Any]  # complete: defaults, recipes, overrides
     recipe: dict[str, Any]  # the values of the recipe files, by flat key
     overrides: tuple[str, ...]  # flat keys of the command line
-    parser: LightningArgumentParser
+    parser: jsonargparse.ArgumentParser
     config: jsonargparse.Namespace  # the parsed tree, from which objects are made
 
     @property
@@ -124,7 +141,7 @@ class Settings:
 
 def parse(line: CommandLine) -> Settings:
     """Read recipes and overrides; every mistake is a UserError of one line that names the key."""
-    classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": pl.Trainer}
+    classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": trainer_class()}
     recipe: dict[str, Any] = {}
     for path in line.recipes:
         layer = dict(flatten(read_recipe(path)))
@@ -209,21 +226,6 @@ def _refuse_other_kinds(tree: Mapping[str, Any], given: set[str], classes: Mappi
                 raise UserError(one_line(str(error))) from None
 
 
-def read_recipe(path: str) -> dict[str, Any]:
-    """The settings that a file holds, as it has them: nothing is looked up or imported."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            recipe = load_recipe(file.read(), path)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(recipe, dict):
-        raise UserError(f"{path} holds no settings: a recipe is a YAML mapping such as recipes/quickstart.yaml")
-    unnamed = [key for key in recipe if not isinstance(key, str)]
-    if unnamed:
-        raise UserError(f"{path}: unknown key {unnamed[0]!r}; keys are words")
-    return with_own_names(recipe)
-
-
 def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:
     """Check the keys of a layer, update ``classes``, and return the values of the layers below that stay.
 
@@ -264,7 +266,7 @@ def _as_tree(flat: Mapping[str, Any], classes: Mapping[str, type]) -> dict[str, 
     return tree
 
 
-def _plain(parser: LightningArgumentParser, config: jsonargparse.Namespace) -> dict[str, Any]:
+def _plain(parser: jsonargparse.ArgumentParser, config: jsonargparse.Namespace) -> dict[str, Any]:
     tree: dict[str, Any] = yaml.safe_load(parser.dump(config, skip_none=False))
     for key in ("config", "out"):
         tree.pop(key, None)

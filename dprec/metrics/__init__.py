@@ -1,18 +1,22 @@
 """Metrics: of rankings over the whole catalogue, with and without seen items, of predicted clicks, and of classes.
 
 To add one that judges each user's ranking, write a function of the target's rank in `ranking` and enter it in `GAINS`;
-of the recommended lists, a kind in `lists`; of clicks or classes, a name in `WRITTEN` there and its value in `compute`.
+of the recommended lists, a kind in `lists`; of clicks or classes, a name in `CLICKS` or `CLASSES` of `predictions` and
+its value in `compute`. `Metric` is the base of all.
 """
 
-from dprec.metrics.clicks import ClickMetrics
 from dprec.metrics.lists import ListMetrics
+from dprec.metrics.metric import Metric
+from dprec.metrics.predictions import ClassMetrics, ClickMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, recall_at
 from dprec.metrics.ranks import target_ranks
 
 __all__ = [
     "GAINS",
+    "ClassMetrics",
     "ClickMetrics",
     "ListMetrics",
+    "Metric",
     "RankingMetrics",
     "hit_at",
     "mrr_at",

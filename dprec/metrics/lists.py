@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from dprec.metrics.metric import Metric
 
 # What `ListMetrics.compute` returns, which a recipe's `metrics` may name, at a cutoff: coverage@10.
 KINDS = ("coverage", "novelty")
@@ -25,30 +24,26 @@ class ListMetrics(Metric):
     {'coverage@1': 0.6667, 'novelty@1': 1.5, 'coverage@1/all': 0.3333, 'novelty@1/all': 1.0}
     """
 
-    is_differentiable = False
-    full_state_update = False
-
-    def __init__(self, k: int, popularity: Tensor, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, k: int, popularity: Tensor) -> None:
         self.k = k
         self.popularity = popularity  # (items,) training events of each item, 0 for padding
-        self.counts: Tensor
         # (2, items): in how many lists an item is, of unseen items and of all
-        self.add_state("counts", torch.zeros(2, len(popularity), dtype=torch.int64), dist_reduce_fx="sum")
+        self.sums = {"counts": torch.zeros(2, len(popularity), dtype=torch.int64)}
 
     def update(self, scores: Tensor, seen: Tensor) -> None:
         """Add users by their scores (B, items); column 0 is padding, as in `seen` (B, S)."""
+        counts = self.on(scores.device)["counts"]
         unseen = scores.scatter(1, seen, -torch.inf)
         for place, competing in enumerate((unseen, scores)):
             first = competing[:, 1:].topk(min(self.k, scores.shape[1] - 1))
             items = (first.indices + 1)[first.values > -torch.inf]
-            self.counts[place].index_add_(0, items, torch.ones_like(items))  # not of the catalogue's size
+            counts[place].index_add_(0, items, torch.ones_like(items))  # not of the catalogue's size
 
     def compute(self) -> dict[str, Tensor]:
-        events = self.popularity.double().clamp(min=1).to(self.counts.device)
+        events = self.popularity.double().clamp(min=1).to(self.sums["counts"].device)
         bits = -(events / self.popularity.sum().clamp(min=1)).log2()  # (items,)
         found: dict[str, Tensor] = {}
-        for which, counts in zip(("", "/all"), self.counts, strict=True):
+        for which, counts in zip(("", "/all"), self.sums["counts"], strict=True):
             found[f"coverage@{self.k}{which}"] = (counts > 0).sum() / (len(counts) - 1)
             found[f"novelty@{self.k}{which}"] = (counts * bits).sum() / counts.sum()
         return found
@@ -56,9 +51,9 @@ class ListMetrics(Metric):
     @property
     def distinct(self) -> int:
         """How many items are in anybody's first k, of those that the user has not seen."""
-        return int((self.counts[0] > 0).sum())
+        return int((self.sums["counts"][0] > 0).sum())
 
     @property
     def places(self) -> int:
         """How many places these lists have: fewer than k where a user has seen nearly all items."""
-        return int(self.counts[0].sum())
+        return int(self.sums["counts"][0].sum())

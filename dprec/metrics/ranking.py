@@ -8,12 +8,11 @@ report them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
+from dprec.metrics.metric import Metric
 from dprec.metrics.ranks import NOWHERE, both_ranks
 
 
@@ -86,7 +85,7 @@ GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": re
 class RankingMetrics(Metric):
     """Means over users at k under both protocols in one pass: seen items masked, and all items (`/all`).
 
-    The states are sums and a count, so several processes give the mean over all users, not the mean of their means.
+    Several processes give the mean over all users, not the mean of their means.
     If the users are a sample, `standard_errors` has the standard errors of the means of all users.
 
     >>> metrics = RankingMetrics(k=10)
@@ -99,19 +98,14 @@ class RankingMetrics(Metric):
         kinds: which of ndcg, hit, precision, recall and mrr.
     """
 
-    is_differentiable = False
-    full_state_update = False
-
-    def __init__(self, k: int = 10, kinds: Sequence[str] = ("ndcg", "hit"), **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, k: int = 10, kinds: Sequence[str] = ("ndcg", "hit")) -> None:
         self.k = k
         self.kinds = tuple(kinds)
-        self.totals: Tensor
-        self.squares: Tensor
-        self.users: Tensor
-        self.add_state("squares", torch.zeros(2 * len(self.kinds), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("totals", torch.zeros(2 * len(self.kinds), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("users", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.sums = {
+            "gains": torch.zeros(2 * len(self.kinds), dtype=torch.float64),
+            "squares": torch.zeros(2 * len(self.kinds), dtype=torch.float64),
+            "users": torch.zeros((), dtype=torch.int64),
+        }
 
     def update(self, scores: Tensor, target: Tensor, seen: Tensor) -> None:
         self.enter(*both_ranks(scores, target, seen))
@@ -119,17 +113,17 @@ class RankingMetrics(Metric):
     def enter(self, everyone: Tensor, unseen: Tensor) -> None:
         """Add users by their ranks among all items and among unseen items."""
         gains = torch.stack([GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds])
-        self.totals += gains.sum(1)
-        self.squares += gains.square().sum(1)
-        self.users += len(everyone)
-        self._computed, self._update_count = None, self._update_count + 1  # as torchmetrics does around `update`
+        sums = self.on(gains.device)
+        sums["gains"] += gains.sum(1)
+        sums["squares"] += gains.square().sum(1)
+        sums["users"] += len(everyone)
 
     @property
     def names(self) -> list[str]:
         return [f"{kind}@{self.k}{which}" for which in ("", "/all") for kind in self.kinds]
 
     def compute(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.totals / self.users, strict=True))
+        return dict(zip(self.names, self.sums["gains"] / self.sums["users"], strict=True))
 
     def standard_errors(self, population: int) -> dict[str, Tensor]:
         """The standard error of each mean, for a uniform sample of `population` users: 0 if all users were counted.
@@ -139,6 +133,7 @@ class RankingMetrics(Metric):
         >>> {name: round(float(error), 4) for name, error in metrics.standard_errors(population=16).items()}
         {'hit@1': 0.0, 'hit@1/all': 0.25}
         """
-        mean = self.totals / self.users
-        variance = (self.squares / self.users - mean.square()).clamp(min=0) / (self.users - 1).clamp(min=1)
-        return dict(zip(self.names, (variance * (1 - self.users / population)).sqrt(), strict=True))
+        gains, squares, users = self.sums.values()
+        mean = gains / users
+        variance = (squares / users - mean.square()).clamp(min=0) / (users - 1).clamp(min=1)
+        return dict(zip(self.names, (variance * (1 - users / population)).sqrt(), strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.gradients.operations.embedding import about_to_read
-from dprec.metrics.clicks import ClickMetrics
+from dprec.metrics.predictions import ClickMetrics
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec.models.learning.sharded_tables import FirstRows, new_sharded_table

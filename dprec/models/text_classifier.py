@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
 from dprec.errors import UserError, first_line, refuse_missing
-from dprec.metrics.classes import ClassMetrics
+from dprec.metrics.predictions import ClassMetrics
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec.models.networks.low_rank import add_low_rank, freeze
 from dprec.models.networks.pretrained import pretrained

@@ -12,9 +12,8 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import path_of, resolve
+from dprec.cli.classes import resolve
 from dprec.cli.command import Stopped, Terminated
-from dprec.cli.keys import from_data, parameters, takes_null
 from dprec.cli.parser import Settings
 from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
@@ -32,14 +31,15 @@ from dprec.run.data_summary import data_table
 from dprec.run.interrupted import stopped_after_a_step
 from dprec.run.memory import keep_freed_memory
 from dprec.run.outcome import hint_of_tables, peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
+from dprec.run.planning import fit_batch, sizes_for, total_steps
 from dprec.run.progress import TrainingProgress
-from dprec.run.saved.checkpoints import SaveRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
 from dprec.run.saved.lock import training_alone
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, stored_settings
+from dprec.run.saved.saving import SaveRun
 from dprec.run.saved.trusted import resume_command
 from dprec.run.tasks import task_of
-from dprec.run.trainer import fit_batch, make_trainer, refuse_unsafe, total_steps
+from dprec.run.trainer import make_trainer, refuse_unsafe
 from dprec.sparsity.rows.tables import tables_of
 from dprec.training.callback import Privacy
 
@@ -270,24 +270,6 @@ def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
 
 
 Kind = TypeVar("Kind", bound=Experiment)
-
-
-def sizes_for(model: type, data: Any) -> dict[str, Any]:
-    """The arguments of the model that the data decides; refuses data that does not have them."""
-    wanted = [name for name in from_data(model) if name in parameters(model)]
-    given = data.sizes
-    if "context_rows" in given and "context_rows" not in wanted:
-        raise UserError(
-            f"model {path_of(model)} reads no context: leave data.context out, or train a model of sequences such as "
-            "dprec.models.Transformer"
-        )
-    missing = [name for name in wanted if name not in given and not takes_null(model, name)]
-    if missing:
-        raise UserError(
-            f"model {path_of(model)} takes {' and '.join(missing)} from the data, which {path_of(type(data))} "
-            "does not have: give data and a model of the same kind"
-        )
-    return {name: given[name] for name in wanted if name in given}
 
 
 def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:

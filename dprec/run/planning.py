@@ -1,4 +1,4 @@
-"""Computes a run's guarantee before the run."""
+"""What settings and data make of a run before it starts: batch, steps, sizes of the model, and the guarantee."""
 
 from __future__ import annotations
 
@@ -9,20 +9,68 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.release import Release
 from dprec.cli.classes import path_of, resolve
+from dprec.cli.keys import from_data, parameters, takes_null
 from dprec.cli.parser import Settings
-from dprec.data.draws.poisson import UserBatches, user_batches
+from dprec.data.draws.length import planned_steps
+from dprec.data.draws.poisson import UserBatches, batch_of, user_batches, usual_batch
+from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.notices import say
 from dprec.run.console import notice_box
-from dprec.run.experiment import sizes_for
 from dprec.run.outcome import warning_of_delta
 from dprec.run.tasks import task_of
-from dprec.run.trainer import batch_for, fit_batch, total_steps
 from dprec.training.callback import Privacy
+
+
+def batch_for(settings: Settings, users: int, unit: str) -> int:
+    """The batch size of a run. If a recipe's is larger than the data, it was for other data: the usual one is taken.
+
+    Both follow from the number of users, which is public. What the command line asks for is not changed.
+    """
+    given: float | None = settings.tree["data"]["init_args"]["batch_size"]
+    if given is None or given <= users or "data.batch_size" in settings.overrides:
+        return batch_of(given, users)
+    taken = usual_batch(users)
+    say(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}")
+    return taken
+
+
+def fit_batch(settings: Settings, data: Any) -> None:
+    """Give data the batch size of the run, before it draws."""
+    given = settings.tree["data"]["init_args"]
+    if isinstance(data, SampledData) and "batch_size" in given and given.get("period_days") is None:
+        data.batch_size = batch_for(settings, data.users, data.unit)
+
+
+def total_steps(settings: Settings, batches: Any) -> int:
+    """Return the steps of a run."""
+    steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
+    if steps < -1:
+        raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
+    return planned_steps(steps or -1, (epochs or None) if steps else None, batches)
+
+
+def sizes_for(model: type, data: Any) -> dict[str, Any]:
+    """The arguments of the model that the data decides; refuses data that does not have them."""
+    wanted = [name for name in from_data(model) if name in parameters(model)]
+    given = data.sizes
+    if "context_rows" in given and "context_rows" not in wanted:
+        raise UserError(
+            f"model {path_of(model)} reads no context: leave data.context out, or train a model of sequences such as "
+            "dprec.models.Transformer"
+        )
+    missing = [name for name in wanted if name not in given and not takes_null(model, name)]
+    if missing:
+        raise UserError(
+            f"model {path_of(model)} takes {' and '.join(missing)} from the data, which {path_of(type(data))} "
+            "does not have: give data and a model of the same kind"
+        )
+    return {name: given[name] for name in wanted if name in given}
 
 
 @dataclass(frozen=True)
@@ -75,8 +123,11 @@ class RunPlan:
         steps = total_steps(settings, batches)
         privacy.plan(batches, steps, _releases(settings, model, data))
         tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
-        after = [{"steps": done, "epsilon": privacy.epsilon_after(done)} for done in tenths]
-        if privacy.epsilon is not None and privacy.epsilon_after(1) > privacy.epsilon:
+        # On the way by a coarse grid, of which the last decimal may be 1 too high: that is ten times faster.
+        after = [{"steps": done, "epsilon": privacy.planned.epsilon_after(done, COARSE_GRID)} for done in tenths[:-1]]
+        after.append({"steps": tenths[-1], "epsilon": privacy.epsilon_after(tenths[-1])})
+        dear = privacy.epsilon is not None and privacy.planned.epsilon_after(1, COARSE_GRID) > privacy.epsilon
+        if dear and privacy.epsilon_after(1) > float(privacy.epsilon or 0):
             raise privacy.planned.too_dear()
         return cls(
             run=settings.name,

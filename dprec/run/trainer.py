@@ -1,4 +1,4 @@
-"""The Lightning trainer of a run: its number of steps, and the switches that it refuses."""
+"""The Lightning trainer of a run, and the switches that it refuses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from dprec.checks.switches import refuse_switches
 from dprec.cli.parser import Settings
-from dprec.data.draws.length import planned_steps
-from dprec.data.draws.poisson import batch_of, usual_batch
-from dprec.data.module import SampledData
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
-from dprec.notices import say
-from dprec.run.saved.checkpoints import AtomicCheckpointIO
 from dprec.run.saved.folder import RunFolder
+from dprec.run.saved.saving import AtomicCheckpointIO
 
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
@@ -57,34 +53,6 @@ def _refuse_no_card(accelerator: object) -> None:
     raise UserError(
         f"trainer.accelerator is {accelerator}, and {why}: give cpu, or a CUDA card and a torch built for it"
     )
-
-
-def batch_for(settings: Settings, users: int, unit: str) -> int:
-    """The batch size of a run. If a recipe's is larger than the data, it was for other data: the usual one is taken.
-
-    Both follow from the number of users, which is public. What the command line asks for is not changed.
-    """
-    given: float | None = settings.tree["data"]["init_args"]["batch_size"]
-    if given is None or given <= users or "data.batch_size" in settings.overrides:
-        return batch_of(given, users)
-    taken = usual_batch(users)
-    say(f"data.batch_size {given:,} is more than the {users:,} {unit}s: a step takes {taken:,}")
-    return taken
-
-
-def fit_batch(settings: Settings, data: Any) -> None:
-    """Give data the batch size of the run, before it draws."""
-    given = settings.tree["data"]["init_args"]
-    if isinstance(data, SampledData) and "batch_size" in given and given.get("period_days") is None:
-        data.batch_size = batch_for(settings, data.users, data.unit)
-
-
-def total_steps(settings: Settings, batches: Any) -> int:
-    """Return the steps of a run."""
-    steps, epochs = settings.tree["trainer"]["max_steps"], settings.tree["trainer"]["max_epochs"]
-    if steps < -1:
-        raise UserError(f"trainer.max_steps is {steps}: give a number of at least 1, or -1 to use trainer.max_epochs")
-    return planned_steps(steps or -1, (epochs or None) if steps else None, batches)
 
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:

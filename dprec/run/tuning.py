@@ -26,8 +26,8 @@ from dprec.accounting.repeated import Price, Repeated
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of
 from dprec.cli.command import Stopped
-from dprec.cli.keys import normal
 from dprec.cli.parser import Settings, parse
+from dprec.cli.recipe import normal
 from dprec.data.selection.packing import RankingUsers
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError

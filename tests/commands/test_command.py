@@ -93,6 +93,26 @@ def test_what_needs_no_model_waits_for_none(words: list[str], trained: Path, log
     assert Path(words[-1]).exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [(["recommend", "RUN", "--history", "1 2"], 750), (["plan", "quickstart", "--users", "6040"], 1600)],
+)
+def test_what_trains_nothing_leaves_lightning_out(words: list[str], most: int, trained: Path, here: Path) -> None:
+    """Seconds are the machine's; how many modules there are beside torch's is not: Lightning has three thousand."""
+    show = "import sys, torch; before = set(sys.modules); from dprec.__main__ import main; code = main(); "
+    show += "new = set(sys.modules) - before; parts = {name.partition('.')[0] for name in new}; "
+    show += "sys.exit(code or f'{len(new)} {parts & set(sys.argv[0].split())}')"
+    words = [{"RUN": str(trained)}.get(word, word) for word in words]
+    heavy = "pytorch_lightning lightning lightning_fabric torchmetrics transformers matplotlib pandas"
+    begin = f"import sys; sys.argv = [{heavy!r}, *sys.argv[1:]]; "
+    done = subprocess.run(
+        [sys.executable, "-c", begin + show, *words], capture_output=True, text=True, env=environment()
+    )
+    count, found = done.stderr.splitlines()[-1].split(maxsplit=1)
+    assert found == "set()", done.stderr
+    assert int(count) <= most
+
+
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often settings are parsed as a whole, and objects made of them."""

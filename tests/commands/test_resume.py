@@ -314,7 +314,7 @@ def test_a_second_ctrl_c_while_the_run_is_saved_says_what_is_there(recipe: Path,
 
 
 SAVING = """
-from dprec.run.saved.checkpoints import SaveRun
+from dprec.run.saved.saving import SaveRun
 def save(self, trainer, *_):
     raise KeyboardInterrupt
 SaveRun.on_exception = save

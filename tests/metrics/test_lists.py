@@ -42,7 +42,7 @@ def test_coverage_and_novelty_are_those_of_a_loop(k: int) -> None:
 def test_a_user_who_has_seen_nearly_everything_gets_a_short_list() -> None:
     metrics = ListMetrics(3, torch.tensor([0.0, 1, 1, 1]))
     metrics.update(torch.rand(1, 4), torch.tensor([[1, 2]]))
-    assert metrics.counts[0].tolist() == [0, 0, 0, 1]
+    assert metrics.sums["counts"][0].tolist() == [0, 0, 0, 1]
 
 
 def test_scores_stay_as_they_are() -> None:

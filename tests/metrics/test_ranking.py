@@ -76,11 +76,8 @@ def test_processes_are_joined_by_sums_not_by_means() -> None:
     whole.update(scores, target, seen)
     few.update(scores[:3], target[:3], seen[:3])
     many.update(scores[3:], target[3:], seen[3:])
-    assert all(reduction is not None for reduction in few._reductions.values())
-    for state, reduce in few._reductions.items():  # what torchmetrics does after gathering from two processes
-        setattr(few, state, reduce(torch.stack([getattr(few, state), getattr(many, state)])))
-    few._computed = None
-    few._update_count = 1
+    others = iter(many.sums.values())
+    few.add_up(lambda sums: sums.add_(next(others)), torch.device("cpu"))
     got, want = few.compute(), whole.compute()
     torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
 
@@ -89,7 +86,7 @@ def test_states_are_a_few_numbers() -> None:
     metrics = RankingMetrics()
     scores, target, seen = example(100)
     metrics.update(scores, target, seen)
-    assert sum(getattr(metrics, state).numel() for state in metrics._defaults) == 9
+    assert sum(value.numel() for value in metrics.sums.values()) == 9
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -153,7 +150,7 @@ def test_low_precision_scores(dtype: torch.dtype) -> None:
 def test_an_empty_batch_changes_nothing() -> None:
     metrics = RankingMetrics()
     metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
-    assert int(metrics.users) == 0
+    assert int(metrics.sums["users"]) == 0
 
 
 def test_one_order_for_all_users_ranks_as_its_scores_do() -> None:

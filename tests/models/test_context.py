@@ -18,7 +18,7 @@ from dprec.evaluate import main as evaluate
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
 from dprec.models.items.context import ContextVectors
 from dprec.recommend import main as recommend
-from dprec.run.experiment import sizes_for
+from dprec.run.planning import sizes_for
 from dprec.serving.served import load
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import Metric
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.continued import draw_from
@@ -27,6 +26,7 @@ from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import LightningModule
+from dprec.metrics.metric import Metric
 from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
 from dprec.models.learning.sharded_tables import make_tables
@@ -61,7 +61,7 @@ class Learner(LightningModule):
 
     from_data: ClassVar[Mapping[str, str]] = {}
     reads_by_rows: ClassVar[bool] = False  # whether nothing but look-ups uses its tables, also as it is judged
-    metrics: Metric  # of the held-out batches, under the names by which they are logged
+    metrics: Any  # a `Metric` of the held-out batches, under the names by which they are logged
 
     def __init__(
         self,
@@ -249,6 +249,8 @@ class Learner(LightningModule):
     def on_validation_epoch_end(self) -> None:
         if self._made:
             Reading.of(self, ranks_of(self.trainer)).rest()
+        if isinstance(self.metrics, Metric) and ranks_of(self.trainer).size > 1:  # torchmetrics' do so by themselves
+            self.metrics.add_up(ranks_of(self.trainer).sum_, self.device)
         self.log_dict({name: value.float() for name, value in self.metrics.compute().items()})
         self.metrics.reset()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
-from dprec.cli.keys import normal
 from dprec.cli.parser import Settings, parse
+from dprec.cli.recipe import normal
 from dprec.errors import UserError
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.saved.folder import RunFolder

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from dprec.cli.classes import OWN, named, path_of, refuse_name, within
-from dprec.cli.keys import TOP_LEVEL, flatten
-from dprec.cli.parser import read_recipe
+from dprec.cli.classes import path_of, refuse_name
+from dprec.cli.recipe import OWN, TOP_LEVEL, flatten, named, read_recipe, within
 from dprec.errors import UserError
 from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from rich.table import Table
 from torch import Tensor
-from torchmetrics import Metric
 
 from dprec.distributed.owners import Reading
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
+from dprec.metrics.metric import Metric
 from dprec.run.tasks.task import Task, add_up, own_part
 
 
@@ -41,7 +41,7 @@ class BesideBaseRates(Task):
     ) -> dict[str, float]:
         """The model's metrics, and with ``base_rate_`` names the baseline's."""
         baseline = self._base_rates(data).to(device)
-        ours, theirs = (self.measure(sync_on_compute=False).to(device) for _ in range(2))
+        ours, theirs = (self.measure() for _ in range(2))
         reading = Reading.of(model, ranks)
         for batch in own_part(loader, ranks):
             batch = batch.to(device)
@@ -50,7 +50,7 @@ class BesideBaseRates(Task):
             ours.update(model.logits(batch), labels)
             theirs.update(baseline.expand(len(batch), *baseline.shape), labels)
         reading.rest()
-        add_up((ours, theirs), ranks)
+        add_up((ours, theirs), ranks, device)
         values = {"": ours.compute(), "base_rate_": theirs.compute()}
         return {f"{prefix}{name}": float(found[name]) for prefix, found in values.items() for name in metrics}
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dprec.metrics.clicks import WRITTEN, ClickMetrics
+from dprec.metrics.predictions import CLICKS, ClickMetrics
 from dprec.run.tasks.base_rates import BesideBaseRates
 
 
@@ -18,10 +18,10 @@ class ClickPrediction(BesideBaseRates):
         "records later than all training records: auc, mean log_loss in nats, and normalised_entropy, "
         "which is the log loss divided by that of the held-out records' own click rate"
     )
-    metrics = tuple(WRITTEN)
+    metrics = tuple(CLICKS)
     watched = ("auc", "AUC")
     held_out = "records"
-    written = WRITTEN
+    written = CLICKS
     baseline = "base rate"
     measure = ClickMetrics
 
@@ -50,7 +50,7 @@ class ClickPrediction(BesideBaseRates):
             better = results["auc"] > results["base_rate_auc"]
         else:
             ours, theirs = results[loss], results[f"base_rate_{loss}"]
-            said.append(f"{WRITTEN[loss]} {ours / theirs:.3f} times that of the base rate")
+            said.append(f"{CLICKS[loss]} {ours / theirs:.3f} times that of the base rate")
             better = ours < theirs
         return ", ".join(said) + ("" if better else ": no better than it")
 

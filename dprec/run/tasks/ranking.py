@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from rich.table import Table
 from torch import Tensor
 
 from dprec.cli.classes import build
-from dprec.cli.keys import normal
+from dprec.cli.recipe import normal
 from dprec.data.selection.protocol import Protocol
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
+from dprec.lightning import LightningDataModule
 from dprec.metrics.lists import KINDS, ListMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics
 from dprec.metrics.ranks import both_ranks, ranks_in_one_order
@@ -45,14 +45,13 @@ class Collected:
     lists: Mapping[int, ListMetrics]  # by cutoff
 
     @classmethod
-    def of(cls, metrics: Sequence[str], always: set[int], popularity: Tensor, device: str | torch.device) -> Collected:
+    def of(cls, metrics: Sequence[str], always: set[int], popularity: Tensor) -> Collected:
         """What `metrics` ask for, and lists of the lengths that are `always` looked at."""
         cutoffs = sorted({_cutoff(metric) for metric in metrics})
         listed = {_cutoff(metric) for metric in metrics if metric.partition("@")[0] in KINDS}
-        alone = {"sync_on_compute": False}  # `add_up` does it, also for what is no part of `compute`
         return cls(
-            [RankingMetrics(k, tuple(GAINS), **alone).to(device) for k in cutoffs],
-            {k: ListMetrics(k, popularity, **alone).to(device) for k in sorted(listed | always)},
+            [RankingMetrics(k, tuple(GAINS)) for k in cutoffs],
+            {k: ListMetrics(k, popularity) for k in sorted(listed | always)},
         )
 
     def add(self, ranks: tuple[Tensor, Tensor], scores: Tensor, seen: Tensor) -> None:
@@ -118,7 +117,7 @@ class Ranking(Task):
         with tempfile.TemporaryDirectory() as folder:
             items = Path(folder) / "catalogue.txt"
             items.write_text("\n".join(run["catalogue"]), encoding="utf-8")
-            data = build(pl.LightningDataModule, run["data"], "data", {"catalogue": str(items)}, overrides)
+            data = build(LightningDataModule, run["data"], "data", {"catalogue": str(items)}, overrides)
             data.setup("test")
         if list(data.catalogue_ids) != run["catalogue"]:
             raise UserError(
@@ -140,8 +139,8 @@ class Ranking(Task):
         If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
         places = popularity_places(data.popularity).to(device)  # (items,)
-        ours = Collected.of(metrics, {SHOWN}, data.popularity, device)
-        theirs = Collected.of(metrics, set(), data.popularity, device)
+        ours = Collected.of(metrics, {SHOWN}, data.popularity)
+        theirs = Collected.of(metrics, set(), data.popularity)
         in_one_order = -places.float() if theirs.lists else places
         for batch in own_part(loader, ranks):
             batch = batch.to(device)
@@ -149,9 +148,9 @@ class Ranking(Task):
             ours.add(both_ranks(scores, batch.target, batch.seen), scores, batch.seen)
             popular = ranks_in_one_order(places, batch.target, batch.seen)
             theirs.add(popular, in_one_order.expand(len(scores), -1), batch.seen)
-        add_up((*ours.metrics, *theirs.metrics), ranks)
+        add_up((*ours.metrics, *theirs.metrics), ranks, device)
         results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
-        users = int(ours.ranks[0].users)
+        users = int(ours.ranks[0].sums["users"])
         shown = ours.lists[SHOWN]
         counted = {"first": SHOWN, "users": users, "found": shown.distinct, "of": len(places) - 1}
         results["distinct_items"] = counted | {"places": shown.places}

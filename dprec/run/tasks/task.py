@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from rich.table import Table
-from torch import Tensor
-from torchmetrics import Metric
 
 from dprec.cli.classes import build
 from dprec.distributed.ranks import ALONE, Ranks
 from dprec.errors import UserError
+from dprec.lightning import LightningDataModule
+from dprec.metrics.metric import Metric
 from dprec.notices import say
 
 EVERY = 30.0  # seconds between two lines of an evaluation
@@ -58,7 +57,7 @@ class Task(ABC):
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """The data of a run, or other data named by ``overrides``, in the form that the run's model needs."""
-        data: Any = build(pl.LightningDataModule, run["data"], "data", overrides=overrides)
+        data: Any = build(LightningDataModule, run["data"], "data", overrides=overrides)
         data.setup("test")
         return data
 
@@ -120,10 +119,7 @@ def own_part(batches: Any, ranks: Ranks) -> Iterator[Any]:
             said = now
 
 
-def add_up(metrics: Iterable[Metric], ranks: Ranks) -> None:
-    """Let metrics, whose states are sums, count what all processes have looked at."""
+def add_up(metrics: Iterable[Metric], ranks: Ranks, device: str | torch.device) -> None:
+    """Let metrics count what all processes have looked at."""
     for metric in metrics if ranks.size > 1 else ():
-        for state in metric.metric_state.values():
-            assert isinstance(state, Tensor)
-            ranks.sum_(state)
-        metric._update_count += 1  # of a process that looked at nothing, torchmetrics would warn
+        metric.add_up(ranks.sum_, torch.device(device))

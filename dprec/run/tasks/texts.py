@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dprec.metrics.classes import WRITTEN, ClassMetrics
+from dprec.metrics.predictions import CLASSES, ClassMetrics
 from dprec.run.tasks.base_rates import BesideBaseRates
 
 
@@ -16,10 +16,10 @@ class TextClassification(BesideBaseRates):
     protocol = (
         "held-out texts: accuracy, and mean log_loss in nats; the baseline is the classes' shares in the training texts"
     )
-    metrics = tuple(WRITTEN)
+    metrics = tuple(CLASSES)
     watched = ("accuracy", "accuracy")
     held_out = "texts"
-    written = WRITTEN
+    written = CLASSES
     baseline = "base rates"
     measure = ClassMetrics
 
@@ -35,5 +35,5 @@ class TextClassification(BesideBaseRates):
         name = "accuracy" if "accuracy" in results else "log_loss"
         ours, theirs = results[name], results[f"base_rate_{name}"]
         better = ours > theirs if name == "accuracy" else ours < theirs
-        said = f"{WRITTEN[name]} {ours:.4f}, that of the base rates {theirs:.4f}"
+        said = f"{CLASSES[name]} {ours:.4f}, that of the base rates {theirs:.4f}"
         return said + ("" if better else ": no better than it")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytorch_lightning as pl
-
 from dprec.cli.classes import build, refuse_foreign
+from dprec.lightning import LightningDataModule
 from dprec.models import Learner
 from dprec.run.saved.checkpoints import load_run
 
@@ -15,4 +14,4 @@ from dprec.run.saved.checkpoints import load_run
 def load_with_data(run: str, trusted: Sequence[str]) -> tuple[Learner, Any]:
     checkpoint, model = load_run(run, trusted)
     refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
-    return model, build(pl.LightningDataModule, checkpoint["dprec"]["data"], "data")
+    return model, build(LightningDataModule, checkpoint["dprec"]["data"], "data")

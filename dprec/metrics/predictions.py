@@ -1,15 +1,17 @@
-"""Metrics of predicted clicks: area under the ROC curve, log loss, and log loss relative to that of the base rate."""
+"""Metrics of predicted clicks and classes.
+
+Of clicks: area under the ROC curve, log loss, and log loss relative to that of the base rate. Of classes: accuracy, and
+log loss in nats.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics import Metric
 
 from dprec.errors import UserError
+from dprec.metrics.metric import Metric
 
 _DROPPED = 8  # bits of a float32's mantissa that a bin ignores: 15 of 23 stay
 _SMALLEST, _LARGEST = 2.0**-16, 2.0**10  # smaller logits share a bin, and so do larger ones
@@ -25,8 +27,9 @@ _SIDE = int(_key(_LARGEST)) - _FIRST  # bins of one sign
 _BINS = 2 * _SIDE + 1
 
 
-# The metrics that `ClickMetrics.compute` returns, which a recipe's `metrics` may name, and how tables write them.
-WRITTEN = {"auc": "AUC", "log_loss": "log loss", "normalised_entropy": "normalised entropy"}
+# The metrics that `compute` returns, which a recipe's `metrics` may name, and how tables write them.
+CLASSES = {"accuracy": "accuracy", "log_loss": "log loss"}
+CLICKS = {"auc": "AUC", "log_loss": "log loss", "normalised_entropy": "normalised entropy"}
 
 
 class ClickMetrics(Metric):
@@ -42,16 +45,11 @@ class ClickMetrics(Metric):
     {'auc': 0.875, 'log_loss': 0.4566, 'normalised_entropy': 0.6588}
     """
 
-    is_differentiable = False
-    full_state_update = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.counts: Tensor
-        self.loss: Tensor
-        # (2, bins): records not clicked and clicked, by logit in ascending order
-        self.add_state("counts", torch.zeros(2, _BINS, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("loss", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+    def __init__(self) -> None:
+        self.sums = {
+            "counts": torch.zeros(2, _BINS, dtype=torch.int64),  # not clicked and clicked, by logit in ascending order
+            "loss": torch.zeros((), dtype=torch.float64),
+        }
 
     def update(self, logits: Tensor, clicked: Tensor) -> None:
         _check(logits, clicked)
@@ -59,14 +57,15 @@ class ClickMetrics(Metric):
         size = (_key(logits.float().abs().contiguous()) - _FIRST).clamp(0, _SIDE)
         bins = torch.where(logits < 0, _SIDE - size, _SIDE + size)
         where = clicked.long() * _BINS + bins
-        self.counts.view(-1).scatter_add_(0, where, torch.ones_like(where))
-        self.loss += F.binary_cross_entropy_with_logits(logits.double(), clicked, reduction="sum")
+        sums = self.on(logits.device)
+        sums["counts"].view(-1).scatter_add_(0, where, torch.ones_like(where))
+        sums["loss"] += F.binary_cross_entropy_with_logits(logits.double(), clicked, reduction="sum")
 
     def compute(self) -> dict[str, Tensor]:
-        others, clicks = self.counts.double()  # (bins,) each
+        others, clicks = self.sums["counts"].double()  # (bins,) each
         total = others.sum(), clicks.sum()
         below = others.cumsum(0) - others / 2  # records not clicked that a click in this bin beats
-        log_loss = self.loss / (total[0] + total[1])
+        log_loss = self.sums["loss"] / (total[0] + total[1])
         rate = total[1] / (total[0] + total[1])
         entropy = F.binary_cross_entropy(rate, rate)
         both = (total[0] > 0) & (total[1] > 0)
@@ -89,3 +88,31 @@ def _check(logits: Tensor, clicked: Tensor) -> None:
         )
     if ((clicked != 0) & (clicked != 1)).any():
         raise UserError("clicked holds values other than 0 and 1: give 1 for a click, 0 for none")
+
+
+class ClassMetrics(Metric):
+    """The share of records whose class has the largest logit, and the mean log loss in nats.
+
+    Classes of equal logits share a record, so a model that tells nothing is as good as a guess.
+
+    >>> metrics = ClassMetrics()
+    >>> metrics.update(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 1]))
+    >>> {name: round(float(value), 4) for name, value in metrics.compute().items()}
+    {'accuracy': 0.75, 'log_loss': 0.41}
+    """
+
+    def __init__(self) -> None:
+        self.sums = {name: torch.zeros((), dtype=torch.float64) for name in ("right", "loss", "records")}
+
+    def update(self, logits: Tensor, label: Tensor) -> None:
+        if not torch.isfinite(logits).all():
+            raise UserError("logits are NaN or infinite: lower the learning rate or check the model")
+        best = logits == logits.max(1, keepdim=True).values
+        sums = self.on(logits.device)
+        sums["right"] += (best.gather(1, label[:, None]).squeeze(1).double() / best.sum(1)).sum()
+        sums["loss"] += F.cross_entropy(logits.double(), label, reduction="sum")
+        sums["records"] += len(label)
+
+    def compute(self) -> dict[str, Tensor]:
+        right, loss, records = self.sums.values()
+        return {"accuracy": right / records, "log_loss": loss / records}
