@@ -6,16 +6,40 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_recipes
 from dprec.cli.command import Command
-from dprec.cli.usage import AUDIT
 from dprec.errors import Breach, UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    add_recipes(parser)
+    parser.add_argument("--canaries", default="1,2,3,4,5,10,20,50,100", help="numbers of users who hold a secret")
+    parser.add_argument("--each", type=PositiveInt, default=50, help="secrets for each number of users")
+    parser.add_argument("--length", type=PositiveInt, default=20, help="random items before a canary's random target")
+    parser.add_argument("--references", type=PositiveInt, default=16384, help="sequences that nobody holds, for ranks")
+    parser.add_argument("--coins", type=NonNegativeInt, default=1000, help="canaries of each kind that coins put in")
+    parser.add_argument("--seed_of_canaries", type=NonNegativeInt, default=0, help="other canaries for another number")
+    parser.add_argument("--noise", help="also with these noise multipliers and no budget; default 0.01,0.001, or none")
+    parser.add_argument("--strategies", help="each noise also as these place it: EANA,LazyDP,AdaFEST")
+    parser.add_argument("--beside", action="append", default=[], help="also other overrides: 'name = --key value'")
+    parser.add_argument("--minutes", type=PositiveInt, default=8, help="for all; what has no time left stops early")
+    parser.add_argument("--out", help="folder of the audit; default runs/audit-<recipe>")
+
+
 def audit(line: CommandLine, console: Console) -> None:
+    """Test whether training keeps its guarantee.
+
+      dprec audit recipes/quickstart.yaml --noise none --beside 'epsilon 1 = --privacy.epsilon 1'
+
+    Adds artificial users with random items, trains, and measures what the model reveals about them: how well it
+    remembers them (exposure), and a lower bound on ε. It also trains the recipe without privacy, to compare. If a
+    guarantee is not kept, the exit code is 3. A stopped command goes on. Any --key value of dprec fit overrides the
+    recipe.
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.auditing import picture, report
     from dprec.auditing.audit import Audit
@@ -25,9 +49,8 @@ def audit(line: CommandLine, console: Console) -> None:
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.audit quickstart")
     canaries = asked_canaries(line)
-    minutes = line.take_number("minutes") or 8
     default = Path("runs") / ("audit-" + "+".join(Path(path).stem for path in line.recipes))
-    run = Audit(Path(line.take("out") or default), canaries, minutes)
+    run = Audit(Path(line.options.out or default), canaries, line.options.minutes)
     found = run.run(line, asked_systems(line), console)
     report.show(found, console)
     console.print(f"audit: {run.folder / 'audit.json'}", soft_wrap=True)
@@ -42,7 +65,7 @@ def audit(line: CommandLine, console: Console) -> None:
         raise Breach(f"the guarantee is not kept: {'; '.join(broken)}")
 
 
-main = Command(audit, AUDIT)
+main = Command(audit, options, settings=True)
 
 
 if __name__ == "__main__":

@@ -7,33 +7,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dprec.benchmarks.process import keep_memory
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, PositiveInt
 from dprec.cli.command import Command
-from dprec.cli.usage import BENCH
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    parser.add_argument("name", help="phantom, lazydp or gpu")
+    parser.add_argument("--json", help="a file for the rows, each written as soon as it is measured")
+    parser.add_argument("--picture", help="a file for the comparison as a picture, of all but gpu; needs matplotlib")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
+    parser.add_argument("--threads", type=PositiveInt, help="of phantom: of each step; default 1")
+    parser.add_argument("--sweeps", help="of lazydp: some of sizes,batches,poolings,access,networks; default all")
+
+
 def bench(line: CommandLine, console: Console) -> None:
-    """Measure row by row; each is in the requested file as soon as it is measured."""
+    """Measure on this machine what private training costs, beside its peers, and print it as tables.
+
+      dprec bench phantom --json phantom.json --picture phantom.png
+
+    phantom    private training against non-private, Opacus and fastDP: time and memory of a step
+    lazydp     DLRM on large tables: dense DP-SGD, EANA and LazyDP beside plain SGD
+    gpu        private steps on a GPU: right or not, time and memory, largest batch, steps on tables
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.benchmarks import find, report
     from dprec.reporting import figure
 
-    name = line.only("benchmark")
+    given = line.options
+    name, json_file, picture = given.name, given.json, given.picture
     benchmark = find(name)
-    json_file, picture = line.take("json"), line.take("picture")
-    options = {key: line.take(key) for key in getattr(benchmark, "OPTIONS", ())}
-    line.refuse_overrides()
+    more = {key: given[key] for key in ("threads", "sweeps") if given[key] is not None}
+    if unknown := [key for key in more if key not in getattr(benchmark, "OPTIONS", ())]:
+        raise UserError(f"--{unknown[0]} is no option of bench {name}: leave it out")
     if picture and not hasattr(benchmark, "picture"):
         raise UserError(f"bench {name} draws no picture: leave --picture out")
     if picture:
         figure.pyplot()  # says before anything is measured that there is nothing to draw with
     rows: list[report.Row] = []
     with console.status("starting") as status:
-        for row in benchmark.run("quick" in line.switches, status.update, **options):
+        for row in benchmark.run(given.quick, status.update, **more):
             rows.append(row)
             if json_file:
                 report.write_json(rows, Path(json_file))
@@ -42,7 +59,7 @@ def bench(line: CommandLine, console: Console) -> None:
         benchmark.picture(rows, Path(picture))
 
 
-main = Command(bench, BENCH, switches=("quick",), positionals="benchmark", own_process=keep_memory)
+main = Command(bench, options, own_process=keep_memory)
 
 
 if __name__ == "__main__":

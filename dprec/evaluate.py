@@ -5,16 +5,30 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command, print_json
-from dprec.cli.usage import EVALUATE
 from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--split", default="test", help="test or validation")
+    parser.add_argument("--metrics", help="such as ndcg@5,recall@20, or auc,log_loss of clicks; default the run's")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
+
+
 def evaluate(line: CommandLine, console: Console) -> None:
+    """Measure a run's model on the held-out data of the run, or on other data, beside a baseline.
+
+      dprec evaluate runs/quickstart/1 --metrics ndcg@5,hit@20
+
+    Any --data.key of dprec fit names other data, such as --data.path; unknown items are left out. The baseline is
+    popularity for rankings, the base rate for clicks, the classes' shares for texts.
+    """
     import torch
 
     from dprec.cli.classes import refuse_foreign
@@ -24,21 +38,21 @@ def evaluate(line: CommandLine, console: Console) -> None:
     from dprec.run.saved.checkpoints import load_run
     from dprec.run.tasks import task_of
 
-    split = line.take("split") or "test"
-    asked, trusted = line.take("metrics"), line.take_list("trust")
-    checkpoint, model = load_run(line.only("RUN"), trusted)
+    given = line.options
+    split, trusted = given.split, listed(given.trust)
+    checkpoint, model = load_run(given.run, trusted)
     if not any(
         normal(key) == "data.class_path" for key, _ in line.overrides
     ):  # otherwise the run's file does not decide the data
-        refuse_foreign(checkpoint["dprec"]["data"], line.only("RUN"), trusted)
+        refuse_foreign(checkpoint["dprec"]["data"], given.run, trusted)
     task = task_of(type(model))
-    metrics = task.asked(asked or checkpoint["dprec"]["metrics"])
+    metrics = task.asked(given.metrics or checkpoint["dprec"]["metrics"])
     data = task.data_of(checkpoint["dprec"], line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with one_line_of_a_card():
         results = task.judge(model, data, split, metrics, device)
     guarantee = checkpoint["dprec"]["guarantee"]
-    if "json" in line.switches:
+    if given.json:
         report = task.describe(data) | {"split": split, **guarantee, **results}
         print_json(report)
         return
@@ -49,7 +63,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     console.print(in_lines(guarantee["guarantee"]), soft_wrap=True)
 
 
-main = Command(evaluate, EVALUATE, switches=("json",), positionals="RUN", own_process=leave_out)
+main = Command(evaluate, options, settings=True, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -6,31 +6,43 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command
-from dprec.cli.usage import EXPORT
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--out", help="a folder that does not exist yet")
+    parser.add_argument("--format", default="onnx", help="onnx, torch (for torch.export.load) or safetensors (weights)")
+
+
 def export(line: CommandLine, console: Console) -> None:
+    """Write a folder with a trained recommender for other programs.
+
+      dprec export runs/mine --format torch --out exported
+
+    It holds the model, items.json with the raw id of each item number, and interface.json, which says what goes in and
+    out, and the guarantee. onnx and safetensors need pip install 'dprec[onnx]' or 'dprec[safetensors]'.
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.serving.exported import export_run
     from dprec.serving.served import load
 
-    kind, out, trusted = line.take("format") or "onnx", line.take("out"), line.take_list("trust")
-    line.refuse_overrides()
-    run = line.only("RUN")
+    given = line.options
+    out = given.out
     if out is None:
         raise UserError("an export needs a folder: add --out FOLDER")
-    file = export_run(load(run, trusted), kind, Path(out))
+    file = export_run(load(given.run, listed(given.trust)), given.format, Path(out))
     console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 
-main = Command(export, EXPORT, positionals="RUN", own_process=leave_out)
+main = Command(export, options, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

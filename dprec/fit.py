@@ -5,16 +5,34 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, add_recipes, listed
 from dprec.cli.command import Command
-from dprec.cli.usage import FIT
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    add_recipes(parser)
+    parser.add_argument("--resume", help="continue the run in this folder, which Ctrl-C and SIGTERM save after a step")
+    parser.add_argument("--trust", action="append", default=[], help="with --resume: modules of yours that it names")
+    parser.add_argument("--print_config", nargs="?", help="print the settings and stop")  # given as --print_config=
+    parser.add_argument("--help-all", action="store_true", help="list every setting of the recipe's classes")
+
+
 def fit(line: CommandLine, console: Console) -> None:
+    """Train a recommender or a model of clicks or texts, privately if the recipe has a privacy block.
+
+      dprec fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
+      dprec fit --resume runs/eps4
+
+    Every setting of a recipe is an option, which replaces the recipe's: --data.path my_log.csv, --model.dim 32,
+    --model GRU, --model my_module.MyModel, --privacy.epsilon 4, --privacy null, --trainer.max_epochs 5,
+    --trainer.accelerator gpu, --metrics ndcg@10,recall@20, --seed 3, --name NAME, --out FOLDER.
+    --help-all lists all of them, with their types and defaults, for the data and model that a recipe or option names.
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
     from dprec.reporting.single import write_report
@@ -22,14 +40,13 @@ def fit(line: CommandLine, console: Console) -> None:
     from dprec.run.experiment import Experiment, resume, start
     from dprec.run.saved.resume import folder_to_resume, stored_settings
 
-    if "help-all" in line.switches:
-        print(full_help())
+    if line.options.help_all:
+        print(full_help(line))
         return
-    run, only_print = folder_to_resume(line), "print_config" in line.switches
-    trusted = [] if run is None else line.take_list("trust")
+    run, trusted = folder_to_resume(line), listed(line.options.trust)
     if run is None and not line.recipes:
         raise UserError("no recipe given: python -m dprec.fit quickstart")
-    if only_print:
+    if line.options.print_config is not None:
         print((parse(line) if run is None else stored_settings(line, run, trusted)[0]).to_yaml(), end="")
         return
     if run is None:
@@ -41,7 +58,7 @@ def fit(line: CommandLine, console: Console) -> None:
         notice_box(console, experiment.data.notice)  # the last that is read, as it was the first
 
 
-main = Command(fit, FIT, switches=("help-all", "print_config"))
+main = Command(fit, options, settings=True)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,33 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, PositiveInt, add_recipes
 from dprec.cli.command import Command, print_json
 from dprec.cli.recipe import needs_no_lightning
-from dprec.cli.usage import PLAN
 from dprec.errors import UserError
 from dprec.lightning import is_left_out, leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
-def plan(line: CommandLine, console: Console) -> None:
+def options(parser: ArgumentParser) -> None:
+    add_recipes(parser)
+    parser.add_argument("--users", type=PositiveInt, help="plan for this many users, without reading data")
+    parser.add_argument("--items", type=PositiveInt, help="with --users: the size of the catalogue, only reported")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
 
-    users, items = line.take_number("users"), line.take_number("items")
+
+def plan(line: CommandLine, console: Console) -> None:
+    """Compute the privacy cost of a run without training: noise, sampling rate, steps, ε on the way.
+
+      dprec plan recipes/movielens_dpformer.yaml --users 6040 --privacy.epsilon 5
+
+    Any --key value of dprec fit overrides the recipe.
+    """
+
+    users, items = line.options["users"], line.options["items"]
     if items is not None and users is None:
         raise UserError(
             "--items needs --users: without --users both are counted in the data; add it, or leave --items out"
@@ -30,13 +43,13 @@ def plan(line: CommandLine, console: Console) -> None:
     from dprec.run.planning import RunPlan
 
     planned = RunPlan.of(parse(line), users, items)
-    if "json" in line.switches:
+    if line.options.json:
         print_json(planned.as_dict())
     else:
         planned.show(console)
 
 
-main = Command(plan, PLAN, switches=("json",), own_process=leave_out)
+main = Command(plan, options, settings=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command, print_json
-from dprec.cli.usage import PREDICT
 from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--text", help="one text")
+    parser.add_argument("--pair", help="the second text, where the run was trained on pairs")
+    parser.add_argument("--file", help="one text a line, or two with a tab between; - is standard input")
+    parser.add_argument("--log", help="records in any format of dprec fit; no label is needed")
+    parser.add_argument("--out", help="with --log: .parquet, .csv, .tsv or .jsonl, a row for each record, in order")
+    parser.add_argument("--keep", help="with --log: columns to copy beside the probability, such as user_id,ad_id")
+
+
 def predict(line: CommandLine, console: Console) -> None:
-    text, pair, file, trusted = line.take("text"), line.take("pair"), line.take("file"), line.take_list("trust")
-    log, out, keep = line.take("log"), line.take("out"), line.take("keep")
-    line.refuse_overrides()
+    """Predict the class of each text, or how probable a click is in each row of a log.
+
+      dprec predict runs/mine --text "The end makes up for all of it."
+      dprec predict runs/clicks --log candidates.csv --keep user_id,ad_id --out probabilities.csv
+
+    A text's answer is one JSON object a line. A log's columns have the names that the run's settings give. Needs only
+    the checkpoint, and of texts what data.tokenizer and model.encoder name.
+    """
+    given, trusted = line.options, listed(line.options.trust)
+    text, pair, file, log, out, keep = (given[name] for name in ("text", "pair", "file", "log", "out", "keep"))
     if [text, file, log].count(None) != 2 or (pair is not None and text is None):
         raise UserError('give --text "...", with --pair "..." for pairs, --file texts.txt, or --log clicks.csv')
     if log is None and (out is not None or keep is not None):
@@ -30,10 +47,9 @@ def predict(line: CommandLine, console: Console) -> None:
         # Imported here and below, so that help does not wait for torch.
         from dprec.serving.predicted.clicks import predict_clicks
 
-        beside = [name.strip() for name in (keep or "").split(",") if name.strip()]
-        predict_clicks(line.only("RUN"), log, out, beside, trusted, console)
+        predict_clicks(given.run, log, out, listed([keep or ""]), trusted, console)
     else:
-        _predict_texts(line.only("RUN"), text, pair, file, trusted)
+        _predict_texts(given.run, text, pair, file, trusted)
 
 
 def _predict_texts(name: str, text: str | None, pair: str | None, file: str | None, trusted: Sequence[str]) -> None:
@@ -59,7 +75,7 @@ def _lines(file: str) -> list[str]:
     return lines_in(text)
 
 
-main = Command(predict, PREDICT, positionals="RUN", own_process=leave_out)
+main = Command(predict, options, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

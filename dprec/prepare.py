@@ -8,36 +8,50 @@ from typing import TYPE_CHECKING, Any
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
-from dprec.cli.usage import PREPARE
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    parser.add_argument("log", help="a file, a folder of parts, or a pattern such as 'log/*.parquet'")
+    for name in ("user_column", "item_column", "time_column", "where"):
+        parser.add_argument(f"--data.{name}", help="how the log is read, as for dprec fit")
+    parser.add_argument("--data.format", default="auto", help="of the log, where its name does not tell")
+    parser.add_argument("--data.context", type=dict[str, Any] | None, help="columns beside the item: '{device: 16}'")
+    parser.add_argument("--data.cache", help="put the folder there; default beside the log")
+    parser.add_argument("--out", help="another name for the folder; train with --data.path FOLDER")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
+
+
 def prepare(line: CommandLine, console: Console) -> None:
-    from dataclasses import asdict, fields
+    """Read a log of any size once, and write its histories to a folder that training maps into memory.
+
+      dprec prepare events/ --data.where "rating >= 4"
+
+    dprec fit does this itself for logs of 256 MB and more. The folder holds people's histories and is as private as the
+    log.
+    """
+    from dataclasses import asdict
     from pathlib import Path
 
     from dprec.data.logs.interactions import HowToRead, is_prepared, prepare_log
     from dprec.data.logs.store import home_of
     from dprec.run.data_summary import log_table
 
-    out, cache = line.take("out"), line.take("data.cache")
-    given = {field.name: line.take(f"data.{field.name}") for field in fields(HowToRead)}
-    line.refuse_overrides()
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if "context" in settings:
-        settings["context"] = _columns(settings["context"])
+    out, settings = line.options.out, line.options.data.as_dict()
+    cache = settings.pop("cache")
     how = HowToRead(**settings)
-    log = Path(line.only("LOG"))
+    log = Path(line.options.log)
     if is_prepared(log):
         raise UserError(f"{log} is already prepared: train on it with --data.path {log}")
     home = home_of(log, asdict(how), None if cache is None else Path(cache)) if out is None else Path(out)
     if home.exists() and not is_prepared(home):
         raise UserError(f"--out {home} exists and is not this log prepared: give a folder that does not exist yet")
     events, made = prepare_log(log, how, home)
-    if "json" in line.switches:
+    if line.options.json:
         print_json({"folder": str(home), **events.facts})
         return
     console.print(log_table(events.facts, str(log)))
@@ -45,19 +59,7 @@ def prepare(line: CommandLine, console: Console) -> None:
     console.print(f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True)
 
 
-def _columns(text: str) -> Any:
-    import yaml
-
-    try:
-        read = yaml.safe_load(text)
-    except yaml.YAMLError:
-        read = None
-    if not isinstance(read, dict):
-        raise UserError(f"--data.context is '{text}': give columns and their rows, as in '{{device: 16, hour: 24}}'")
-    return read
-
-
-main = Command(prepare, PREPARE, switches=("json",), positionals="LOG")
+main = Command(prepare, options)
 
 
 if __name__ == "__main__":

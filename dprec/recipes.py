@@ -10,21 +10,31 @@ from typing import TYPE_CHECKING
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.cli.shipped import first_sentence, recipe_named, shipped
-from dprec.cli.usage import RECIPES
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", default=[], help="copy NAME: put a recipe beside you, to change it")
+    parser.add_argument("--out", default=".", help="the folder to copy it to; a file that exists is kept")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of lines")
+
+
 def recipes(line: CommandLine, console: Console) -> None:
-    out = line.take("out")
-    line.refuse_overrides()
-    match line.others:
+    """List the recipes that come with dprec, each with its first sentence, or copy one.
+
+      dprec recipes copy quickstart
+
+    `dprec fit NAME` finds a recipe by its name.
+    """
+    match line.options.words:
         case []:
-            _list(console, as_json="json" in line.switches)
+            _list(console, line.options.json)
         case ["copy", name]:
-            copied = _copy(name, Path(out or "."))
+            copied = _copy(name, Path(line.options.out))
             console.print(f"{copied}: change it, then dprec fit {copied}", soft_wrap=True)
         case ["copy", *names]:
             raise UserError(f"copy takes one name, got {len(names)}: dprec recipes copy quickstart")
@@ -55,7 +65,7 @@ def _copy(name: str, folder: Path) -> Path:
     return target
 
 
-main = Command(recipes, RECIPES, switches=("json",), positionals="copy NAME", without_words=True)
+main = Command(recipes, options, without_words=True)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, PositiveInt, add_run, listed
 from dprec.cli.command import Command, print_json
-from dprec.cli.usage import RECOMMEND
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 
@@ -15,24 +14,45 @@ HISTORY = "--history"  # where it stands, in messages
 OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
     from dprec.serving.served import Recommended, Served
 
 
+def options(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--history", help="ids, separated by spaces or commas; ids that contain either go into a file")
+    parser.add_argument("--file", help="histories, one a line: ids, or in .jsonl objects; - is standard input")
+    parser.add_argument("--users", help="a log, for all of its users")
+    parser.add_argument("--out", help="with --users: .parquet, .csv, .tsv or .jsonl")
+    for name in OF_LOGS:
+        parser.add_argument(f"--{name}", help="of the log, as data.* of a recipe; default as in the run")
+    parser.add_argument("-k", "--k", type=PositiveInt, default=10, help="how many items")
+    parser.add_argument("--allow-seen", action="store_true", help="also recommend items of the history")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
+
+
 def recommend(line: CommandLine, console: Console) -> None:
+    """Recommend next items for histories of raw item ids, oldest first. Needs only the checkpoint.
+
+      dprec recommend runs/mine --history "12 7 95" -k 5
+
+    In .jsonl a line is a list ["id", "id"] or {"user": "ann", "history": ["id"]}; a run that reads context takes
+    events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. Where none is known,
+    and for an empty history, the answer is what most people choose, and "source" is then "popularity".
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.serving.served import load
 
-    history, file, users = line.take("history"), line.take("file"), line.take("users")
-    out, settings = line.take("out"), {name: line.take(name) for name in OF_LOGS}
-    count, trusted = line.take_number("k") or 10, line.take_list("trust")
-    line.refuse_overrides()
+    given = line.options
+    history, file, users, out, count = given.history, given.file, given.users, given.out, given.k
+    settings = {name: given[name] for name in OF_LOGS}
     if [history, file, users].count(None) != 2:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
     if users is None and (out is not None or any(settings.values())):
         raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
-    served, exclude_seen = load(line.only("RUN"), trusted), "allow-seen" not in line.switches
+    served, exclude_seen = load(given.run, listed(given.trust)), not given.allow_seen
     if users is not None:
         from dprec.serving.everybody import recommend_to_all
 
@@ -45,7 +65,7 @@ def recommend(line: CommandLine, console: Console) -> None:
             who = {} if asked.user is None else {"user": asked.user}
             print_json(who | {"history": asked.history, **as_dict(found)})
     else:
-        _recommend_for(served, history or "", count, exclude_seen, "json" in line.switches, console)
+        _recommend_for(served, history or "", count, exclude_seen, given.json, console)
 
 
 def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as_json: bool, console: Console) -> None:
@@ -97,7 +117,7 @@ def as_dict(found: Recommended) -> dict[str, Any]:
     return {"items": found.items, "scores": found.scores, "source": found.source}
 
 
-main = Command(recommend, RECOMMEND, switches=("json", "allow-seen"), positionals="RUN", own_process=leave_out)
+main = Command(recommend, options, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

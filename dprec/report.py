@@ -9,31 +9,41 @@ from typing import TYPE_CHECKING
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
-from dprec.cli.usage import REPORT
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 
+def options(parser: ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", help="run folders")
+    parser.add_argument("--out", help="default RUN/report.html; needed for several runs")
+
+
 def report(line: CommandLine, console: Console) -> None:
+    """Write one page of HTML about a finished run, or about several; it needs no network.
+
+      dprec report runs/eps1 runs/eps8 --out comparison.html
+
+    What the run promises in one sentence, ε over the steps, the ledger, what is assumed public and what is not covered,
+    quality beside a baseline, the curves of training, the recipe, and how to reproduce it. Of several runs: ε against
+    quality, a row a run. The page holds figures without noise and is as private as metrics.json.
+    """
     from dprec.reporting.comparison import comparison_page
     from dprec.reporting.finished import Finished
     from dprec.reporting.single import run_page
     from dprec.run.saved.folder import RunFolder, write_private
 
-    out = line.take("out")
-    line.refuse_overrides()
-    runs = [Finished.read(path) for path in line.others]
-    if not runs:
-        raise UserError("no run given: dprec report runs/quickstart/1")
+    named, out = line.options.runs, line.options.out
+    runs = [Finished.read(path) for path in named]
     if len(runs) > 1 and out is None:
         raise UserError("several runs make one page: say where with --out comparison.html")
     path = Path(out) if out is not None else RunFolder(runs[0].folder).report
-    whose = line.others[0]
+    whose = named[0]
     try:
-        for whose, run in zip(line.others, runs, strict=True):  # noqa: B007
+        for whose, run in zip(named, runs, strict=True):  # noqa: B007
             text = run_page(run)
         if len(runs) > 1:
             text = comparison_page(runs)
@@ -48,7 +58,7 @@ def report(line: CommandLine, console: Console) -> None:
     console.print(f"report: {path}", soft_wrap=True)
 
 
-main = Command(report, REPORT, positionals="RUN", own_process=leave_out)
+main = Command(report, options, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

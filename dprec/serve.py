@@ -6,35 +6,54 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_run, listed
 from dprec.cli.command import Command
-from dprec.cli.usage import SERVE
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 HOME = ("127.0.0.1", "localhost", "::1")
 PORT = 8000
 
 
+def options(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--host", default=HOME[0], help="the service has no password and no TLS")
+    parser.add_argument("--port", type=NonNegativeInt, default=PORT, help="0 for any that is free, which is printed")
+    parser.add_argument("--max_k", type=PositiveInt, help="items in an answer; default 1000")
+    parser.add_argument("--max_history", type=PositiveInt, help="events in a history; default 1000")
+    parser.add_argument("--max_body", type=PositiveInt, help="bytes of a request; default 65536")
+    parser.add_argument("--max_requests", type=PositiveInt, help="requests at a time; default 512")
+
+
 def serve(line: CommandLine, console: Console) -> None:
+    """Answer requests over HTTP from a trained recommender; needs pip install 'dprec[serve]'.
+
+      dprec serve runs/mine --port 8000
+
+    POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first;
+                         answers {"items", "scores", "source", "unknown"}
+    GET /health          {"status": "ok", "items": N}
+    GET /guarantee       the run's sentence, ε and δ
+
+    No history is stored or logged. What is refused gets a status of 4xx, or 503 where too many wait, and
+    {"error": one line}.
+    """
     # Imported here, so that help does not wait for torch.
     from dprec.serving.events import History
     from dprec.serving.question import Limits
     from dprec.serving.served import load
     from dprec.serving.service import refuse_without_packages, server
 
-    host, port, trusted = line.take("host") or HOME[0], line.take_number("port", least=0), line.take_list("trust")
-    names = {"k": "max_k", "history": "max_history", "body": "max_body", "requests": "max_requests"}
-    given = {name: line.take_number(option) for name, option in names.items()}
-    line.refuse_overrides()
-    run = line.only("RUN")
+    host, run = line.options.host, line.options.run
+    given = {name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")}
     refuse_without_packages()
-    served = load(run, trusted)
+    served = load(run, listed(line.options.trust))
     served.recommend_after([History([]), History(served.items[:1])], 10)  # what the first request would wait for
-    with _listening(host, PORT if port is None else port) as bound:
+    with _listening(host, line.options.port) as bound:
         limits = Limits(**{name: number for name, number in given.items() if number is not None})
         if host not in HOME:
             print(f"warning: who reaches {host} may ask: this service has no password and no TLS", file=sys.stderr)
@@ -54,7 +73,7 @@ def _listening(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen at {host}, port {port} ({error.strerror}): give another --port") from None
 
 
-main = Command(serve, SERVE, positionals="RUN", own_process=leave_out)
+main = Command(serve, options, reads_run=True, own_process=leave_out)
 
 
 if __name__ == "__main__":

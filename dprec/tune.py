@@ -5,18 +5,35 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, PositiveInt, add_recipes
 from dprec.cli.command import Command
-from dprec.cli.usage import TUNE
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
     from rich.console import Console
 
 RUNS = 5  # on average
 
 
+def options(parser: ArgumentParser) -> None:
+    add_recipes(parser)
+    parser.add_argument("--try", action="append", default=[], help="KEY=VALUE,VALUE: values to choose among; all pairs")
+    parser.add_argument("--runs", type=PositiveInt, default=RUNS, help="how many on average; how many it was is secret")
+    parser.add_argument("--plan", action="store_true", help="only say the price")
+    parser.add_argument("--out", help="folder of the choice; the run that is kept is in OUT/best")
+
+
 def tune(line: CommandLine, console: Console) -> None:
+    """Choose among settings, within one budget of privacy.
+
+      dprec tune recipes/sequences.yaml --data.path my_log.csv --try model.window=3,5,10
+
+    Trains a random number of runs, each of settings drawn at random, scores each on validation data with noise, keeps
+    the best and deletes the others. privacy.epsilon pays for all of it. Says the price first; stopped, the same command
+    goes on. At the end it trains the recipe as it is, with all of ε for itself, and compares both on validation data.
+    Any --key value of dprec fit overrides the recipe.
+    """
     from dprec.accounting.repeated import Repeated
     from dprec.reporting.single import write_report
     from dprec.run.saved.folder import RunFolder
@@ -24,18 +41,16 @@ def tune(line: CommandLine, console: Console) -> None:
 
     if not line.recipes:
         raise UserError("no recipe given: python -m dprec.tune quickstart --try model.learning_rate=0.01,0.02")
-    tried = [value for key, value in line.overrides if key == "try"]
-    line.take("try")
-    runs, out = line.take_number("runs"), line.take("out")
-    tuning = Tuning.of(line, candidates_of(tried), Repeated(RUNS if runs is None else runs), out)
+    given = line.options
+    tuning = Tuning.of(line, candidates_of(given["try"]), Repeated(given.runs), given.out)
     tuning.show(console)
-    if "plan" not in line.switches:
+    if not given.plan:
         best = tuning.run(console)
         write_report(RunFolder(best), console)
         tuning.compare(best, console)
 
 
-main = Command(tune, TUNE, switches=("plan",))
+main = Command(tune, options, settings=True)
 
 
 if __name__ == "__main__":

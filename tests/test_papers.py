@@ -11,14 +11,14 @@ import pytest
 
 from dprec.benchmarks import BENCHMARKS, find
 from dprec.cli.arguments import CommandLine
-from dprec.cli.usage import AUDIT, BENCH, PLAN
+from dprec.cli.command import Command
+from dprec.cli.recipe import TOP_LEVEL
 from tests.studies import load, read
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "papers.md"
 COLUMNS = ["of the paper", "command or name", "recipe", "theirs", "ours", "why they differ"]
 PAPERS = 5
-USAGE = {"dprec.audit": AUDIT, "dprec.bench": BENCH, "dprec.plan": PLAN}
 
 
 def lines() -> list[list[str]]:
@@ -57,18 +57,14 @@ def command(words: list[str]) -> None:
             assert Path(cell.recipe[0]).is_file()
         return
     assert words[:2] == ["python", "-m"]
-    program, usage = words[2], USAGE[words[2]]
-    positionals = "benchmark" if program == "dprec.bench" else None
-    line = CommandLine.read(
-        words[3:], switches=("quick", "json") if positionals is None else ("quick",), positionals=positionals
-    )
+    program: Command = import_module(words[2]).main
+    line = CommandLine.read(words[3:], program.parser())
     for recipe in line.recipes:
         assert Path(recipe).is_file()
-    for key, _ in line.overrides:
-        assert f"--{key} " in usage or "." in key, key
-    if positionals:
-        assert line.only("benchmark") in BENCHMARKS
-        find(line.only("benchmark"))
+    assert all("." in key or key in TOP_LEVEL for key, _ in line.overrides)
+    if words[2] == "dprec.bench":
+        assert line.options.name in BENCHMARKS
+        find(line.options.name)
 
 
 def name(path: str) -> None:

@@ -84,24 +84,19 @@ class System:
 
 def asked_canaries(line: CommandLine) -> Canaries:
     """The canaries to plant, from the command's options."""
-    usual = Canaries()
-    listed = line.take("canaries")
+    given = line.options
     try:
-        occurrences = usual.occurrences if listed is None else tuple(int(part) for part in listed.split(","))
+        occurrences = tuple(int(part) for part in given.canaries.split(","))
     except ValueError:
-        raise UserError(f"--canaries is {listed!r}: give numbers of users, such as 1,10,100") from None
-    numbers = {name: line.take_number(name) or getattr(usual, name) for name in ("each", "references", "length")}
-    coins, seed = (line.take_number(option, least=0) for option in ("coins", "seed_of_canaries"))
-    numbers |= {"coins": usual.coins if coins is None else coins, "seed": usual.seed if seed is None else seed}
-    return Canaries(occurrences, **numbers)
+        raise UserError(f"--canaries is {given.canaries!r}: give numbers of users, such as 1,10,100") from None
+    numbers = {name: given[name] for name in ("each", "references", "length", "coins")}
+    return Canaries(occurrences, **numbers, seed=given.seed_of_canaries)
 
 
 def asked_systems(line: CommandLine) -> list[System]:
     """The recipe last, after the same without privacy and those that `--noise`, `--strategies`, `--beside` name."""
-    beside = [value for key, value in line.overrides if key == "beside"]
-    noise, listed = line.take("noise"), line.take("strategies")
-    strategies = listed.split(",") if listed else []
-    line.take("beside")
+    beside, noise = line.options.beside, line.options.noise
+    strategies = line.options.strategies.split(",") if line.options.strategies else []
     tree = parse(line).tree
     if tree["data"]["init_args"].get("context") is not None:  # before a folder is taken or a log is read
         raise UserError(WITH_CONTEXT)

@@ -2,7 +2,7 @@
 
 The module of a benchmark gives `run(quick, say, **options)`, an iterator of rows, and `table(rows)`; perhaps
 `picture(rows, file)`, and `OPTIONS`, the further options of its command line. To add one, write such a module, and
-enter it in `BENCHMARKS` and in `dprec/cli/usage.py`.
+enter it in `BENCHMARKS`, and in `dprec/bench.py`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import CannotRun, DprecPlain, PlainTransformer, System
 from dprec.benchmarks.timing import against, race
-from dprec.cli.arguments import whole_number
 from dprec.data import SequenceBatch
 from dprec.reporting import figure
 from dprec_kernels.threads import of_threads
@@ -50,9 +49,9 @@ COLUMNS = {
 }
 
 
-def run(quick: bool, say: Callable[[str], None], threads: str | None = None) -> Iterator[Row]:
+def run(quick: bool, say: Callable[[str], None], threads: int = 1) -> Iterator[Row]:
     """Yield a row for each shape and system."""
-    with of_threads(whole_number("threads", threads or "1")):
+    with of_threads(threads):
         for shape in SMALL if quick else SHAPES:
             yield from compared(shape, quick, say)
 

@@ -1,109 +1,107 @@
-"""A command line: recipes, ``--key value`` overrides, and the command's own options."""
+"""A command line: recipes, ``--key value`` overrides of their settings, and the command's own options."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import jsonargparse
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from dprec.cli.shipped import hint, shipped
 from dprec.errors import UserError
 
-SHORT = {"-h": "--help", "-c": "--config", "-k": "--k"}
+__all__ = ["CommandLine", "NonNegativeInt", "PositiveInt", "add_recipes", "add_run", "listed", "short"]
+
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 @dataclass
 class CommandLine:
-    """Recipes, overrides and switches, each kind in the order of the line.
+    """Recipes, overrides and options, each kind in the order of the line.
 
     Recipes are read before overrides, so an override always wins.
 
-    >>> line = CommandLine.read(["--seed", "3", "--data.path=x.csv", "--json"], switches=["json"])
-    >>> line.overrides, line.switches
-    ([('seed', '3'), ('data.path', 'x.csv')], {'json'})
+    >>> line = CommandLine.read(["--seed", "3", "--data.path=x.csv"])
+    >>> line.recipes, line.overrides
+    ([], [('seed', '3'), ('data.path', 'x.csv')])
     """
 
     recipes: list[str] = field(default_factory=list)
     overrides: list[tuple[str, str]] = field(default_factory=list)
-    switches: set[str] = field(default_factory=set)
-    others: list[str] = field(default_factory=list)
+    options: jsonargparse.Namespace = field(default_factory=jsonargparse.Namespace)
 
     @classmethod
-    def read(cls, argv: Sequence[str], switches: Sequence[str] = (), positionals: str | None = None) -> CommandLine:
-        """``switches`` take no value; a word that is not an option is a recipe, or a ``positionals`` argument."""
-        line = cls()
-        words = list(argv)
-        while words:
-            word = words.pop(0)
-            word = SHORT.get(word, word)
-            if word.startswith("--"):
-                line._option(word[2:], words, switches)
-            elif positionals is None:
-                line.recipes.append(_recipe(word))
-            else:
-                line.others.append(word)
-        return line
+    def read(cls, words: Sequence[str], parser: jsonargparse.ArgumentParser | None = None) -> CommandLine:
+        """Read words by the parser of a command; what none of its options is overrides a setting."""
+        if parser is None:
+            parser = jsonargparse.ArgumentParser(exit_on_error=False)
+            add_recipes(parser)
+        own, rest, overrides, left = parser._option_string_actions, [], [], list(words)
+        while left:
+            word = left.pop(0)
+            key, equals, value = word.removeprefix("--").partition("=")
+            if not word.startswith("--") or f"--{key}" in own:
+                rest.append(word)
+                continue
+            if not equals and (not left or left[0].startswith("--")):
+                raise UserError(f"--{key} needs a value: --{key} VALUE")
+            overrides.append((key, value if equals else left.pop(0)))
+        options = _parsed(parser, rest)
+        recipes = [*options.get("recipe", []), *options.get("config", [])]
+        return cls([_recipe(word) for word in recipes], overrides, options)
 
     @property
     def words(self) -> list[str]:
         """The overrides as words of a command line."""
         return [word for key, value in self.overrides for word in (f"--{key}", value)]
 
-    def _option(self, option: str, words: list[str], switches: Sequence[str]) -> None:
-        key, equals, value = option.partition("=")
-        if key in switches:
-            if equals:
-                raise UserError(f"--{key} is on or left out: give it no value")
-            self.switches.add(key)
-            return
-        if not equals:
-            if not words or words[0].startswith("--"):
-                raise UserError(f"--{key} needs a value: --{key} VALUE")
-            value = words.pop(0)
-        if key == "config":
-            self.recipes.append(_recipe(value))
-        else:
-            self.overrides.append((key, value))
-
-    def take(self, key: str) -> str | None:
-        """Remove an override that is an option of the command, and return its last value."""
-        values = [value for name, value in self.overrides if name == key]
-        self.overrides = [pair for pair in self.overrides if pair[0] != key]
-        return values[-1] if values else None
-
-    def take_list(self, key: str) -> list[str]:
-        """As :meth:`take`, for names separated by commas; the option may be repeated."""
-        values = [value for name, value in self.overrides if name == key]
-        self.take(key)
-        return [part.strip() for value in values for part in value.split(",") if part.strip()]
-
-    def take_number(self, key: str, least: int = 1) -> int | None:
-        """As :meth:`take`, for a whole number."""
-        value = self.take(key)
-        return None if value is None else whole_number(key, value, least)
-
-    def only(self, what: str) -> str:
-        """The only word that is neither a recipe nor an option."""
-        if len(self.others) != 1:
-            raise UserError(f"give exactly one {what}, got {len(self.others)}: {' '.join(self.others) or 'none'}")
-        return self.others[0]
-
-    def refuse_overrides(self) -> None:
-        if self.overrides:
-            raise UserError(f"unknown option --{self.overrides[0][0]}: --help lists the options")
+    @classmethod
+    def of_options(cls, words: Sequence[str], parser: jsonargparse.ArgumentParser) -> CommandLine:
+        """Read words that are nothing but a command's options."""
+        return cls(options=_parsed(parser, words))
 
 
-def whole_number(option: str, text: str, least: int = 1) -> int:
-    """The number that an option's text is.
+def _parsed(parser: jsonargparse.ArgumentParser, words: Sequence[str]) -> jsonargparse.Namespace:
+    try:
+        return parser.parse_args(list(words))
+    except jsonargparse.ArgumentError as error:
+        flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        given = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = [name for name in given if name not in flags]
+        close = [match for name in unknown for match in difflib.get_close_matches(name, flags, n=1)]
+        hints = f"; did you mean {close[0]}?" if close else "; --help lists the options" if unknown else ""
+        raise UserError(f"{short(error)}{hints}") from None
 
-    >>> whole_number("rounds", "3")
-    3
+
+def short(error: Exception) -> str:
+    """Return at most three lines of what the parser says: the key, the type or argument, and the value."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("Parser key", "Option", "Subtypes", "Given value:"))]
+    return " ".join(lines if len(lines) <= 3 else telling[:3])
+
+
+def add_recipes(parser: jsonargparse.ArgumentParser) -> None:
+    """Add what commands take that read recipes."""
+    parser.add_argument("recipe", nargs="*", default=[], help="a file, or a name of `dprec recipes`; a later one wins")
+    parser.add_argument("-c", "--config", action="append", default=[], help="the same, as an option")
+
+
+def add_run(parser: jsonargparse.ArgumentParser) -> None:
+    """Add what commands take that use a run."""
+    parser.add_argument("run", help="a run folder or a .ckpt file")
+    parser.add_argument("--trust", action="append", default=[], help="modules of yours to import for the run's classes")
+
+
+def listed(values: Iterable[str]) -> list[str]:
+    """Return names that are separated by commas, in an option that may be repeated.
+
+    >>> listed(["a, b", "c"])
+    ['a', 'b', 'c']
     """
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        dashes = "-" if len(option) == 1 else "--"
-        raise UserError(f"{dashes}{option} is {text!r}: give a whole number of at least {least}")
-    return int(text)
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
 def _recipe(word: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import jsonargparse
 import yaml
 
+from dprec.cli.arguments import short
 from dprec.cli.keys import check, parameters, unwritten
-from dprec.cli.messages import one_line
 from dprec.cli.recipe import is_own, named, normal, within
 from dprec.errors import UserError
 
@@ -87,10 +87,19 @@ def refuse_unknown(base: type, value: Any, where: str) -> None:
             ) from None
     for one in value if isinstance(value, list) else [value]:
         name = one.get("class_path") if isinstance(one, Mapping) else one
-        if isinstance(name, str):
-            resolve(base, name, where)
-        elif one is not None and not isinstance(one, Mapping):
+        if one is not None and not isinstance(name, str):
             raise UserError(f"{where}: {one!r} is not the name of a class")
+        if one is not None and not isinstance(one, Mapping):
+            resolve(base, one, where)
+        if not isinstance(one, Mapping):
+            continue
+        known = parameters(resolve(base, str(name), where))
+        if set(one) - {"class_path", "init_args"}:
+            raise UserError(f"{where}: put the arguments of {name} under init_args, beside class_path")
+        for unknown in [key for key in one.get("init_args") or {} if key not in known]:
+            close = difflib.get_close_matches(unknown, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"{name} takes {', '.join(known)}"
+            raise UserError(f"{where}: unknown key {unknown!r}; {hint}")
 
 
 def _import(name: str, where: str) -> Any:
@@ -151,7 +160,7 @@ def build(
         parser.set_defaults({where: arguments})
         config = parser.parse_args([word for word in typed if normal(word[2:].partition("=")[0]) != class_key])
     except jsonargparse.ArgumentError as error:
-        raise UserError(one_line(str(error))) from None
+        raise UserError(short(error)) from None
     try:
         return parser.instantiate_classes(config)[where]
     except UserError:

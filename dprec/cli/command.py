@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import logging
+import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonargparse
+
 from dprec.cli.arguments import CommandLine
-from dprec.cli.finite import finite
 from dprec.distributed.first import first_process
 from dprec.errors import Told, UserError
 from dprec.lightning import leave_out, run_on_own
@@ -69,10 +73,10 @@ class Command:
     Without words it reads those of this process.
     """
 
-    do: Callable[[CommandLine, Console], None]
-    usage: str  # printed for --help, and for the command without words
-    switches: Sequence[str] = ()
-    positionals: str | None = None  # what a word that is not an option means, if not a recipe
+    do: Callable[[CommandLine, Console], None]  # its docstring is what --help says of the command
+    options: Callable[[jsonargparse.ArgumentParser], None]  # adds them to the parser
+    settings: bool = False  # whether all other options override settings of a recipe
+    reads_run: bool = False
     own_process: Callable[[], None] = _nothing  # called first in a process that runs only this command
     without_words: bool = False  # whether it does something where others show their usage
 
@@ -87,10 +91,10 @@ class Command:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
         words = list(sys.argv[1:] if argv is None else argv)
-        resumes = any(word.partition("=")[0] in ("--resume", "--ckpt_path") for word in words)
+        resumes = any(word.partition("=")[0] == "--resume" for word in words)
         if _names_own_code(words):
             leave_out(False)  # a model of the user's may need all of Lightning
-        _find_own_code(reads_run=resumes or self.positionals == "RUN", words=words, alone=argv is None)
+        _find_own_code(reads_run=resumes or self.reads_run, words=words, alone=argv is None)
         try:
             self._run(words)
             sys.stdout.flush()
@@ -107,11 +111,24 @@ class Command:
             return 141
         return 0
 
+    def parser(self) -> jsonargparse.ArgumentParser:
+        """Return the parser of the command's own options."""
+        parser = jsonargparse.ArgumentParser(
+            prog=f"dprec {self.do.__name__}",
+            description=inspect.getdoc(self.do),
+            exit_on_error=False,
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+        self.options(parser)
+        return parser
+
     def _run(self, words: list[str]) -> None:
-        line = CommandLine.read(words, ("help", *self.switches), self.positionals)
-        if "help" in line.switches or not (words or self.without_words):
-            print(self.usage)
+        parser = self.parser()
+        if {"--help", "-h"} & set(words) or not (words or self.without_words):
+            print(parser.format_help(), end="")
             return
+        line = (CommandLine.read if self.settings else CommandLine.of_options)(words, parser)
         from rich.console import Console  # imported here, so that help does not wait
 
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -119,6 +136,10 @@ class Command:
         console = Console(width=None if told else PIPED, quiet=quiet, markup=False, emoji=False, highlight=False)
         with nullcontext() if first_process() else heard_by(lambda text: None):  # the first says what a log has
             self.do(line, console)
+
+
+class _Help(jsonargparse.DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Descriptions as they are written, and defaults of options."""
 
 
 def _find_own_code(reads_run: bool, words: Sequence[str], alone: bool) -> None:
@@ -142,6 +163,19 @@ def print_json(value: Any) -> None:
     """One line of strict JSON, exact in any encoding: characters that the stream cannot show are escaped."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(finite(value), ensure_ascii=not unicode, allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """Return plain values as JSON can say them: it has no infinite numbers and no NaN.
+
+    >>> finite({"epsilon": float("inf"), "steps": (3, 0.5)})
+    {'epsilon': None, 'steps': [3, 0.5]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _quiet() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonargparse
 
-import dprec.data
-import dprec.models
 from dprec.cli.recipe import GROUPS, TOP_LEVEL
 from dprec.errors import UserError
-from dprec.lightning import LightningDataModule, kinds
+from dprec.lightning import kinds
 
 # Names that other tools use for the same setting, to suggest the right key for them.
 SYNONYMS = {
@@ -54,66 +53,13 @@ def takes_null(cls: type, name: str) -> bool:
     >>> [takes_null(Model, name) for name in ("dim", "share", "other")]
     [False, True, True]
     """
-    kind = next((_kind(found) for found in _declared(cls, name)), Any)
-    if kind is Any:
-        kind = kind_of_untyped(cls, name)
-    return kind is Any or type(None) in typing.get_args(kind)
-
-
-_OF_DEFAULTS: dict[type, Any] = {bool: bool | None, int: int | float | None, float: int | float | None, str: str | None}
-
-
-def kind_of_untyped(cls: type, name: str) -> Any:
-    """The type of an argument that states none: that of its default, as a base states it for the same name.
-
-    >>> class Base:
-    ...     def __init__(self, dim: int = 64): ...
-    >>> class Model(Base):
-    ...     def __init__(self, dim=32, act="gelu", share=1, other=None, typed: int = 3): ...
-    >>> [kind_of_untyped(Model, name) for name in ("dim", "act", "share", "other", "typed")]
-    [<class 'int'>, str | None, int | float | None, typing.Any, typing.Any]
-    """
-    found = _declared(cls, name)
-    own = next(found, None)
-    if own is None or own.parameter.annotation is not inspect.Parameter.empty:
-        return Any
-    kind = type(own.parameter.default)
-    return kind if kind in map(_kind, found) else _OF_DEFAULTS.get(kind, Any)
-
-
-def required(cls: type) -> list[str]:
-    """The arguments of a class without a default, except those that the data decides.
-
-    >>> class Model:
-    ...     def __init__(self, width, dim: int, share=1): ...
-    >>> required(Model)
-    ['width', 'dim']
-    """
-    names = [name for name in parameters(cls) if name not in from_data(cls)]
-    declared = {name: next(_declared(cls, name), None) for name in names}
-    return [name for name, own in declared.items() if own and own.parameter.default is inspect.Parameter.empty]
-
-
-class _Declared(NamedTuple):
-    """An argument as an `__init__` declares it."""
-
-    init: Any
-    parameter: inspect.Parameter
-
-
-def _declared(cls: type, name: str) -> Iterator[_Declared]:
-    """The argument of a class, then those of its bases that have the same name."""
     for base in cls.__mro__:
         init = vars(base).get("__init__")
         if init is not None and name in inspect.signature(init).parameters:
-            yield _Declared(init, inspect.signature(init).parameters[name])
-
-
-def _kind(declared: _Declared) -> Any:
-    try:
-        return typing.get_type_hints(declared.init).get(declared.parameter.name, Any)
-    except NameError:  # a type that is imported for type checkers only
-        return Any
+            with suppress(NameError):  # of a type that is imported for type checkers only
+                kind = typing.get_type_hints(init).get(name, Any)
+                return kind is Any or type(None) in typing.get_args(kind)
+    return True
 
 
 def unwritten(cls: type) -> list[str]:
@@ -146,26 +92,9 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
     options = known(classes)
     if key in options:
         return
-    owners = _owners(classes.get(group), name)
-    if owners:
-        raise UserError(
-            f"{where}: unknown key {key!r}: it belongs to {', '.join(owners)}, "
-            f"and {group} is {classes[group].__name__}: leave it out, or name another class in {group}.class_path"
-        )
     meant = _meant(key, [*options, *GROUPS])
-    hint = f"did you mean {meant}?" if meant else "python -m dprec.fit --help lists the keys"
+    hint = f"did you mean {meant}?" if meant else "python -m dprec.fit --help-all lists the keys"
     raise UserError(f"{where}: unknown key {key!r}; {hint}")
-
-
-def _owners(cls: type | None, name: str) -> list[str]:
-    """The package's other classes that take an argument of this name."""
-    for base, module in ((LightningDataModule, dprec.data), (dprec.models.Learner, dprec.models)):
-        if cls is not None and issubclass(cls, base):
-            # A package that loads its classes on demand lists them in __all__ alone.
-            found = [getattr(module, key) for key in getattr(module, "__all__", None) or list(vars(module))]
-            classes = [value for value in found if isinstance(value, type) and issubclass(value, base)]
-            return [other.__name__ for other in classes if name in parameters(other) and not unwritten(other)]
-    return []
 
 
 def _meant(key: str, options: list[str]) -> str | None:

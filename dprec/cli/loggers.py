@@ -1,59 +1,35 @@
-"""Loggers and callbacks that a recipe names: what they lack is one line, and loggers write into the run folder."""
+"""Loggers that a recipe names write into the run folder, which there is not yet when settings are parsed."""
 
 from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import yaml
-
-from dprec.errors import UserError
-
-RUN_FOLDER = "<run folder>"  # stands for it in settings, which are parsed before there is one
-HOMES = {"trainer.logger": "pytorch_lightning.loggers", "trainer.callbacks": "pytorch_lightning.callbacks"}
-PACKAGES = {
-    "TensorBoardLogger": ("tensorboardX", "tensorboard"),
-    "WandbLogger": ("wandb",),
-    "MLFlowLogger": ("mlflow_skinny", "mlflow"),
-    "CometLogger": ("comet_ml",),
-    "NeptuneLogger": ("neptune",),
-}
+RUN_FOLDER = "<run folder>"  # stands for it in settings
+KEY = "trainer.logger"
 
 
 def completed(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe whose loggers have a folder to write to; refuses a logger or callback that lacks something."""
-    result = dict(recipe)
-    for key in HOMES:
-        if key in result:
-            result[key] = copy.deepcopy(result[key])
-            items = result[key] if isinstance(result[key], list) else [result[key]]
-            for place, item in enumerate(items):
-                if isinstance(item, str):
-                    items[place] = item = {"class_path": item, "init_args": {}}
-                if isinstance(item, dict) and isinstance(item.get("class_path"), str):
-                    arguments = item.setdefault("init_args", {})
-                    arguments.update(_folder(key, item["class_path"], set(arguments)))
-            result[key] = items if isinstance(result[key], list) else items[0]
-    return result
+    """A recipe whose loggers have a folder to write to."""
+    if not isinstance(recipe.get(KEY), (str, dict, list)):
+        return dict(recipe)
+    given = recipe[KEY] if isinstance(recipe[KEY], list) else [recipe[KEY]]
+    loggers: list[Any] = [{"class_path": one} if isinstance(one, str) else copy.deepcopy(one) for one in given]
+    for one in loggers:
+        if _takes_folder(one.get("class_path")):
+            one["init_args"] = {"save_dir": RUN_FOLDER} | one.get("init_args", {})
+    return {**recipe, KEY: loggers if isinstance(recipe[KEY], list) else loggers[0]}
 
 
 def words(overrides: Sequence[tuple[str, str]]) -> list[str]:
     """What a command line must add, so that a logger that it names has a folder to write to."""
-    added = []
-    for key in HOMES:
-        named = [value for name, value in overrides if name == key]
-        given = {name.rpartition(".")[2] for name, _ in overrides if name.startswith(f"{key}.")}
-        value = None
-        with suppress(yaml.YAMLError):  # of which the parser says what is wrong
-            value = yaml.safe_load(named[-1]) if named and not named[-1].startswith("[") else None
-        if isinstance(value, str):
-            added += [f"--{key}.{name}={default}" for name, default in _folder(key, value, given).items()]
-    return added
+    named = [value for name, value in overrides if name == KEY]
+    given = any(name.endswith(".save_dir") for name, _ in overrides)
+    return [f"--{KEY}.save_dir={RUN_FOLDER}"] if named and not given and _takes_folder(named[-1]) else []
 
 
 def placed(config: Any, folder: str) -> None:
@@ -64,36 +40,9 @@ def placed(config: Any, folder: str) -> None:
             arguments["save_dir"] = folder
 
 
-def _folder(key: str, name: str, given: set[str]) -> dict[str, str]:
-    """The folder for a logger that was given none; refuses what lacks a package or another argument."""
-    cls = _found(name, HOMES[key])
-    if cls is None:  # the parser says that there is no such class
-        return {}
-    packages = PACKAGES.get(cls.__name__, ())
-    if packages and not any(importlib.util.find_spec(package) for package in packages):
-        raise UserError(f"{key}: {cls.__name__} needs the package {packages[-1]}: pip install {packages[-1]}")
-    own = {} if key != "trainer.logger" or "save_dir" in given else _save_dir(cls)
-    missing = [name for name in _required(cls) if name not in given | set(own)]
-    if missing:
-        raise UserError(f"{key}: {cls.__name__} needs {' and '.join(missing)}: give init_args.{missing[0]}")
-    return own
-
-
-def _save_dir(cls: type) -> dict[str, str]:
-    return {"save_dir": RUN_FOLDER} if "save_dir" in inspect.signature(cls).parameters else {}
-
-
-def _required(cls: type) -> Iterator[str]:
-    for name, parameter in inspect.signature(cls).parameters.items():
-        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if parameter.default is parameter.empty and not several:
-            yield name
-
-
-def _found(name: str, home: str) -> type | None:
-    module, _, attribute = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module or home), attribute, None)
-    except ImportError:
-        return None
-    return found if isinstance(found, type) else None
+def _takes_folder(name: Any) -> bool:
+    module, _, attribute = str(name).rpartition(".")
+    with suppress(ImportError, ValueError):  # of which the parser says what is wrong
+        found = getattr(importlib.import_module(module or "pytorch_lightning.loggers"), attribute, None)
+        return isinstance(found, type) and "save_dir" in inspect.signature(found).parameters
+    return False

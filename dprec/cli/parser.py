@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,10 @@ import jsonargparse
 import yaml
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, short
 from dprec.cli.classes import instance, path_of, refuse_unknown, resolve
-from dprec.cli.keys import check, from_data, kind_of_untyped, parameters, required, takes_null
+from dprec.cli.keys import check, from_data, parameters
 from dprec.cli.loggers import completed, placed, words
-from dprec.cli.messages import one_line
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
@@ -57,13 +57,13 @@ def trainer_class() -> type:
     return Trainer
 
 
-def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> jsonargparse.ArgumentParser:
-    """The parser of everything that a recipe may hold, except model arguments that the data decides.
+def recipe_parser(classes: Mapping[str, type]) -> jsonargparse.ArgumentParser:
+    """The parser of everything that a recipe for these classes may hold, except what the data decides of a model.
 
     It has no arguments for an optimizer, because replacing the model's would drop the noise.
     """
-    parser = jsonargparse.ArgumentParser(prog="dprec fit", exit_on_error=False)
-    parser.add_argument("-c", "--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
+    parser = jsonargparse.ArgumentParser(prog="dprec fit", exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights and dropout.")
     parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
     parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
@@ -73,15 +73,11 @@ def recipe_parser(classes: Mapping[str, type] = DEFAULT_CLASSES) -> jsonargparse
     parser.add_argument(
         "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
     )
-    parser.add_class_arguments(trainer_class(), "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
-    decided = set(from_data(classes["model"]))
-    parser.add_subclass_arguments(Learner, "model", skip=decided, fail_untyped=False, required=True)
-    parser.add_subclass_arguments(LightningDataModule, "data", fail_untyped=False, required=True)
-    parser.add_argument("--privacy", type=Privacy | None, default=None, help="The guarantee; left out, there is none.")
-    known = set(parameters(trainer_class()))
+    for group, cls in classes.items():
+        skip = set(from_data(cls)) & set(parameters(cls))
+        parser.add_class_arguments(cls, group, fail_untyped=False, instantiate=False, sub_configs=True, skip=skip)
+    known = set(parameters(classes["trainer"]))
     parser.set_defaults({f"trainer.{key}": value for key, value in TRAINER_DEFAULTS.items() if key in known})
-    # Not the default classes: their defaults would replace arguments of the same name of the chosen classes.
-    parser.set_defaults({key: {"class_path": path_of(classes[key])} for key in ("model", "data")})
     return parser
 
 
@@ -93,7 +89,8 @@ class Settings:
     recipe: dict[str, Any]  # the values of the recipe files, by flat key
     overrides: tuple[str, ...]  # flat keys of the command line
     parser: jsonargparse.ArgumentParser
-    config: jsonargparse.Namespace  # the parsed tree, from which objects are made
+    config: jsonargparse.Namespace  # the parsed arguments of each group, from which objects are made
+    classes: Mapping[str, type]  # of each group; one that is null has none
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -112,11 +109,9 @@ class Settings:
 
         Its class is the named one, or another `kind` that takes the same arguments.
         """
-        described = self.config[group]
-        if described is None:
+        if group not in self.classes:
             return None
-        cls = kind or resolve(BASES[group], described.class_path, f"{group}.class_path")
-        return instance(cls, described.get("init_args", jsonargparse.Namespace()), given or {})
+        return instance(kind or self.classes[group], self.config.get(group, jsonargparse.Namespace()), given or {})
 
     def trainer(self, folder: str) -> dict[str, Any]:
         """The trainer's arguments, with objects in place of names; loggers log to `folder`."""
@@ -128,9 +123,8 @@ class Settings:
         """The tree as people write it, without default classes and the trainer's defaults."""
         tree = {key: value for key, value in self.tree.items() if key not in GROUPS}
         for group in ("data", "model", "privacy"):
-            settings = self.tree[group]
-            usual = settings and resolve(BASES[group], settings["class_path"], group) is DEFAULT_CLASSES[group]
-            tree[group] = settings["init_args"] if usual else settings
+            usual = self.classes.get(group) is DEFAULT_CLASSES[group]
+            tree[group] = self.tree[group]["init_args"] if usual else self.tree[group]
         defaults = self.parser.get_defaults().trainer
         tree["trainer"] = {k: v for k, v in self.tree["trainer"].items() if v != defaults.get(k)}
         return tree
@@ -141,40 +135,69 @@ class Settings:
 
 def parse(line: CommandLine) -> Settings:
     """Read recipes and overrides; every mistake is a UserError of one line that names the key."""
+    recipe, classes, given_words = _layers(line)
+    overrides = {normal(key): value for key, value in given_words}
+    recipe = completed(recipe)
+    _refuse_missing({*recipe, *overrides}, classes)
+    # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
+    args = ["--config", yaml.safe_dump(_as_tree(recipe))] if recipe else []
+    args += [f"--{key.replace('.init_args.', '.')}={value}" for key, value in given_words if _is_argument(key, value)]
+    parser = recipe_parser(classes)
+    try:
+        config = parser.parse_args(args + words(given_words))
+    except jsonargparse.ArgumentError as error:
+        raise UserError(short(error)) from None
+    tree = yaml.safe_load(parser.dump(config, skip_none=False))
+    for key in ("config", "out"):
+        tree.pop(key, None)
+    for group in BASES:
+        described = (
+            {"class_path": path_of(classes[group]), "init_args": tree.get(group, {})} if group in classes else None
+        )
+        tree[group] = described
+    tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
+    _refuse_nonsense(tree)
+    _choose_length(tree["trainer"], overrides)
+    return Settings(tree, recipe, tuple(overrides), parser, config, classes)
+
+
+def full_help(line: CommandLine) -> str:
+    """The help on every setting, including those of the trainer, for the classes that a line names."""
+    return recipe_parser(DEFAULT_CLASSES | _layers(line)[1]).format_help()
+
+
+def _layers(line: CommandLine) -> tuple[dict[str, Any], dict[str, type], list[tuple[str, str]]]:
+    """Return what the recipes give, by flat key, less what the overrides replace; the classes; the overrides."""
     classes: dict[str, type] = {**DEFAULT_CLASSES, "trainer": trainer_class()}
     recipe: dict[str, Any] = {}
     for path in line.recipes:
         layer = dict(flatten(read_recipe(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
         refuse_unknown(Strategy, layer.get(STRATEGIES), f"{path}: {STRATEGIES}")
-    given_words = [(key, with_own_names(value)) for key, value in line.overrides]
-    overrides = {normal(key): value for key, value in given_words}
-    recipe = completed(_layer(overrides, recipe, classes, "command line"))
-    for key, value in given_words:
+    given = [(key, with_own_names(value)) for key, value in line.overrides]
+    overrides = {normal(key): value for key, value in given}
+    recipe = _layer(overrides, recipe, classes, "command line")
+    strategy: Any = recipe.get(STRATEGIES)
+    for key, value in given:
+        name = key.removeprefix(f"{STRATEGIES}.").removeprefix("init_args.")
         if key in (STRATEGIES, f"{STRATEGIES}.class_path"):
+            strategy = value
             refuse_unknown(Strategy, value, f"command line: {key}")
-    given = {*recipe, *overrides}
-    _refuse_missing(given, classes)
-    # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
-    args = ["--config", yaml.safe_dump(_as_tree(recipe, classes))] if recipe else []
-    args += [f"--{key}={value}" for key, value in given_words] + words(given_words)
-    parser = recipe_parser(classes)
-    try:
-        config = parser.parse_args(args)
-    except jsonargparse.ArgumentError as error:
-        raise UserError(one_line(str(error))) from None
-    tree = _plain(parser, config)
-    tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
-    _refuse_nonsense(tree)
-    _refuse_nulls(tree, given, classes)
-    _refuse_other_kinds(tree, given, classes)
-    _choose_length(tree["trainer"], overrides)
-    return Settings(tree, recipe, tuple(overrides), parser, config)
+        elif key.startswith(f"{STRATEGIES}.") and isinstance(strategy, str):
+            refuse_unknown(Strategy, {"class_path": strategy, "init_args": {name: value}}, "command line")
+    asked = {key.partition(".")[0] for key in (*recipe, *overrides) if not _is_null(key, {**recipe, **overrides})}
+    if "privacy" not in asked:
+        del classes["privacy"]
+    return recipe, classes, given
 
 
-def full_help() -> str:
-    """The help on every setting, including those of the trainer."""
-    return recipe_parser().format_help()
+def _is_null(key: str, flat: Mapping[str, Any]) -> bool:
+    return key == "privacy" and flat[key] in (None, "null")
+
+
+def _is_argument(key: str, value: str) -> bool:
+    """Whether an override is an argument of a class, and no class, and no group that is null."""
+    return not normal(key).endswith(".class_path") and not _is_null(key, {key: value})
 
 
 def _choose_length(trainer: dict[str, Any], overrides: Collection[str]) -> None:
@@ -197,33 +220,13 @@ def _refuse_nonsense(tree: Mapping[str, Any]) -> None:
         raise UserError(f"name is {tree['name']!r}: give a name without / and \\, or a folder with --out")
 
 
-def _refuse_nulls(tree: Mapping[str, Any], given: set[str], classes: Mapping[str, type]) -> None:
-    """jsonargparse lets null stand for anything."""
-    for key, value in flatten(tree):
-        group, _, name = key.partition(".")
-        if value is None and key in given and group in BASES and name and not takes_null(classes[group], name):
-            raise UserError(f"{key} is null: give a value, or leave it out")
-
-
-def _refuse_missing(given: set[str], classes: Mapping[str, type]) -> None:
-    for group in ("data", "model"):
-        for name in required(classes[group]):
-            if f"{group}.{name}" not in given:
+def _refuse_missing(given: Collection[str], classes: Mapping[str, type]) -> None:
+    """Refuse arguments without a default that are not given; of one without a type the parser would make null."""
+    for group in classes.keys() & BASES.keys():
+        for name, own in inspect.signature(classes[group]).parameters.items():
+            needed = own.default is own.empty and own.kind not in (own.VAR_POSITIONAL, own.VAR_KEYWORD)
+            if needed and name not in from_data(classes[group]) and f"{group}.{name}" not in given:
                 raise UserError(f"{group}.{name} is not given: add --{group}.{name}")
-
-
-def _refuse_other_kinds(tree: Mapping[str, Any], given: set[str], classes: Mapping[str, type]) -> None:
-    """Refuse values of arguments that state no type, where their defaults tell it: jsonargparse takes any."""
-    for key, value in flatten(tree):
-        group, _, name = key.partition(".")
-        kind = kind_of_untyped(classes[group], name) if key in given and group in BASES and name else Any
-        if kind is not Any:
-            parser = jsonargparse.ArgumentParser(exit_on_error=False)
-            parser.add_argument(f"--{key}", type=kind)
-            try:
-                parser.parse_object({group: {name: value}})
-            except jsonargparse.ArgumentError as error:
-                raise UserError(one_line(str(error))) from None
 
 
 def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str, type], where: str) -> dict[str, Any]:
@@ -251,26 +254,13 @@ def _layer(layer: Mapping[str, Any], below: Mapping[str, Any], classes: dict[str
     return kept
 
 
-def _as_tree(flat: Mapping[str, Any], classes: Mapping[str, type]) -> dict[str, Any]:
-    """The inverse of `flatten`, with the path of each group's class."""
+def _as_tree(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of each group, by name, without its class."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         group, dot, name = key.partition(".")
         if not dot:
-            tree[group] = value
-        elif group not in BASES:
+            tree |= {} if _is_null(key, flat) else {group: value}
+        elif name != "class_path":
             tree.setdefault(group, {})[name] = value
-        else:
-            described = tree.setdefault(group, {"class_path": path_of(classes[group]), "init_args": {}})
-            described["init_args"] |= {} if name == "class_path" else {name: value}
-    return tree
-
-
-def _plain(parser: jsonargparse.ArgumentParser, config: jsonargparse.Namespace) -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load(parser.dump(config, skip_none=False))
-    for key in ("config", "out"):
-        tree.pop(key, None)
-    for group in GROUPS:
-        if isinstance(tree.get(group), dict) and "class_path" in tree[group]:
-            tree[group].setdefault("init_args", {})
     return tree

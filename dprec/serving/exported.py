@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import dprec
-from dprec.cli.finite import finite
+from dprec.cli.command import finite
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.serving.program import Program

@@ -7,7 +7,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from dprec.cli.finite import finite
+from dprec.cli.command import finite
 from dprec.errors import refuse_missing
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served

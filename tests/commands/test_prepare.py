@@ -117,9 +117,9 @@ def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.Cap
     ("line", "says"),
     [
         ("nowhere.csv", "there is no file nowhere.csv"),
-        ("log.csv --data.min_events 3", "unknown option --data.min_events"),
+        ("log.csv --data.min_events 3", "unrecognized arguments: --data.min_events"),
         ("log.csv --out log.csv", "--out log.csv exists and is not this log prepared"),
-        ("log.csv log.csv", "exactly one LOG"),
+        ("log.csv log.csv", "unrecognized arguments: log.csv"),
         ("log.csv --data.where stars>3", "names no column 'stars': its columns are user, item, rating, time"),
         ("log.csv --data.where rating", "which is not a condition: give one such as rating >= 4"),
         ("log.csv --data.where rating>=", "write it as in SQL"),

@@ -69,9 +69,7 @@ def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize(
-    ("how", "with_recipe"), [(["--resume", "run"], False), (["--out", "run", "--ckpt_path", "last"], True)]
-)
+@pytest.mark.parametrize(("how", "with_recipe"), [(["--resume", "run"], False), (["--resume", "run"], True)])
 def test_ends_with_the_ledger_of_an_uninterrupted_run(
     interrupted: Path, whole: Path, recipe: Path, how: list[str], with_recipe: bool
 ) -> None:

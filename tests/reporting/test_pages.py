@@ -170,7 +170,7 @@ def test_a_run_cannot_write_html_into_its_page(runs: Path, tmp_path: Path) -> No
         (["empty"], "it is not finished"),
         (["odd"], "cannot read the run in odd"),
         (["private", "private"], "--out comparison.html"),
-        (["private", "--json", "1"], "unknown option --json"),
+        (["private", "--json", "1"], "unrecognized arguments: --json"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dprec.cli.finite import finite
+from dprec.cli.command import finite
 from dprec.errors import UserError
 
 FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}  # no room, quota, limit of a file

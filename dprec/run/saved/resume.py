@@ -39,18 +39,14 @@ FREE = (
 
 
 def folder_to_resume(line: CommandLine) -> RunFolder | None:
-    """The run that ``--resume RUN``, or ``--ckpt_path last`` with ``--out RUN``, asks to continue."""
-    resume, checkpoint = line.take("resume"), line.take("ckpt_path")
-    if resume is None and checkpoint is None:
+    """The run that ``--resume RUN`` asks to continue."""
+    resume, out = line.options.resume, dict(line.overrides).get("out")
+    if resume is None:
         return None
-    out = line.take("out")
-    if checkpoint is not None and checkpoint != "last":
-        raise UserError(f"--ckpt_path is {checkpoint!r}: give last, with the run's folder in --out or --resume")
-    if resume is None and out is None:
-        raise UserError("--ckpt_path last does not say which run: add --out RUN, or use --resume RUN")
-    if resume is not None and out is not None and Path(out) != Path(resume):
+    line.overrides = [pair for pair in line.overrides if pair[0] != "out"]
+    if out is not None and Path(out) != Path(resume):
         raise UserError(f"--out {out} is not the run to resume, {resume}: a resumed run stays in its folder")
-    run = RunFolder(Path(resume or out or ""))
+    run = RunFolder(Path(resume))
     if not run.config.is_file():
         raise UserError(f"no run to resume at {run.path}: it holds no config.yaml")
     run.refuse_if_finished()
