@@ -16,7 +16,6 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
 from dprec.contract import MixesUsers, offers
-from dprec.distributed.sharded import ids_of, own_rows
 from dprec.errors import UserError
 
 
@@ -63,7 +62,7 @@ def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) ->
             )
     if not owing:
         return
-    tables = set(ids_of(owing.values()))
+    tables = set(map(id, owing.values()))
     for held, value in _tensors_of(model):
         if id(value) not in tables and value.layout == torch.strided:
             for name, table in owing.items():
@@ -85,8 +84,7 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _extent(value: Tensor) -> tuple[int, int]:
-    """Return where a tensor, or what this process has of it, begins and ends in memory."""
-    value = own_rows(value)[0]
+    """Return where a tensor begins and ends in memory."""
     if not value.numel():
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))

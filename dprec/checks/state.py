@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from dprec.distributed.sharded import ids_of, own_rows
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 
@@ -28,7 +27,7 @@ class Unchanged:
 
     def __init__(self, module: nn.Module, owing: Collection[str] = ()) -> None:
         self._module = module
-        self._owing = ids_of(p for name, p in module.named_parameters() if name in owing)
+        self._owing = [id(p) for name, p in module.named_parameters() if name in owing]
         self._names = trained_parameters(module).keys()
         self._before: State = {}
 
@@ -66,7 +65,6 @@ def quick_state(tensors: Mapping[str, Tensor], seen: State | None = None) -> Sta
     """
     found: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        tensor = own_rows(tensor)[0]
         place, before = (tensor.data_ptr(), tensor._version), (seen or {}).get(name)
         if before is not None and before[:2] == place:
             found[name] = before

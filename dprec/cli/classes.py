@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import yaml
 
 from dprec.cli.arguments import short
 from dprec.cli.keys import check, parameters, unwritten
-from dprec.cli.recipe import is_own, named, normal, within
+from dprec.cli.recipe import OWN, is_own, named, normal, within, without_gone
 from dprec.errors import UserError
 
 SHORT = 8  # a list of classes, to be told in one line
@@ -43,7 +43,15 @@ def refuse_name(name: str, where: str) -> NoReturn:
 
 
 def path_of(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    """The dotted name of a class: the public one of dprec's own, which stays where its file is moved.
+
+    >>> from dprec.models.recurrent import GRU
+    >>> path_of(GRU), path_of(dict)
+    ('dprec.models.GRU', 'builtins.dict')
+    """
+    package = ".".join(cls.__module__.split(".")[:2])
+    public = package in OWN and getattr(sys.modules.get(package), cls.__name__, None) is cls
+    return f"{package if public else cls.__module__}.{cls.__qualname__}"
 
 
 def resolve(base: type, name: str, where: str) -> type:
@@ -175,6 +183,7 @@ def build(
 def _arguments(settings: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
     """What a file gives a class, which of ours must have each of these arguments."""
     arguments = settings.get("init_args") or {}
+    arguments = without_gone(arguments) if isinstance(arguments, Mapping) else arguments
     unknown = [key for key in arguments if _ours(cls) and key not in parameters(cls)]
     if not isinstance(arguments, Mapping) or unknown:
         what = f"an argument {unknown[0]!r}" if isinstance(arguments, Mapping) else f"arguments {arguments!r:.40}"
@@ -196,10 +205,12 @@ def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, A
         return parser.instantiate_classes(parsed)["it"]
     except ValueError as error:
         # Of a strategy that is no alternative of a union the parser keeps what it said, and no more.
-        said = re.search(r"^ *- (privacy\.sparsity: .*)$", str(error), flags=re.MULTILINE)
-        if said is None:
+        said = [
+            line.strip(" -") for line in str(error).splitlines() if line.strip(" -").startswith("privacy.sparsity:")
+        ]
+        if not said:
             raise
-        raise UserError(said[1]) from None
+        raise UserError(said[0]) from None
 
 
 def _parser(cls: type, where: str, skip: Iterable[str] = ()) -> jsonargparse.ArgumentParser:

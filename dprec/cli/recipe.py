@@ -14,6 +14,8 @@ from dprec.lightning import with_own_names
 GROUPS = ("data", "model", "privacy", "trainer")
 TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics")
 OWN = ("dprec.models", "dprec.data")
+# Arguments of models that went, with what a run's folder has of them where nobody had set them.
+GONE = {"shard_tables": False, "tables_on": "device"}
 OF_LENGTH = ("max_steps", "max_epochs", "check_val_every_n_epoch")  # the trainer's, which need no trainer
 
 
@@ -74,7 +76,21 @@ def read_recipe(path: str) -> dict[str, Any]:
     unnamed = [key for key in recipe if not isinstance(key, str)]
     if unnamed:
         raise UserError(f"{path}: unknown key {unnamed[0]!r}; keys are words")
+    if isinstance(model := recipe.get("model"), dict):
+        arguments = model.get("init_args") if "class_path" in model else model
+        recipe["model"] = (
+            {**model, "init_args": without_gone(arguments or {})} if "class_path" in model else without_gone(model)
+        )
     return with_own_names(recipe)
+
+
+def without_gone(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's arguments without those that it had before and that nobody had set.
+
+    >>> without_gone({"dim": 3, "tables_on": "device"})
+    {'dim': 3}
+    """
+    return {name: value for name, value in arguments.items() if name not in GONE or value != GONE[name]}
 
 
 def flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

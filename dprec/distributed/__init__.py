@@ -3,9 +3,6 @@
 first       whether a process is the first, before the processes are connected
 ranks       what they tell each other: sums, rows, a step's secret key, whether they are the same
 replicas    what Lightning's strategy for several processes may do, and what it must leave to `privacy/step`
-sharded     tables of which each process has some rows
-owners      what they give one another of these: rows to whoever reads them, sums of rows to their owners
-whole       makes them whole again, for a checkpoint
 ending      SIGTERM: after which step all end; and how each leaves
 voice       one line for an error, whichever process has it
 """

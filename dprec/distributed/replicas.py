@@ -13,7 +13,6 @@ from torch import nn
 
 from dprec.distributed.ending import end_together, leave
 from dprec.distributed.ranks import ALONE, Ranks, group_of
-from dprec.distributed.sharded import ShardedTable
 from dprec.errors import UserError
 from dprec.lightning import kinds
 
@@ -77,5 +76,4 @@ def _nothing() -> None:
 def begin_alike(module: nn.Module, ranks: Ranks) -> None:
     """Give the module what the first process's holds, as a replicated module of torch's would."""
     for tensor in (*module.parameters(), *module.buffers()) if ranks.size > 1 else ():
-        if not isinstance(tensor, ShardedTable):  # whose rows each owner has drawn
-            ranks.from_first_(tensor)
+        ranks.from_first_(tensor)

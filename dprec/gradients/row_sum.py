@@ -8,9 +8,7 @@ from itertools import accumulate, pairwise, zip_longest
 import torch
 from torch import Tensor
 
-from dprec.distributed.owners import Owners
 from dprec.distributed.ranks import Ranks
-from dprec.distributed.sharded import ShardedTable
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Scaled, of_columns, repeated
 from dprec_kernels.ordering import ordered
@@ -168,15 +166,6 @@ class _Together:
 
     def _each(self, numbers: Sequence[int], reads: Sequence[int]) -> Tensor:
         return of_columns(numbers, reads, self._device)
-
-
-def give_to_owners(sums: Mapping[str, RowSum], tables: Mapping[str, ShardedTable], ranks: Ranks) -> None:
-    """Make each of these the sum over all processes, in the rows that this one owns, in one exchange for all."""
-    given = Owners.of({name: tables[name] for name in sums}, ranks).give(
-        {name: total.merged() for name, total in sums.items()}
-    )
-    for name, total in sums.items():
-        total.take([each[name] for each in given])
 
 
 def _joined(parts: list[Scaled]) -> Scaled:

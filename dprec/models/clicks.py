@@ -16,7 +16,6 @@ from dprec.gradients.operations.embedding import about_to_read
 from dprec.metrics.predictions import ClickMetrics
 from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
-from dprec.models.learning.sharded_tables import FirstRows, new_sharded_table
 
 
 class ClickModel(Learner):
@@ -28,7 +27,6 @@ class ClickModel(Learner):
         options: arguments of `Learner`.
     """
 
-    reads_by_rows = True
     from_data: ClassVar = {"numbers": "it is the number of counts", "vocabularies": "set data.vocabularies"}
 
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
@@ -81,7 +79,6 @@ class FeatureTables(nn.Module):
         pooling: str = "sum",
         low_rank: int | None = None,
         memory_map: str | None = None,
-        shard: bool = False,
     ) -> None:
         super().__init__()
         refuse_unless(low_rank is None or low_rank >= 1, "low_rank", low_rank, "1 or more, or null")
@@ -90,18 +87,10 @@ class FeatureTables(nn.Module):
         refuse_unless(0 <= std < float("inf"), "embedding_std", std, "0 or more")
         options: dict[str, Any] = {"mode": pooling, "padding_idx": 0}
         sizes = [(1 + size, width) for size, width in zip(vocabularies, widths, strict=True)]
-        if shard:
-            key = int(torch.randint(1 << 62, ()))
-            begin = [FirstRows(key, place, std, padding=(0,)) for place in range(len(sizes))]
-            tables = [
-                new_sharded_table(nn.EmbeddingBag, *size, own, **options)
-                for size, own in zip(sizes, begin, strict=True)
-            ]
-        else:
-            tables = [new_table(nn.EmbeddingBag, *size, memory_map, **options) for size in sizes]
-            with torch.no_grad():
-                for table in tables:
-                    table.weight.normal_(0.0, std)[0] = 0.0
+        tables = [new_table(nn.EmbeddingBag, *size, memory_map, **options) for size in sizes]
+        with torch.no_grad():
+            for table in tables:
+                table.weight.normal_(0.0, std)[0] = 0.0
         self.tables = nn.ModuleList(tables)
         pairs = zip(widths, dims, strict=True)
         self.maps = nn.ModuleList(

@@ -44,7 +44,7 @@ class DLRM(ClickModel):
         refuse_unless(dim >= 1, "dim", dim, "1 or more")
         features = len(self.vocabularies)
         self.tables = FeatureTables(
-            self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map, self.shard_tables
+            self.vocabularies, [dim] * features, embedding_std, pooling, low_rank, self.memory_map
         )
         self.bottom = network(max(1, numbers), [*bottom, dim], "bottom")
         self.top = network(dim + features * (features + 1) // 2, top, "top")

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
-from dprec.distributed.sharded import own_rows
 from dprec.errors import UserError
 from dprec.models.items import shares as item_shares
 from dprec.models.learning.learner import refuse_unless
@@ -142,8 +141,8 @@ class DPFormer(Transformer):
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
         if self.popular:
-            own, first = own_rows(self.embedding.weight)
-            own[:, -1] = centred_logs(shares)[first : first + len(own)].to(own)
+            table = self.embedding.weight
+            table[:, -1] = centred_logs(shares).to(table)
         if self.share_rate is not None:
             of_events = torch.from_numpy(shares / shares[1:].sum())[:, None]
             unsure = self.doubt * self.descent.noise_std / math.sqrt(self.descent.steps(self.total_steps))

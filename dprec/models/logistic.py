@@ -22,7 +22,6 @@ class Logistic(ClickModel):
             [1] * len(self.vocabularies),
             std=0.0,
             memory_map=self.memory_map,
-            shard=self.shard_tables,
         )
         self.counts = nn.Linear(max(1, numbers), 1)
 

@@ -36,9 +36,7 @@ class PCTR(ClickModel):
     ) -> None:
         super().__init__(numbers, vocabularies, **options)
         widths = [int(2 * size**0.25) for size in self.vocabularies]
-        self.tables = FeatureTables(
-            self.vocabularies, widths, embedding_std, pooling, low_rank, self.memory_map, self.shard_tables
-        )
+        self.tables = FeatureTables(self.vocabularies, widths, embedding_std, pooling, low_rank, self.memory_map)
         inputs = numbers + sum(widths)
         self.network = network(inputs, hidden, "hidden")
         self.output = nn.Linear(hidden[-1] if hidden else inputs, 1)

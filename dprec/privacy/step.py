@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dprec.contract import Losses
-from dprec.distributed.sharded import sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
-from dprec.gradients.row_sum import RowSum, give_to_owners
+from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import select_alone
 from dprec.noise.gaussian import Ahead
 from dprec.noise.step_noise import StepNoise
@@ -104,13 +103,10 @@ class PrivateGradient:
             self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
-        shards = sharded(parameters)
         ranks.sum_all_([total for total in sums.values() if isinstance(total, Tensor)])
-        for name, total in sums.items():
-            if isinstance(total, RowSum) and name not in shards:
+        for total in sums.values():
+            if isinstance(total, RowSum):
                 total.gather_(ranks)
-        if shards:
-            give_to_owners({n: t for n, t in sums.items() if n in shards and isinstance(t, RowSum)}, shards, ranks)
         self.rules.merge(sums)
         rows: dict[str, tuple[Tensor, Tensor]] = {}
         noisy, nothing = [], []
@@ -118,7 +114,7 @@ class PrivateGradient:
             self.check.noising(name, total)
             if isinstance(total, RowSum):
                 rows[name] = self.rules.released(name, total, std)
-                if self.rules.noised_at_once(name):
+                if self.rules.noised_now(name):
                     noisy.append(rows[name][1])
             else:
                 noisy.append(total)

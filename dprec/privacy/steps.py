@@ -23,9 +23,7 @@ from dprec.checks.loading import Loading
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import State, Unchanged, unchanged
 from dprec.contract import Losses
-from dprec.distributed.owners import Reading
 from dprec.distributed.ranks import ALONE, Ranks, fingerprint, pieces
-from dprec.distributed.sharded import ids_of, sharded
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.uses.batches import batch_tensors
@@ -38,7 +36,6 @@ from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.step import Gate, PrivateGradient
 from dprec.verify.drawn import Drawn
-from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
 
 LOOKED_AT = 1024  # users whose rows all processes compare before the first step
@@ -116,10 +113,8 @@ class PrivateSteps(Gate):
         gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, self._check, cores)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
-        self._sharded = sharded(parameters)
-        self._reading = Reading(self._sharded, ranks, padding_rows(module))
         self._unchanged = Unchanged(module, rules.owing)
-        self._owing = ids_of(rules.owing.values())
+        self._owing = set(map(id, rules.owing.values()))
         self._before = run.steps
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
@@ -157,7 +152,6 @@ class PrivateSteps(Gate):
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
         self._drawn.users = drawn
-        self._fetch(batch)
         self._refuse_in_other_modes()
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
@@ -176,14 +170,6 @@ class PrivateSteps(Gate):
             self._modes = modes
             refuse_model(self.trained.module)
             self._check.restart()
-
-    def _fetch(self, batch: Any) -> None:
-        """Bring the rows of sharded tables that this step's users look up, whoever was drawn in this process."""
-        if self._sharded:
-            with self.run.rules.listing(), kept(self._loading.streams):
-                self._reading.fetch(
-                    lambda: [self.trained.losses(part) for part in batch if len(part)], self.run.rules.give_away
-                )
 
     def own(self, losses: Losses) -> Losses:
         known: Any = self.trained.losses  # a bound method is another object each time that it is asked for
@@ -204,7 +190,6 @@ class PrivateSteps(Gate):
         self._refuse_changed_gradients()
         refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
         self._unchanged.end()
-        self._reading.close()
         self._check.stepping(optimizer)
         self.run.rules.update(optimizer)
         self._check.stepped()
@@ -218,10 +203,9 @@ class PrivateSteps(Gate):
         self.descent.gradient.cores.close()
 
     def agree(self) -> None:
-        """Stop all processes unless their models are the same, but for tables that pay as read or are sharded."""
+        """Stop all processes unless their models are the same, except for tables that pay as they are read."""
         if self._ranks.size > 1:
-            trained = trained_parameters(self.trained.module)
-            looked = [p for name, p in trained.items() if id(p) not in self._owing and name not in self._sharded]
+            looked = [p for p in trained_parameters(self.trained.module).values() if id(p) not in self._owing]
             self._ranks.refuse_different(
                 f"have different models after step {self.run.steps}: train on one kind of machine, and let losses, "
                 "hooks and callbacks do the same in each",

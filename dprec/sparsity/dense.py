@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dprec.distributed.sharded import own_rows
 from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels.dense_noise import dense_noise
@@ -18,7 +17,7 @@ class Dense(NoiseSchedule):
     """
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        weights = own_rows(table.parameter)[0].detach()
+        weights = table.parameter.detach()
         keep = 1 - rates.rate * rates.decay
         noise = self.noise.beside(weights)
         dense_noise(weights, self.std, noise, alpha=-rates.rate, keep=keep, rows=rows, values=values)

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from dprec.distributed.ranks import Ranks
-from dprec.distributed.sharded import counted_from, of_table
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.tables import Aggregated, LazyTable, Replayed
@@ -48,15 +47,12 @@ class LazyDP(NoiseSchedule):
         options: those of `Strategy`.
     """
 
-    shards = True
-
     def __init__(self, aggregate: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, LazyTable] = {}
         self._together: Together | None = None  # all of them, where they share the history of their steps
         self._owing = False
-        self._own, self._taken = GaussianNoise(), 0  # of the rows that this process owns, and its steps
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
         self._unit: dict[str, float] = {}  # of each table's weights: what rounding may move one of them by
@@ -74,26 +70,22 @@ class LazyDP(NoiseSchedule):
                 "single noise: train by torch.optim.SGD (model.optimizer sgd)"
             )
         ranks = self.noise.ranks
-        if self.aggregate and ranks.size > 1 and not all(table.sharded for table in self.space):
+        if self.aggregate and ranks.size > 1:
             raise UserError(
                 "LazyDP draws the noise of many steps at once as a row is read, and each process reads other rows: set "
-                "its aggregate to false, which draws every step's by its place, let each row have one owner by "
-                "model.shard_tables, or train on one device"
+                "its aggregate to false, which draws every step's by its place, or train on one device"
             )
         seed = ranks.shared(secrets.randbits(128))
         if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
             seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
-        # The owner of a sharded row draws the noise of many steps alone, from entropy that no other owner has.
-        self._own = GaussianNoise(seed * ranks.size + ranks.number if self.noise.seeded else None)
         for stream, (name, table) in enumerate(self.space.tables.items()):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
             if group["nesterov"] or group["dampening"] or group["maximize"]:
                 raise UserError("LazyDP takes SGD with decay and momentum: leave out nesterov, dampening and maximize")
             kind = Aggregated if self.aggregate else Replayed
-            noise = self._own if table.sharded else self.noise
-            lazy = kind(table, group["momentum"] != 0, self.std, noise, seed, stream)
+            lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
             if lazy.momentum is not None and name in self._momentum:
-                of_table(table.parameter, lazy.momentum).copy_(self._momentum.pop(name))
+                lazy.momentum.copy_(self._momentum.pop(name))
             self._tables[name] = lazy
         every = list(self._tables.values())
         self._unit = {lazy.name: _unit_of(lazy.values, ranks) for lazy in every}
@@ -110,7 +102,7 @@ class LazyDP(NoiseSchedule):
             self._refuse_fork()
             lazy = self._tables[name]
             with lazy.writing():
-                lazy.settle(None if ids is None else counted_from(lazy.first, ids))
+                lazy.settle(ids)
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
         ids = [each for name in self._tables if (each := reads.get(name)) is not None]
@@ -122,8 +114,6 @@ class LazyDP(NoiseSchedule):
             self._together.settle(ids, self.std, self.noise)
 
     def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
-        self._taken += 1
-        self._own.at(self._taken)
         own = {table.name: (rows, values) for table, rows, values in moves}
         if self._together is None or own.keys() != self._tables.keys():
             super().step_all(moves, rates)
@@ -141,7 +131,6 @@ class LazyDP(NoiseSchedule):
         self._owing = True
         self._refuse_fork()
         lazy = self._tables[table.name]
-        rows = counted_from(lazy.first, rows)
         with lazy.writing():
             if self.noise.ranks.size > 1:
                 lazy.settle(rows)  # other processes read some of them
@@ -202,11 +191,7 @@ class LazyDP(NoiseSchedule):
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()  # so that nothing else has to be remembered
-        return {
-            name: of_table(lazy.parameter, lazy.momentum)
-            for name, lazy in self._tables.items()
-            if lazy.momentum is not None
-        }
+        return {name: lazy.momentum for name, lazy in self._tables.items() if lazy.momentum is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._momentum = dict(state)

@@ -23,7 +23,6 @@ from dprec.checks.bypass import refuse_model
 from dprec.checks.loading import Loading
 from dprec.checks.state import State, changed, held, quick_state
 from dprec.contract import Drawable, Losses, Model, refuse_without
-from dprec.distributed.host_tables import network_device
 from dprec.distributed.ranks import group_of
 from dprec.distributed.replicas import begin_alike
 from dprec.errors import UserError, meant, refuse_other_kinds
@@ -173,7 +172,7 @@ class Training:
         """Fill `.grad` with the private gradient of this batch; the optimizer's step has to follow."""
         self._order.filling()
         steps = cast(PrivateSteps, self._steps)  # they have drawn the batch
-        device = network_device(self.trained.module.parameters()).type
+        device = _device_of(self.trained.module).type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
         loss = steps.descent.gradient(parameters, self.trained.losses, batch)
@@ -230,7 +229,7 @@ class Training:
                     "the model is not the one that the training state was saved with: load its state_dict, too, and "
                     "save both at the same step"
                 )
-            device = network_device(module.parameters())
+            device = _device_of(module)
             loading = Loading(
                 self.loader,
                 self.run.sampling.unit,
@@ -288,3 +287,7 @@ class Training:
     def _moved(self) -> None:
         cast(PrivateSteps, self._steps).agree()
         self._after = self._look()
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

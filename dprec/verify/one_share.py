@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from dprec.checks.same_draws import SameDraws
-from dprec.distributed.host_tables import network_device
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST
 from dprec.gradients.intercept import leaves, nodes
@@ -72,7 +71,7 @@ class Judge:
 
     def __init__(self, engine: Engine, company: Sequence[Any]) -> None:
         self.engine, self._company = engine, company
-        self._device = network_device(engine.parameters.values()).type
+        self._device = next((p.device.type for p in engine.parameters.values()), "cpu")
         self._coarse = any(p.dtype in LOW[1:] for p in engine.parameters.values())
         self._double = True
         self.exact: Vector = {}  # of the user who was looked at last

@@ -14,12 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 from torch import Tensor
 
 from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
-from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
@@ -97,142 +95,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe of clicks whose tables lie in shards: with one process they are whole."""
-    settings = {
-        "data": {
-            "class_path": "dprec.data.Clicks",
-            "init_args": {
-                "dataset": "synthetic", "synthetic_records": 600, "table_scale": 0.001, "batch_size": 20,
-            },
-        },
-        "model": {
-            "class_path": "dprec.models.DLRM",
-            "init_args": {"dim": 4, "bottom": [8], "top": [8], "optimizer": "sgd", "shard_tables": True},
-        },
-        "privacy": {
-            "epsilon": 4,
-            "delta": 0.001,
-            "sparsity": {"class_path": "dprec.sparsity.LazyDP", "init_args": {"least_rows": 1}},
-        },
-        "trainer": {"max_steps": 12, "accelerator": "cpu", "enable_progress_bar": False},
-    }  # fmt: skip
-    path = tmp_path_factory.mktemp("recipes") / "clicks.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("numbers", [(2, 1), (1, 2), (4, 2, 1)])
-def test_a_sharded_run_goes_on_with_another_number_of_processes(
-    sharded: Path, tmp_path: Path, numbers: tuple[int, ...]
-) -> None:
-    """Every step is in the ledger once, and the checkpoint of any number has whole tables."""
-    run, script = tmp_path / "run", tmp_path / "terminated.py"
-    script.write_text(TERMINATED)
-    words: list[object] = [sharded, "--out", run, "--checkpoint_every", 0]
-    for part, several in enumerate(numbers, 1):
-        last = part == len(numbers)
-        begin = ("-m", "dprec.fit") if last else (str(script), "0", str(3 * part))
-        process = command(*words, "--trainer.devices", several, begin=begin)
-        _, wrong = process.communicate(timeout=400)
-        assert (process.returncode, wrong) == ((0, "") if last else (143, f"stopped; continue with: {GO_ON} {run}\n"))
-        assert saved_steps(run) == (12 if last else 3 * part)
-        words = ["--resume", run]
-    assert sum(event["count"] for event in strict(run / "privacy.json")["events"]) == 12
-    assert strict(run / "metrics.json")["steps"] == 12
-    assert evaluate([str(run)]) == 0  # with all rows of all tables
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("several", [(1, 2), (4, 2, 1)])
-def test_a_sharded_run_that_was_stopped_ends_where_an_undisturbed_one_does(
-    sharded: Path, tmp_path: Path, several: Sequence[int]
-) -> None:
-    """Without noise, and with the same draws; `sharded` goes on with another number of processes each time."""
-    run, alone, script = tmp_path / "run", tmp_path / "alone", tmp_path / "terminated.py"
-    script.write_text(TERMINATED)
-    same: list[object] = ["--privacy.noise_multiplier", 0.0, "--privacy.epsilon", "null", "--privacy.clipping", "flat"]
-    same += ["--data.sampling_seed", 5, "--model.learning_rate", 1.0, "--model.weight_decay", 0.0]
-    assert fit([str(word) for word in (sharded, *same, "--trainer.devices", 1, "--out", alone)]) == 0
-    words: list[object] = [sharded, *same, "--out", run]
-    for step, processes in zip((3, 5), several[:-1], strict=False):
-        process = command(*words, "--trainer.devices", processes, begin=[str(script), "0", str(step)])
-        _, wrong = process.communicate(timeout=400)
-        assert (process.returncode, wrong) == (143, f"stopped; continue with: {GO_ON} {run}\n")
-        stopped, words = parameters(run), ["--resume", run]
-    process = command("--resume", run, "--trainer.devices", several[-1])
-    _, wrong = process.communicate(timeout=400)
-    assert (process.returncode, wrong) == (0, "")
-    assert saved_steps(run) == saved_steps(alone) == 12
-    assert furthest(parameters(run), parameters(alone)) < CLOSE
-    assert furthest(parameters(run), stopped, only="tables.tables") > 100 * CLOSE  # rows move after it
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("moment", "number"), [("gathering", 0), ("gathering", 1), ("writing", 0)])
-def test_a_sharded_run_that_is_killed_as_it_saves_keeps_the_former_checkpoint(
-    sharded: Path, tmp_path: Path, moment: str, number: int
-) -> None:
-    """Each table is made whole in a file of its own, as one above 256 MiB is; none of these files stays."""
-    run, script, rooms = tmp_path / "run", tmp_path / "saving.py", tmp_path / "rooms"
-    script.write_text(KILLED_AS_IT_SAVES)
-    begin = [str(script), moment, str(number), str(run / "checkpoints/last.ckpt"), str(rooms)]
-    process = command(sharded, "--out", run, "--checkpoint_every", 2, "--trainer.devices", 2, begin=begin)
-    process.communicate(timeout=400)
-    assert process.returncode in ((-signal.SIGKILL,) if number == 0 else (2, -signal.SIGKILL))
-    assert len(rooms.read_text()) >= 26  # a letter for each table of a checkpoint
-    assert saved_steps(run) == 2
-    read_checkpoint(run / "checkpoints/last.ckpt", every_byte=True)
-    assert sum(event["count"] for event in strict(run / "privacy.json")["events"]) == 4
-    assert not list(tmp_path.rglob("table-*"))
-    assert fit(["--resume", str(run), "--trainer.devices", "1"]) == 0
-    assert saved_steps(run) == strict(run / "metrics.json")["steps"] == 12
-
-
-KILLED_AS_IT_SAVES = """
-import os, signal, sys
-from pathlib import Path
-import torch
-from dprec.distributed import whole
-from dprec.fit import main
-from dprec.models.learning import table_files
-moment, number, former, rooms = sys.argv[1:5]
-table_files.IN_MEMORY, made = 0, table_files.file_tensor
-gather, save, gathered = whole.whole, torch.save, 0
-def killed_at(now):
-    if (moment, number) == (now, os.environ["LOCAL_RANK"]) and Path(former).exists():
-        os.kill(os.getpid(), signal.SIGKILL)
-def gathering(*given):
-    global gathered
-    gathered += Path(former).exists()
-    if gathered == 3:
-        killed_at("gathering")
-    return gather(*given)
-def writing(held, file, *given):
-    save(held, file, *given)
-    if moment == "writing" and Path(former).exists():
-        os.truncate(file, os.path.getsize(file) // 2)
-        killed_at("writing")
-def room(*given):
-    with open(rooms, "a") as noted:
-        noted.write("x")
-    return made(*given)
-whole.whole, torch.save, table_files.file_tensor = gathering, writing, room
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[5:]))
-"""
-
-
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
-@pytest.mark.parametrize("which", ["recipe", "sharded"])
-def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(
-    which: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
     """Whichever process is killed, all end, in one line; the ledger never has fewer steps than the checkpoint."""
-    recipe: Path = request.getfixturevalue(which)
     rng, run, before = random.Random(), tmp_path / "run", 0
     words: list[object] = [recipe, "--trainer.max_steps", LONG, "--checkpoint_every", 2, "--out", run]
     for several, first in KILLED:

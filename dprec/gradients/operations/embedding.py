@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from dprec.distributed import host_tables
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, Rows
@@ -25,19 +24,15 @@ from dprec_kernels.paths import answers_at_once
 def about_to_read(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
     """Say that these rows of several tables are looked up next, by the very same tensors of ids.
 
-    Nobody needs to: each look-up says so itself. On a card it takes fewer launches to hear of all at once, and rows of
-    tables in host memory come in one copy.
+    Nobody needs to: each look-up says so itself. On a card it takes fewer launches to hear of all at once.
     """
     if has_torch_function((*tables, *ids)):
         handle_torch_function(about_to_read, (*tables, *ids), tables, ids)
-    else:
-        host_tables.bring(tables, ids)
 
 
 @rule(about_to_read, announces=True)
 def announced_ahead(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> None:
     tape.announce_all(*args)
-    host_tables.bring(*args)
 
 
 @rule(F.embedding, announces=True)

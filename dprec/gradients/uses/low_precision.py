@@ -9,7 +9,6 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from dprec.distributed.host_tables import network_device
 from dprec.errors import UncoveredUse
 
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
@@ -38,7 +37,7 @@ class OwnPrecision:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self._device = network_device(parameters.values()).type
+        self._device = next((p.device.type for p in parameters.values()), "cpu")
         self._known = _declared.get() or torch.is_autocast_enabled(self._device)
         self._known |= any(p.dtype in LOW for p in parameters.values())
 

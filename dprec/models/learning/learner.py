@@ -7,37 +7,23 @@ replaces it by the private one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
-from dprec.distributed.owners import Reading
-from dprec.distributed.ranks import ALONE, deal
+from dprec.distributed.ranks import deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
-from dprec.distributed.sharded import own_rows, sharded
-from dprec.distributed.whole import make_whole
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import LightningModule
 from dprec.metrics.metric import Metric
 from dprec.models.learning import optimizers
 from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
-from dprec.models.learning.sharded_tables import make_tables
-from dprec.models.learning.table_files import room_in
-from dprec.models.learning.tables_on_host import (
-    gradients_on_host,
-    leave_on_host,
-    plain,
-    refuse_place,
-    refuse_untrainable,
-)
 from dprec_kernels.file_tensor import in_file
 
 
@@ -54,13 +40,9 @@ class Learner(LightningModule):
         optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
         memory_map: a folder for a file of each table, which may then be larger than memory; the files are deleted.
-        shard_tables: of several processes, let each keep a part of every table's rows. One process keeps all of them.
-        tables_on: device, which is the network's, or cpu: tables stay in host memory, or in the files of `memory_map`,
-            while the network trains on a card.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
-    reads_by_rows: ClassVar[bool] = False  # whether nothing but look-ups uses its tables, also as it is judged
     metrics: Any  # a `Metric` of the held-out batches, under the names by which they are logged
 
     def __init__(
@@ -72,11 +54,8 @@ class Learner(LightningModule):
         optimizer: Literal["adam", "adam_bc", "adamw", "sgd"] = "adam",
         momentum: float = 0.0,
         memory_map: str | None = None,
-        shard_tables: bool = False,
-        tables_on: Literal["device", "cpu"] = "device",
     ) -> None:
         super().__init__()
-        refuse_place(tables_on, shard_tables)
         refuse_unless(0 < learning_rate < float("inf"), "learning_rate", learning_rate, "a number above 0")
         refuse_unless(0 <= weight_decay < float("inf"), "weight_decay", weight_decay, "0 or more")
         refuse_unless(0 <= warmup <= 1, "warmup", warmup, "a number from 0 to 1")
@@ -90,11 +69,6 @@ class Learner(LightningModule):
         self.optimizer = optimizer
         self.momentum = momentum
         self.memory_map = memory_map
-        self.shard_tables = shard_tables
-        self.tables_on = tables_on
-        self._made = False  # whether its sharded tables have their rows
-        if shard_tables:  # Lightning warns of some callbacks where a class has this hook
-            self.configure_model = self._make_tables  # type: ignore[method-assign]
         self.descent: Descent = PlainDescent()
 
     @abstractmethod
@@ -154,57 +128,17 @@ class Learner(LightningModule):
     def setup(self, stage: str) -> None:
         """Add up the gradients of several processes here, and deal users to them."""
         leave_to_the_step(self.trainer)
-        device = self.trainer.strategy.root_device
-        if self._leaves_tables(device) and stage == "fit":
-            refuse_untrainable(self.trainer.world_size, isinstance(self.descent, PlainDescent))
-        if self._leaves_tables(device):
-            leave_on_host(self, self.reads_by_rows)
-
-    def _leaves_tables(self, device: torch.device) -> bool:
-        return self.tables_on == "cpu" and device.type not in ("cpu", "meta")
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move the module, but not the tables that are to stay in host memory."""
-        if self._leaves_tables(fn(torch.empty(0)).device):
-            leave_on_host(self, self.reads_by_rows)
-        with gradients_on_host(self):
-            return super()._apply(fn, recurse)
-
-    def state_dict(self, *args: Any, **options: Any) -> Any:
-        state = super().state_dict(*args, **options)
-        return state if options.get("keep_vars") else plain(state)
-
-    def _make_tables(self) -> None:
-        """Give sharded tables their rows, once the processes are connected and before anything is restored."""
-        if not self.shard_tables or self._made:
-            return
-        trainer = self._trainer
-        ranks = ALONE if trainer is None else ranks_of(trainer)
-        device = self.device if trainer is None else trainer.strategy.root_device
-        make_tables(self, ranks, self.memory_map, device)
-        self._made = True
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
-        self._make_tables()
-        return super().load_state_dict(state_dict, *args, **options)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let a checkpoint have whole tables, so that any number of processes can go on with it, or one can use it."""
-        if self._made:
-            folder = self.memory_map or self.trainer.default_root_dir
-            checkpoint |= make_whole(checkpoint, ranks_of(self.trainer), partial(room_in, folder))
 
     def on_train_start(self) -> None:
         """Make Lightning stop at the planned number of steps, also inside an epoch."""
         ranks = ranks_of(self.trainer)
         if ranks.size > 1 and isinstance(self.descent, PlainDescent):
-            refuse_sharded(self)
             self.descent = PlainDescent(MeanGradient(ranks))
             deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
-        if self.memory_map is not None and not any(in_file(own_rows(p)[0]) for p in self.parameters()):
+        if self.memory_map is not None and not any(map(in_file, self.parameters())):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
-                "a file: train on the CPU or set model.tables_on cpu, make tables with "
+                "a file: train on the CPU, make tables with "
                 "dprec.models.items.tables.new_table, or leave it out"
             )
         optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
@@ -242,13 +176,9 @@ class Learner(LightningModule):
         return self.final_rate + (1 - self.final_rate) * left
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        if self._made:
-            Reading.of(self, ranks_of(self.trainer)).fetch_if_any(lambda: self(batch))
         self.measure(batch)
 
     def on_validation_epoch_end(self) -> None:
-        if self._made:
-            Reading.of(self, ranks_of(self.trainer)).rest()
         if isinstance(self.metrics, Metric) and ranks_of(self.trainer).size > 1:  # torchmetrics' do so by themselves
             self.metrics.add_up(ranks_of(self.trainer).sum_, self.device)
         self.log_dict({name: value.float() for name, value in self.metrics.compute().items()})
@@ -259,15 +189,6 @@ class Learner(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         self.on_validation_epoch_end()
-
-
-def refuse_sharded(module: nn.Module) -> None:
-    """Refuse to train sharded tables without privacy: each process would make a gradient for all of their rows."""
-    for name in sharded(dict(module.named_parameters())):
-        raise UserError(
-            f"table '{name}' is sharded, which only steps of privacy.sparsity can move: set a privacy block with "
-            "sparsity, or leave model.shard_tables out"
-        )
 
 
 def refuse_unless(fits: bool, name: str, value: object, instead: str = "another value") -> None:

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from dprec.distributed.host_tables import HostTable
-from dprec.distributed.sharded import LookedUp, counted_from, of_table, own_rows
 from dprec.errors import UserError
 from dprec.lightning import kinds
 from dprec_kernels import sparse_update
@@ -58,14 +56,6 @@ class _Rowwise(torch.optim.Optimizer):
         for parameter, rows, gradient, group in tables:
             self.step_rows(parameter, rows, gradient, group)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; what is kept of a table in host memory stays there, wherever Lightning moves the rest."""
-        super().load_state_dict(state_dict)
-        for parameter, state in self.state.items():
-            if isinstance(parameter, HostTable):
-                kept = {name: of_table(parameter, state[name]) for name in AVERAGES if name in state}
-                self.state[parameter] = {**state, **kept}
-
     def step_whole(self) -> None:
         super().step()
 
@@ -97,8 +87,7 @@ class SGD(_Rowwise, torch.optim.SGD):
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if group["momentum"]:
             raise UserError("model.momentum moves rows without a gradient: set it to 0, or use LazyDP")
-        own, first = own_rows(parameter)
-        own.index_add_(0, counted_from(first, rows), gradient, alpha=-group["lr"])
+        parameter.index_add_(0, rows, gradient, alpha=-group["lr"])
 
 
 class _RowwiseAdam(_Rowwise):
@@ -106,19 +95,17 @@ class _RowwiseAdam(_Rowwise):
 
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (slow, fast) = self.state[parameter], group["betas"]
-        own, first = own_rows(parameter)
         if not state:
             state["step"] = torch.zeros(())
-            state |= {name: of_table(parameter, zeros_beside(own)) for name in AVERAGES}
-        averages, squares = (_own_state(parameter, state, name) for name in AVERAGES)
-        rows = counted_from(first, rows)
+            state |= {name: zeros_beside(parameter) for name in AVERAGES}
+        averages, squares = (state[name] for name in AVERAGES)
         state["step"] += 1
         mean = averages[rows].lerp_(gradient, 1 - slow)
         square = squares[rows].lerp_(gradient.square(), 1 - fast)
         averages[rows], squares[rows] = mean, square
         steps = float(state["step"])
         scale = self.scale(square.div_(1 - fast**steps), group["eps"])
-        own.index_add_(0, rows, mean / scale, alpha=-group["lr"] / (1 - slow**steps))
+        parameter.index_add_(0, rows, mean / scale, alpha=-group["lr"] / (1 - slow**steps))
 
     def scale(self, square: Tensor, eps: float) -> Tensor:
         """Turn the mean square of an entry's gradients into the divisor of its steps, in place."""
@@ -195,16 +182,7 @@ class PlainRows(Adam):
     def step_rows(self, parameter: nn.Parameter, rows: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if parameter is not self.table:
             return super().step_rows(parameter, rows, gradient, group)
-        own, first = own_rows(parameter)
-        own.index_add_(0, counted_from(first, rows), gradient / self.divisors()[rows], alpha=-group["lr"])
-
-
-def _own_state(parameter: nn.Parameter, state: dict[str, Any], name: str) -> Tensor:
-    """Return what the optimizer keeps of a table's own rows; what a checkpoint has left is of the whole table."""
-    if isinstance(parameter, LookedUp) and not isinstance(state[name], LookedUp):
-        own, first = own_rows(parameter)
-        state[name] = of_table(parameter, state[name][first : first + len(own)].clone())
-    return own_rows(state[name])[0]
+        parameter.index_add_(0, rows, gradient / self.divisors()[rows], alpha=-group["lr"])
 
 
 KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc": AdamBC, "adamw": AdamW, "sgd": SGD}
@@ -258,7 +236,7 @@ def make(
 def _is_plain(own: _Rows) -> bool:
     """Whether a kernel takes these rows of a table together with those of others."""
     parameter, rows, gradient, _ = own
-    plain = on_card(parameter) and lies_plainly(parameter) and not isinstance(parameter, LookedUp)
+    plain = on_card(parameter) and lies_plainly(parameter)
     return plain and parameter.dim() == 2 and gradient.dtype == torch.float32 and on_card(rows)
 
 

@@ -33,8 +33,6 @@ FREE = (
     "data.cache",
     "data.on_missing",
     "model.memory_map",
-    "model.shard_tables",
-    "model.tables_on",
 )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from dprec.distributed.owners import Reading
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.metrics.metric import Metric
@@ -42,14 +40,11 @@ class BesideBaseRates(Task):
         """The model's metrics, and with ``base_rate_`` names the baseline's."""
         baseline = self._base_rates(data).to(device)
         ours, theirs = (self.measure() for _ in range(2))
-        reading = Reading.of(model, ranks)
         for batch in own_part(loader, ranks):
             batch = batch.to(device)
-            reading.fetch_if_any(partial(model.logits, batch))
             labels = self._labels(batch)
             ours.update(model.logits(batch), labels)
             theirs.update(baseline.expand(len(batch), *baseline.shape), labels)
-        reading.rest()
         add_up((ours, theirs), ranks, device)
         values = {"": ours.compute(), "base_rate_": theirs.compute()}
         return {f"{prefix}{name}": float(found[name]) for prefix, found in values.items() for name in metrics}

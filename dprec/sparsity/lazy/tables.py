@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dprec.distributed.sharded import own_rows
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.recursion import Decayed, WithMomentum
@@ -38,27 +37,22 @@ def refuse_unread(read: Tensor) -> None:
 
 
 class LazyTable(ABC):
-    """One table, the step up to which each of its rows has its noise, and the steps since.
-
-    Of a sharded table these are the rows of this process, numbered from its `first` on.
-    """
+    """One table, the step up to which each of its rows has its noise, and the steps since."""
 
     def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
         self.parameter, self.name = table.parameter, table.name
-        values, self.first = own_rows(table.parameter)
-        self.values = values.detach()
+        self.values = table.parameter.detach()
         self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
         # The first step whose noise a row owes.
         self.settled = torch.zeros(len(self.values), dtype=torch.int32, device=self.values.device)
         self.momentum = zeros_beside(self.values) if momentum else None
-        own = sorted(row - self.first for row in table.padding if row in table.own)
-        self.padding = torch.tensor(own, dtype=torch.int64, device=self.values.device)
+        self.padding = table.nothing
         self._writes = 0  # of this strategy to the table, as torch counts them
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Find the table where the module has it now, and count what is written to it in here as the strategy's own."""
-        found = own_rows(self.parameter)[0].detach()
+        found = self.parameter.detach()
         if (found.dtype, found.device, found.shape) != (self.values.dtype, self.values.device, self.values.shape):
             raise UserError(
                 f"LazyDP: table '{self.name}' was converted or moved while its rows may owe noise: take the model's "
@@ -73,7 +67,7 @@ class LazyTable(ABC):
     @property
     def written(self) -> tuple[int, int]:
         """What stays as it is while nobody but the strategy writes to the table."""
-        found = own_rows(self.parameter)[0]
+        found = self.parameter
         return found.data_ptr(), found._version - self._writes
 
     def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -269,7 +263,7 @@ class Replayed(LazyTable):
 
     def _noise(self, rows: Tensor, step: int) -> Tensor:
         drawn = self.values.new_empty(len(rows), self.values.shape[1])
-        return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows + self.first).mul_(self.std)
+        return RowNoise(self.seed, self.stream, self.before + step)(drawn, rows).mul_(self.std)
 
     def _apply(self, rows: Tensor, gradient: Tensor, rates: Rates) -> None:
         weight = self.values[rows]

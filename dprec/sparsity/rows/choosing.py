@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import torch
@@ -47,33 +47,6 @@ def refuse_repriced(strategies: Sequence[Strategy], paid: Sequence[float]) -> No
             raise UserError(
                 f"privacy.sparsity: {type(strategy).__name__}.noise_ratio went from {ratio:g} to "
                 f"{noise_ratio(strategy):g} while training: fix it in __init__"
-            )
-
-
-def refuse_unsharded(tables: Iterable[str], over: Mapping[str, Sequence[Strategy]]) -> None:
-    """Refuse a sharded table whose step has noise for each of its rows: rows of others would need it too."""
-    for name in tables:
-        if name not in over:
-            raise UserError(
-                f"table '{name}' is sharded, and no strategy rules it, so that each process would make noise for all "
-                "of its rows: set privacy.sparsity, with least_rows 0, or leave model.shard_tables out"
-            )
-        for strategy in over[name]:
-            if not strategy.shards:
-                raise UserError(
-                    f"privacy.sparsity: {type(strategy).__name__} rules table '{name}', which is sharded, and draws "
-                    "noise from a stream: use LazyDP, or leave model.shard_tables out"
-                )
-
-
-def refuse_unruled(tables: Iterable[str], over: Mapping[str, Sequence[Strategy]]) -> None:
-    """Refuse a table in host memory whose gradient would be as large as the table, on the card."""
-    for name in tables:
-        if name not in over:
-            raise UserError(
-                f"model.tables_on: table '{name}' is in host memory and no strategy rules it, so that the card would "
-                "hold a gradient as large as the table: set privacy.sparsity, with least_rows 0, or leave "
-                "model.tables_on out"
             )
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
-from dprec.distributed.sharded import all_listed, looked_up
 from dprec.errors import MixedUsers, NoRule
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.layouts.layout import layout_of
@@ -100,7 +99,6 @@ def _looked_up(
     try:
         with (
             torch.no_grad(),
-            all_listed(looked_up(parameters).values()),
             Tape(parameters, len(part), read=read) as tape,
         ):
             tape.watch(part)
@@ -120,6 +118,6 @@ def _read_alone(space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Par
         known = {name: ids for name, ids in reads.items() if name in space.tables and ids is not None}
         rows.extend(space.flat(name, ids.flatten()).to(space.device) for name, ids in known.items())
 
-    with torch.no_grad(), all_listed(looked_up(parameters).values()), OneUser(parameters, read):
+    with torch.no_grad(), OneUser(parameters, read):
         losses(user)
     return rows

@@ -51,7 +51,6 @@ class RowChoice(Strategy, ABC):
     Where several name a table, each chooses among what the ones before it left.
     """
 
-    shards = True  # the noise of a row is then a function of the row
     noise_ratio: float = math.inf
     """The noise multiplier of the choice in each step, per noise multiplier of the gradients.
 

@@ -14,9 +14,7 @@ from torch.optim import Optimizer
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.contract import Losses, Users
-from dprec.distributed.host_tables import HostTable, asked, hearing, on_host
 from dprec.distributed.ranks import Ranks
-from dprec.distributed.sharded import own_rows, sharded
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.gradients.contributions.look_ups import Rows, as_look_ups, only_together
@@ -30,8 +28,6 @@ from dprec.sparsity.rows.choosing import (
     noise_ratio,
     refuse_repriced,
     refuse_unfit,
-    refuse_unruled,
-    refuse_unsharded,
 )
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
@@ -63,8 +59,6 @@ class RowRules:
         self._chosen: dict[str, Tensor | None] = {}
         self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
         self._whole: set[str] = set()  # tables whose sums have all of these already
-        self._sharded: Mapping[str, Tensor] = {}
-        self._hosts: Mapping[str, HostTable] = {}
         self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
         self.held: dict[str, Tensor] = {}  # a step's gradients that get their noise from a schedule, and have none yet
 
@@ -154,10 +148,6 @@ class RowRules:
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
             if isinstance(strategy, NoiseSchedule):
                 strategy.farthest = max_norm / step_noise.expected_batch
-        self._sharded = sharded({table.name: table.parameter for table in tables})
-        self._hosts = on_host({table.name: table.parameter for table in tables})
-        refuse_unsharded(self._sharded, self._over)
-        refuse_unruled(self._hosts, self._over)
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:
@@ -248,31 +238,9 @@ class RowRules:
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
         """Let strategies settle what they owe to rows that are about to be read."""
-        ruled = [name for name in reads if name in self._over or name in self._hosts]
-        due = {name: reads[name] for name in ruled if name not in self._sharded}
-        if not due:
-            return
-        there = {name: ids for name, ids in due.items() if name in self._hosts and ids is not None}
-        rows = asked([self._hosts[name] for name in there], list(there.values()))
-        self._pay(due | dict(zip(there, rows, strict=True)))
-
-    def give_away(self, reads: Mapping[str, Tensor]) -> None:
-        """Let strategies settle what they owe to own rows of sharded tables, which some process is about to read."""
-        self._pay(reads)
-
-    def _pay(self, reads: Mapping[str, Tensor | None]) -> None:
         due = [(s, name) for name in reads for s in self._over.get(name, ()) if isinstance(s, NoiseSchedule)]
         for schedule, own in groupby(due, key=lambda each: each[0]):
             schedule.read_all({name: reads[name] for _, name in own})
-
-    @contextmanager
-    def listing(self) -> Iterator[None]:
-        """While rows are listed nothing is read, so nothing has to be paid."""
-        self._stepping = True
-        try:
-            yield
-        finally:
-            self._stepping = False
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -280,8 +248,7 @@ class RowRules:
         self._stepping = True
         self._declared = declared_rows(self._module, self._tables) if self.look else {}
         try:
-            with hearing(self._hosts.values()):
-                yield
+            yield
         finally:
             self._stepping = False
 
@@ -318,7 +285,7 @@ class RowRules:
                 self._noised = {name: rows for name, rows in self._noised.items() if name not in space.tables}
                 if chosen.device != space.device:  # while Python may ask
                     known = space.split(chosen[~is_among(chosen, space.on(chosen.device).padding)])
-                    self._noised |= {name: rows for name, rows in known.items() if name not in self._sharded}
+                    self._noised |= known
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
@@ -355,20 +322,15 @@ class RowRules:
         self.refuse_whole(recorded)
         own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
         chosen = {name: rows for name in own if (rows := self._chosen[name]) is not None}
-        left = {name: self._where_read(name, rows, recorded) for name, rows in chosen.items()}
-        first = [uses[0] for name, uses in own.items() if name in left and len(uses) == 1]
+        first = [uses[0] for name, uses in own.items() if name in chosen and len(uses) == 1]
         reads = [use for use in first if isinstance(use, Rows)]
-        if len(reads) == len(left) > 1 and not answers_at_once(recorded.losses):
-            found = only_together(reads, list(left.values()), [self._tables[name].rows for name in left])
-            recorded.contributions.update({name: [use] for name, use in zip(left, found, strict=True)})
+        if len(reads) == len(chosen) > 1 and not answers_at_once(recorded.losses):
+            found = only_together(reads, list(chosen.values()), [self._tables[name].rows for name in chosen])
+            recorded.contributions.update({name: [use] for name, use in zip(chosen, found, strict=True)})
             return recorded
         for name, uses in own.items():
-            recorded.contributions[name] = only(uses, left.get(name))
+            recorded.contributions[name] = only(uses, chosen.get(name))
         return recorded
-
-    def _where_read(self, name: str, rows: Tensor, recorded: Recorded) -> Tensor:
-        """Return chosen rows where users' gradients are; of a table in host memory only those that were read."""
-        return self._hosts[name].shard.heard_among(rows).to(recorded.losses.device) if name in self._hosts else rows
 
     def refuse_whole(self, recorded: Recorded) -> None:
         for name in self._over:
@@ -386,13 +348,9 @@ class RowRules:
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
         self._whole = {name for name in wanted if mine[name].held}
 
-    def noised_at_once(self, name: str) -> bool:
-        """Whether what is released of a table gets its noise together with all that does."""
-        return self.noised_now(name) and not self._tables[name].sharded
-
     def released(self, name: str, total: RowSum, std: float) -> tuple[Tensor, Tensor]:
-        """Return the rows of a sum that are released, and their values, without noise if it comes `noised_at_once`."""
-        table, ruling = self._tables[name], self._over[name][-1]
+        """Return the rows of a sum that are released, and their values, without their noise."""
+        table = self._tables[name]
         without_padding, chosen = total.held, self._chosen[name]
         rows, values = total.release()
         if name not in self._whole and (chosen is not None or not without_padding):
@@ -405,15 +363,13 @@ class RowRules:
             rows, values = picked((values != 0).flatten(1).any(1), rows, values)
         elif self.noised_now(name) and name not in self._whole:
             touched = rows
-            rows = table.all_own(touched.device) if chosen is None else table.owned(chosen.to(touched.device))
+            rows = torch.arange(table.rows, device=touched.device) if chosen is None else chosen.to(touched.device)
             rows = rows[~is_among(rows, table.nothing)]
             values = values.new_zeros(len(rows), *total.shape[1:]).index_copy_(
                 0, torch.searchsorted(rows, touched), values
             )
             untouched = len(rows) - len(touched)
         if self.noised_now(name):
-            if table.sharded:  # a stream would give the rows of two owners the same noise
-                ruling.noise.add_rows_(values, rows, std)
             self.tally.add(len(rows), values.numel(), untouched)
         return rows, values
 
@@ -432,7 +388,7 @@ class RowRules:
 @contextmanager
 def _padding_kept(tables: Iterable[Table]) -> Iterator[None]:
     """Put the tables' padding rows back as they were, whatever the code within does to the tables."""
-    rows = [own_rows(t.parameter)[0].detach()[row - t.own.start] for t in tables for row in t.padding if row in t.own]
+    rows = [t.parameter.detach()[row] for t in tables for row in t.padding]
     kept = [torch.empty_like(row) for row in rows]
     if rows:
         torch._foreach_copy_(kept, rows)

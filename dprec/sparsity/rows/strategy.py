@@ -22,7 +22,6 @@ class Strategy:
     """
 
     broken: ClassVar[str | None] = None  # why what it trains is not private
-    shards: bool = False  # whether each process can take the steps of its own rows alone
 
     def __init__(self, tables: str | list[str] = "*", least_rows: int = 0) -> None:
         self.tables = [tables] if isinstance(tables, str) else list(tables)

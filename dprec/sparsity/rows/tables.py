@@ -10,7 +10,6 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
-from dprec.distributed.sharded import ShardedTable, own_rows
 from dprec.gradients.contributions.look_ups import repeated
 from dprec.gradients.parameters import padding_rows
 from dprec_kernels.sending import to_device
@@ -27,23 +26,6 @@ class Table:
     @property
     def rows(self) -> int:
         return self.parameter.shape[0]
-
-    @property
-    def own(self) -> range:
-        """The rows that this process keeps: all, unless the table is sharded."""
-        values, first = own_rows(self.parameter)
-        return range(first, first + len(values))
-
-    def owned(self, rows: Tensor) -> Tensor:
-        """Return those of some rows that this process keeps."""
-        return rows[(rows >= self.own.start) & (rows < self.own.stop)] if self.sharded else rows
-
-    def all_own(self, device: torch.device) -> Tensor:
-        return torch.arange(self.own.start, self.own.stop, device=device)
-
-    @property
-    def sharded(self) -> bool:
-        return isinstance(self.parameter, ShardedTable)
 
     @property
     def nothing(self) -> Tensor:

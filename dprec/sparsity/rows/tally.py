@@ -12,10 +12,7 @@ from dprec.sparsity.rows.tables import Table
 
 @dataclass
 class Tally:
-    """What the strategies did so far, over the tables they rule. How many rows were touched is not private.
-
-    Of sharded tables it is what they did to the rows of this process.
-    """
+    """What the strategies did so far, over the tables they rule. How many rows were touched is not private."""
 
     steps: int = 0
     noised: int = 0  # rows
@@ -33,7 +30,7 @@ class Tally:
         """Return averages over the steps; nothing where no row got noise."""
         if not self.entries:
             return {}
-        dense = sum(len(table.own) * table.parameter.shape[1:].numel() for table in tables)
+        dense = sum(table.parameter.numel() for table in tables)
         return {
             "rows_noised": self.noised / self.steps,
             "gradient_size_reduction": dense * self.steps / self.entries,
