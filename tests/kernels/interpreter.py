@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # triton reads the variable as it is imported, so one process cannot do both.

@@ -106,10 +106,6 @@ def test_a_row_that_a_mask_leaves_nearly_nothing_is_as_in_float64(low: float, si
         torch.testing.assert_close(own, true, rtol=1e-3, atol=1e-3)
 
 
-def test_heads_of_a_position_lie_beside_each_other() -> None:
-    assert attend(*inputs_of("heads")).transpose(1, 2).is_contiguous()
-
-
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The queries that dprec's own attention gets."""
     queries: list[Tensor] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import pytest
@@ -10,18 +9,11 @@ import torch
 
 from dprec_kernels.dense_noise import reference
 from dprec_kernels.row_noise import RowNoise
-from tests.kernels.interpreter import DEVICES, outside, shared_memory
+from tests.kernels.interpreter import DEVICES
 
 pytestmark = pytest.mark.full
 
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
-
-
-@outside
-def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp64* i64* i32 i32 fp32 fp32" + " i32" * 2 + " i64" * 4
-    for shape in ({"BM": 0, "BN": 8, "BP": 64}, {"BM": 32, "BN": 1, "BP": 512}):
-        assert shared_memory(kernels.dense_noise_fwd_kernel, types, **shape, WIDE=True) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -52,8 +44,3 @@ def test_several_matrices_get_what_each_gets_alone(kernels: ModuleType, dtype: t
         source = RowNoise(SOURCE.seed, SOURCE.stream + place, SOURCE.step)
         kernels.dense_noise(alone, 0.7, source, 1.0, 1.0, torch.empty(0, dtype=torch.int64), alone[:0])
         assert torch.equal(each, alone)
-
-
-@pytest.fixture(name="kernels")
-def _kernels() -> ModuleType:
-    return importlib.import_module("dprec_kernels.dense_noise.triton")

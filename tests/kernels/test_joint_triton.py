@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from types import ModuleType
 
@@ -10,24 +9,12 @@ import pytest
 import torch
 
 from dprec_kernels.joint import Law, Measure, Positions, Products, Softmaxes, Vectors, reference
-from tests.kernels.interpreter import DEVICES, outside, shared_memory
+from tests.kernels.interpreter import DEVICES
 
 pytestmark = pytest.mark.full
 
 USERS = 5
 PART = 4 * torch.finfo(torch.float32).eps
-
-
-@outside
-def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    norms = "i64* i64* fp64* fp64* fp64* i32 i32 fp32"
-    for kernel, types, constants in (
-        (kernels.joint_tiles_fwd_kernel, "i64* fp64* i32 i32", {"BM": 32, **kernels.OF_USERS}),
-        (kernels.joint_norms_fwd_kernel, norms, kernels.SEVERAL),
-        (kernels.joint_norms_fwd_kernel, norms, kernels.ONE),
-        (kernels.joint_sums_fwd_kernel, "i64* fp32* fp64* i32 i32 i32 i32", {"BM": 32, **kernels.OF_ALL}),
-    ):
-        assert shared_memory(kernel, types, **constants) <= 99 * 1024
 
 
 def products(length: int, outputs: int, inputs: int, device: str) -> Products:
@@ -95,8 +82,3 @@ def test_sums_are_those_of_the_reference(
     weight = torch.rand(USERS, device=device)
     for exact, found in zip(*(path.sums(terms, weight) for path in (reference, kernels)), strict=True):
         assert torch.allclose(found, exact, rtol=1e-5, atol=1e-5)
-
-
-@pytest.fixture(name="kernels")
-def _kernels() -> ModuleType:
-    return importlib.import_module("dprec_kernels.joint.triton")

@@ -63,15 +63,6 @@ def test_rows_outside_of_the_mask_stay_and_may_repeat() -> None:
     assert not table[[0, 1, 3, 4, 5, 6, 8]].any()
 
 
-@pytest.mark.parametrize("source", [SOURCE, None])
-def test_a_table_in_a_file_gives_the_same_numbers(tmp_path: Path, source: RowNoise | None) -> None:
-    file, rows = mapped(tmp_path / "table", 400, 32), torch.arange(0, 400, 3)
-    table, std, mean = file.copy_(torch.randn(400, 32)).clone(), torch.rand(134), torch.rand(134)
-    for each in (file, table):
-        lazy_noise(each, rows, std, source or torch.Generator().manual_seed(2), mean=mean)
-    assert torch.equal(torch.from_file(str(tmp_path / "table"), size=400 * 32).view(400, 32), table)
-
-
 def test_a_table_of_more_than_31_bits_of_numbers(tmp_path: Path) -> None:
     table, rows = mapped(tmp_path / "table", FAR + 10, 8), torch.tensor([0, 1000, FAR, FAR + 9])
     lazy_noise(table, rows, torch.ones(4), SOURCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import pytest
@@ -11,20 +10,11 @@ import torch
 from dprec_kernels.lazy_noise import reference
 from dprec_kernels.row_noise import RowNoise, row_noise
 from dprec_kernels.tables import Tables
-from tests.kernels.interpreter import DEVICES, outside, shared_memory
+from tests.kernels.interpreter import DEVICES
 
 pytestmark = pytest.mark.full
 
 SOURCE = RowNoise(seed=1 << 100 | 77, stream=3, step=2**31 - 2)
-
-
-@outside
-def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp32* i64* i64* fp32* fp32* i1*" + " i32" * 4 + " i64" * 4
-    given = {"DECAYS": True, "CHOSEN": True, "BN": 8, "BP": 64}
-    assert shared_memory(kernels.lazy_noise_fwd_kernel, types, SEVERAL=False, **given) <= 99 * 1024
-    of_tables = types.replace("fp32*", "i64*", 1)
-    assert shared_memory(kernels.lazy_noise_fwd_kernel, of_tables, SEVERAL=True, **given) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -70,8 +60,3 @@ def test_rows_of_several_tables_equal_the_reference(kernels: ModuleType, decays:
     kernels.of_tables(tables, *given, owes.to(device))
     for exact, found in zip(each, tables.each, strict=True):
         assert torch.allclose(found.cpu(), exact, atol=1e-6)
-
-
-@pytest.fixture(name="kernels")
-def _kernels() -> ModuleType:
-    return importlib.import_module("dprec_kernels.lazy_noise.triton")

@@ -151,32 +151,6 @@ def test_openblas_is_not_asked_for_what_it_cannot_read(by_openblas: Asked, lie: 
     assert not by_openblas
 
 
-def test_openblas_has_one_thread_while_it_is_asked_and_its_own_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [2]
-    thread = openblas._OneThread()
-    monkeypatch.setattr(thread, "_count", lambda: numbers[-1])
-    monkeypatch.setattr(thread, "_set", numbers.append)
-    with thread, thread:
-        assert numbers == [2, 1]
-    assert numbers == [2, 1, 2]
-
-
-def test_what_is_not_finite_is_no_error_of_numpys(by_openblas: Asked) -> None:
-    """One user's numbers would stop the step, or be told to the terminal."""
-    x = torch.full((8, 8), 1e30)
-    x[:, 1] = -1e30
-    with np.errstate(all="raise"):
-        affine(x, torch.randn(8, 8) * 1e10, None)
-    assert by_openblas
-
-
-def test_sparse_inputs_are_left_to_torch(asked: Asked) -> None:
-    x, weight = torch.randn(50, 8), torch.randn(6, 8)
-    torch.testing.assert_close(affine(x.to_sparse(), weight, None), x @ weight.T)
-    torch.testing.assert_close(affine(x.to_sparse_csr(), weight, None), x @ weight.T)
-    assert not asked
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_waits_for_no_thread_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [2]
@@ -232,7 +206,14 @@ def test_the_library_that_multiplies_is_named(asked: Asked, monkeypatch: pytest.
     assert products.library() == "torch's own library"
 
 
-def test_nothing_and_other_types_are_left_to_torch(asked: Asked) -> None:
+def test_what_torch_alone_can_do_is_left_to_it(asked: Asked) -> None:
+    """Sparse inputs, other types, nothing at all, and weights that are trained or cast."""
+    x, weight = torch.randn(50, 8), torch.randn(6, 8)
+    torch.testing.assert_close(affine(x.to_sparse(), weight, None), x @ weight.T)
+    torch.testing.assert_close(affine(x.to_sparse_csr(), weight, None), x @ weight.T)
+    assert affine(x, weight.clone().requires_grad_(), None).requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert affine(x, weight, None).dtype == torch.bfloat16
     assert multiply(torch.ones(0, 3), torch.ones(3, 2), torch.empty(0, 2)).shape == (0, 2)
     assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     small = torch.randn(4, 5).bfloat16()
@@ -240,11 +221,13 @@ def test_nothing_and_other_types_are_left_to_torch(asked: Asked) -> None:
     assert not asked
 
 
-def test_what_is_not_finite_stays_where_it_is(asked: Asked) -> None:
+def test_what_is_not_finite_stays_where_it_is_and_is_no_error_of_numpys(asked: Asked) -> None:
+    """An error would stop the step for one user's numbers, or tell them to the terminal."""
     left, right = torch.ones(33, 4), torch.ones(4, 5)
     left[1, 2] = float("inf")
     right[0, 4] = float("nan")
-    found = multiply(left, right, torch.empty(33, 5))
+    with np.errstate(all="raise"):
+        found = multiply(left, right, torch.empty(33, 5))
     assert torch.equal(torch.isnan(found), torch.isnan(left @ right))
     assert torch.equal(torch.isinf(found), torch.isinf(left @ right))
     assert asked
@@ -269,14 +252,6 @@ def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: Asked) -> Non
     (slope,) = torch.autograd.grad(affine(x, weight, None).square().sum(), x, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), x)
     torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_trained_or_cast_is_left_to_torch(asked: Asked) -> None:
-    x, weight = torch.randn(50, 8), torch.randn(6, 8)
-    assert affine(x, weight.clone().requires_grad_(), None).requires_grad
-    with torch.autocast("cpu", torch.bfloat16):
-        assert affine(x, weight, None).dtype == torch.bfloat16
-    assert not asked
 
 
 class Twice(Tensor):

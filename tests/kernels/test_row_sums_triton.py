@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from itertools import accumulate
 from types import ModuleType
@@ -12,20 +11,13 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.row_sums import Part, reference, row_sums
-from tests.kernels.interpreter import DEVICES, outside, shared_memory
+from tests.kernels.interpreter import DEVICES
 
 pytestmark = pytest.mark.full
 
 SHAPES = ((7, 2, 1), (5, 2, 150), (4, 3, 64), (3, 1, 3))  # of each table: rows, a user's reads, width
 USERS = (5, 1, 8)  # of each micro-batch
 STARTS = [0, *accumulate(rows for rows, _, _ in SHAPES)]
-
-
-@outside
-def test_kernel_compiles_and_fits_on_chip(kernels: ModuleType) -> None:
-    types = "i64* i64* i64* i64* i64* fp32* i32 i32"
-    for shape in (kernels.SELDOM, kernels.OFTEN):
-        assert shared_memory(kernels.row_sums_fwd_kernel, types, TABLES=5, PARTS=3, **shape) <= 99 * 1024
 
 
 def made(users: tuple[int, ...]) -> tuple[list[Part], list[tuple[int, int, int, int]]]:
@@ -84,8 +76,3 @@ def test_no_rows_are_no_numbers() -> None:
     assert row_sums([part], torch.arange(2), none, none, [0], torch.float32).tolist() == []
     part = Part([torch.ones(2, 0, 3)], torch.ones(2))
     assert row_sums([part], none, none.new_zeros(1), none.new_zeros(1), [1], torch.float32).tolist() == [0.0] * 3
-
-
-@pytest.fixture(name="kernels")
-def _kernels() -> ModuleType:
-    return importlib.import_module("dprec_kernels.row_sums.triton")

@@ -105,15 +105,6 @@ def test_the_same_call_gives_the_same_bits() -> None:
     assert torch.equal(results[0], results[2])
 
 
-def test_tables_in_files_give_the_same_numbers(tmp_path: Path) -> None:
-    table, rows, values, scales = some(40, 30, 200, 16, torch.float32)
-    file = mapped(tmp_path / "table", 200, 16).copy_(table)
-    for each in (table, file):
-        step(each, rows, values, SGD(0.1), scales)
-    assert torch.equal(file, table)
-    assert torch.equal(torch.from_file(str(tmp_path / "table"), size=3200).view(200, 16), table)
-
-
 def test_tables_of_more_than_31_bits_of_numbers(tmp_path: Path) -> None:
     table, rows = mapped(tmp_path / "table", FAR + 10, 8), torch.tensor([[FAR, 5], [FAR + 9, FAR]])
     found = step(table, rows, torch.ones(2, 2, 8), SGD(1.0, decay=0.1))

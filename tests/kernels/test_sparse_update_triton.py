@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 from typing import Any
 
@@ -12,21 +11,11 @@ import torch
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update import SGD, pieces, step_rows
 from dprec_kernels.tables import Tables
-from tests.kernels.interpreter import DEVICES, outside, shared_memory
+from tests.kernels.interpreter import DEVICES
 
 pytestmark = pytest.mark.full
 
 SOURCE = RowNoise(seed=(7 << 64) + 5, stream=3, step=1 << 40)
-
-
-@outside
-def test_kernels_compile_and_fit_on_chip(kernels: ModuleType) -> None:
-    types = "fp32* i64* i64* i64* fp32* i32 fp32 fp32 fp32 i64 i32" + " i64" * 4
-    for noisy in (False, True):
-        most = {"NOISY": noisy, "BP": pieces.WIDEST // 2}
-        assert shared_memory(kernels.sparse_update_fwd_kernel, types, SEVERAL=False, **most) <= 99 * 1024
-        of_tables = types.replace("fp32*", "i64*", 1)
-        assert shared_memory(kernels.sparse_update_fwd_kernel, of_tables, SEVERAL=True, **most) <= 99 * 1024
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -71,8 +60,3 @@ def test_what_has_no_kernel_takes_the_pieces(table: torch.Tensor, fits: bool, mo
     monkeypatch.setattr("dprec_kernels.paths.fast", lambda operation, tensor, fits: asked.append(fits) or pieces)
     step_rows(table, torch.zeros(1, dtype=torch.int64), torch.ones(1, table.shape[1], dtype=table.dtype), SGD(1.0))
     assert asked == [fits]
-
-
-@pytest.fixture(name="kernels")
-def _kernels() -> ModuleType:
-    return importlib.import_module("dprec_kernels.sparse_update.triton")
