@@ -12,7 +12,7 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 from torch import nn
 
 from dprec.data import PoissonBatches
-from dprec.distributed import first, voice
+from dprec.distributed import first
 from dprec.distributed.ranks import ALONE, Ranks, deal, fingerprint, pieces
 from dprec.distributed.replicas import leave_to_the_step, refuse_strategy
 from dprec.errors import UserError
@@ -93,11 +93,6 @@ def test_a_process_with_a_number_is_not_the_first(name: str, monkeypatch: pytest
     assert first.first_process()
     monkeypatch.setenv(name, "3")
     assert not first.first_process()
-
-
-def test_a_process_alone_speaks_for_itself() -> None:
-    error = UserError("wrong")
-    assert voice.one_voice(error, "go on") is error
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

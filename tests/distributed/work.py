@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from dprec.run.tasks import task_of
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.training.callback import Privacy
 from tests import warm
+from tests.quiet import SaveAt, trainer
 
 PATIENCE = 400  # seconds, on a busy machine
 STEPS = 6
@@ -84,17 +84,6 @@ RUNS: dict[str, tuple[Callable[[], Any], type[Any], dict[str, Any], dict[str, An
 }
 
 
-class Halfway(pl.Callback):
-    """Saves the run after half of its steps, and lets it go on."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == STEPS // 2:
-            trainer.save_checkpoint(self.file)
-
-
 def trained(name: str, processes: int, **options: Any) -> dict[str, Any]:
     """Train one of these runs; return where it ended, and what it says that it spent."""
     make, kind, arguments, privacy = RUNS[name]
@@ -119,20 +108,9 @@ def fitted(
     data.setup()
     pl.seed_everything(3, verbose=False)
     model = kind(**data.sizes, **options)
-    warnings.simplefilter("ignore")
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=processes,
-        max_steps=steps,
-        callbacks=[*([privacy] if privacy else []), *([Halfway(keep)] if keep else [])],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(model, data, ckpt_path=resume)
+    callbacks = [*([privacy] if privacy else []), *([SaveAt(STEPS // 2, keep)] if keep else [])]
+    run = trainer(*callbacks, devices=processes, max_steps=steps, num_sanity_val_steps=0)
+    run.fit(model, data, ckpt_path=resume)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     counted = {} if privacy is None else {"steps": privacy.steps, "spent": privacy.spent}
     return {"state": state, **counted}

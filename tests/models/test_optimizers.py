@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from dprec import Privacy, Sequences, Transformer
 from dprec.models.learning import optimizers
+from tests.quiet import trainer
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -75,16 +75,7 @@ def test_a_private_run_tells_its_noise() -> None:
     data = Sequences(dataset="synthetic", synthetic_users=60, synthetic_items=20, batch_size=20, max_length=8)
     model = Transformer(data.items, dim=8, max_length=8, heads=1, blocks=1, optimizer="adam_bc")
     privacy = Privacy(noise_multiplier=2.0, max_norm=0.5)
-    trainer = pl.Trainer(
-        max_steps=3,
-        callbacks=[privacy],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-    )
-    trainer.fit(model, data)
+    trainer(privacy, max_steps=3).fit(model, data)
     optimizer = model.optimizers(use_pl_optimizer=False)
     assert isinstance(optimizer, optimizers.AdamBC)
     assert optimizer.noise_std() == pytest.approx(2.0 * 0.5 / 20)

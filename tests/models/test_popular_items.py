@@ -18,6 +18,7 @@ from dprec.models import DPFormer
 from dprec.models.items import shares as item_shares
 from dprec.models.learning.descent import PlainDescent
 from dprec.models.learning.optimizers import PlainRows
+from tests.quiet import SaveAt, trainer
 
 BATCH, SIGMA, NORM, STEPS = 30, 2.0, 0.5, 4
 
@@ -35,16 +36,7 @@ def made(module: Sequences, **options: Any) -> DPFormer:
 
 
 def fit(model: DPFormer, module: Sequences, *callbacks: pl.Callback, at: Any = None, steps: int = STEPS) -> None:
-    trainer = pl.Trainer(
-        max_steps=steps,
-        callbacks=[*callbacks],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-    )
-    trainer.fit(model, module, ckpt_path=at)
+    trainer(*callbacks, max_steps=steps).fit(model, module, ckpt_path=at)
 
 
 def private(**options: Any) -> Privacy:
@@ -112,7 +104,7 @@ def test_rows_take_steps_by_their_shares() -> None:
     module = data()
     model = made(module, share_rate=0.3, doubt=5.0, final_rate=1.0, warmup=0.0)
     model.descent = PlainDescent(noise_std=0.01)
-    model.trainer = pl.Trainer(max_steps=STEPS, logger=False, enable_checkpointing=False, accelerator="cpu")
+    model.trainer = trainer(max_steps=STEPS)
     model.prepare(module, ExactSums())
     read = [set(module.training.of(user)[-9:].tolist()) for user in range(module.users)]  # of users with two events
     met = np.array([sum(item in each for each in read if len(each) > 1) for item in range(module.items)])
@@ -145,21 +137,12 @@ def test_rows_of_a_sparse_gradient_step_alike() -> None:
     torch.testing.assert_close(*found)
 
 
-class SavedInTheMiddle(pl.Callback):
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == STEPS // 2:
-            trainer.save_checkpoint(self.file)
-
-
 @pytest.mark.full
 def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
     options = {"popular": True, "share_rate": 0.2, "final_rate": 1.0, "warmup": 0.0}
     whole, resumed, half = made(data(), **options), made(data(), **options), tmp_path / "half.ckpt"
     once, twice = private(), private()
-    fit(whole, data(), once, SavedInTheMiddle(half))
+    fit(whole, data(), once, SaveAt(STEPS // 2, half))
     torch.nn.init.normal_(resumed.embedding.weight)
     fit(resumed, data(), twice, at=half)
     assert [*twice.ledger.events.values()] == [*once.ledger.events.values()] == [1, 1, STEPS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytorch_lightning as pl
 from dprec.data import Sequences
 from dprec.models import Transformer
 from dprec.training.callback import Privacy
+from tests import quiet
 
 USERS, BATCH = 60, 12
 
@@ -30,15 +30,7 @@ def data(**options: Any) -> Sequences:
 
 
 def trainer(privacy: Privacy | None, **options: Any) -> pl.Trainer:
-    settings: dict[str, Any] = {
-        "max_steps": 6,
-        "logger": False,
-        "enable_checkpointing": False,
-        "limit_val_batches": 0,
-    }
-    settings |= {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    warnings.simplefilter("ignore")
-    return pl.Trainer(callbacks=[privacy] if privacy else [], **{**settings, **options})
+    return quiet.trainer(*([privacy] if privacy else []), **{"max_steps": 6} | options)
 
 
 def model(module: Sequences, **options: Any) -> Transformer:

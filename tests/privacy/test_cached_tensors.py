@@ -11,10 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec import Privacy, private
-from dprec.privacy import steps
-from dprec.privacy.cached_tensors import ResetCachedTensors
-from tests.privacy import support
+from dprec import private
 
 USERS, DIM, ITEMS = 60, 4, 9
 LONGER = torch.ones(9, 9).tril()
@@ -113,17 +110,3 @@ def test_it_is_told_by_name() -> None:
     lines = [str(each.message) for each in said if "keeps it" in str(each.message)]
     assert len(lines) == 1
     assert "'mask'" in lines[0]
-
-
-def test_a_models_losses_are_wrapped_once_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound method is another object each time; the wrapper has its own memory."""
-    made: list[Any] = []
-
-    class Counted(ResetCachedTensors):
-        def __init__(self, module: nn.Module, losses: Any) -> None:
-            made.append(losses)
-            super().__init__(module, losses)
-
-    monkeypatch.setattr(steps, "ResetCachedTensors", Counted)
-    support.fit(Privacy(noise_multiplier=1.0), max_steps=3)
-    assert len(made) == 1

@@ -11,9 +11,7 @@ import torch
 from dp_accounting import pld
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
 
-from dprec.checks.switches import refuse_switches, switches_of
 from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.models import LSTM, Transformer
@@ -237,36 +235,6 @@ def test_a_step_behind_the_accountings_back_is_found() -> None:
         fit(Privacy(epsilon=3.0), recommender=OwnStep())
 
 
-def test_a_model_that_mixes_users_is_refused_before_its_first_step() -> None:
-    class Mixing(Zoo):
-        def losses(self, batch: SequenceBatch) -> Tensor:
-            loss = super().losses(batch)
-            return loss * loss.detach().mean()
-
-    with pytest.raises(UserError, match="losses|parameter"):
-        fit(Privacy(epsilon=3.0), recommender=Mixing())
-
-
-def test_a_model_that_divides_by_the_longest_history_is_refused_before_its_first_step() -> None:
-    class OverPadding(Zoo):
-        """Divides by the longest history of the batch: every operation keeps users apart, their shapes do not."""
-
-        def losses(self, batch: SequenceBatch) -> Tensor:
-            return super().losses(batch) / batch.history.shape[1]
-
-    privacy = Privacy(epsilon=3.0)
-    with pytest.raises(UserError, match="padding"):
-        fit(privacy, recommender=OverPadding())
-    assert privacy.steps == 0
-
-
-def test_a_loader_whose_sampling_is_unknown_is_refused() -> None:
-    module = data()
-    loader = DataLoader(module.train_dataloader().dataset, batch_size=4, shuffle=True, collate_fn=lambda batch: batch)
-    with pytest.raises(UserError, match="cannot be accounted"):
-        trainer(Privacy(epsilon=3.0)).fit(model(module), loader)
-
-
 OPTIONS: list[dict[str, Any]] = [
     {"accumulate_grad_batches": 2},
     {"limit_train_batches": 2},
@@ -274,13 +242,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"gradient_clip_val": 1.0},
     {"reload_dataloaders_every_n_epochs": 1},
 ]
-
-
-@pytest.mark.parametrize("option", OPTIONS, ids=str)
-def test_trainer_options_that_break_the_accounting_are_refused(option: Any) -> None:
-    (name,) = option
-    with pytest.raises(UserError, match=f"trainer.{name} cannot be"):
-        refuse_switches(switches_of(trainer(Privacy(epsilon=3.0), **option)))
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=str)

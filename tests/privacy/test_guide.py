@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from unittest import mock
 
-import pytest
 import torch
 from torch import Tensor
 
-from dprec.errors import UserError
 from dprec.gradients.clipping import squared_norms
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
@@ -46,14 +44,3 @@ def test_the_guides_rule_gives_the_norms_of_torch_func() -> None:
     for name in parameters:
         exact = truth.norms({name: expected[name]})
         assert torch.allclose(measured[name].sqrt(), exact, rtol=1e-10, atol=1e-12), name
-
-
-def test_the_guides_rule_leaves_other_equations_refused() -> None:
-    model = WithTensordot()
-    x = torch.randn(6, 9, 6)
-    with mock.patch.dict(RULES):
-        the_guides_rule()
-        with Tape(dict(model.named_parameters()), 6) as tape:
-            tape.watch([x])
-            with pytest.raises(UserError, match=r"mix\.weight.*tensordot"):
-                torch.tensordot(x, model.mix.weight, ([2], [0]))

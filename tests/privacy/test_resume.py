@@ -6,29 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 
 from dprec.data.draws.poisson import ShuffledBatches
 from dprec.errors import UserError
 from dprec.privacy.run import PrivateRun
 from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, model, trainer
-
-
-class Stopping(pl.Callback):
-    def __init__(self, at: int, folder: Path) -> None:
-        self.at, self.folder = at, folder
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == self.at:
-            trainer.save_checkpoint(self.folder / "half.ckpt")
+from tests.quiet import SaveAt
 
 
 def interrupted(tmp_path: Path, **options: Any) -> Path:
     privacy = Privacy(epsilon=3.0, **options)
     module = data()
     run = trainer(privacy)
-    run.callbacks.append(Stopping(3, tmp_path))
+    run.callbacks.append(SaveAt(3, tmp_path / "half.ckpt"))
     run.fit(model(module), module)
     return tmp_path / "half.ckpt"
 
@@ -43,30 +34,11 @@ def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(tmp_path: Pa
     assert resumed.spent == pytest.approx(whole.spent, rel=1e-3)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("privacy", "change", "name"),
-    [
-        ({"epsilon": 4.0}, {}, "epsilon"),
-        ({"epsilon": 3.0, "max_norm": 2.0}, {}, "max_norm"),
-        ({"epsilon": 3.0, "clipping": "flat"}, {}, "clipping"),
-        ({"epsilon": 3.0, "delta": 1e-3}, {}, "delta"),
-        ({"epsilon": 3.0, "noise_multiplier": 5.0}, {}, "noise_multiplier"),
-        ({"epsilon": 3.0}, {"batch_size": 20}, "batch_size"),
-        ({"epsilon": 3.0}, {"sampling": "shuffle"}, "sampling"),
-        ({"epsilon": 3.0}, {"synthetic_users": 61}, "users|delta"),
-    ],
-)
-def test_resuming_with_other_privacy_is_refused(tmp_path: Path, privacy: Any, change: Any, name: str) -> None:
-    with pytest.raises(UserError, match=f"cannot resume: ({name}) was"):
-        fit(Privacy(**privacy), data(**change), ckpt=interrupted(tmp_path))
-
-
 def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
     """Lightning has nothing left to train and never starts: what was spent stays spent."""
     whole, module = Privacy(epsilon=3.0), data()
     run = trainer(whole)
-    run.callbacks.append(Stopping(6, tmp_path))
+    run.callbacks.append(SaveAt(6, tmp_path / "half.ckpt"))
     run.fit(model(module), module)
     again = Privacy(epsilon=3.0)
     fit(again, ckpt=tmp_path / "half.ckpt")
@@ -81,7 +53,7 @@ def test_resuming_a_finished_run_keeps_its_ledger(tmp_path: Path) -> None:
 def test_a_shuffled_run_resumed_within_a_pass_keeps_the_budget(tmp_path: Path, half: int) -> None:
     first, module = Privacy(epsilon=3.0), data(sampling="shuffle")
     run = trainer(first, max_steps=10)
-    run.callbacks.append(Stopping(half, tmp_path))
+    run.callbacks.append(SaveAt(half, tmp_path / "half.ckpt"))
     run.fit(model(module), module)
     resumed = Privacy(epsilon=3.0)
     fit(resumed, data(sampling="shuffle"), ckpt=tmp_path / "half.ckpt", max_steps=10)
@@ -133,7 +105,7 @@ def test_a_repeatable_run_cannot_be_resumed_into_a_private_one(tmp_path: Path) -
 def test_a_checkpoint_of_a_run_without_privacy_cannot_become_private(tmp_path: Path) -> None:
     module = data()
     run = trainer(None)
-    run.callbacks.append(Stopping(3, tmp_path))
+    run.callbacks.append(SaveAt(3, tmp_path / "half.ckpt"))
     run.fit(model(module), module)
     with pytest.raises(UserError, match="were not private"):
         fit(Privacy(epsilon=3.0), module, ckpt=tmp_path / "half.ckpt")

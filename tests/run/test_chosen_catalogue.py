@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars
 import pytest
@@ -15,6 +14,7 @@ from dprec.data import Sequences
 from dprec.errors import UserError
 from dprec.models import Transformer
 from dprec.run.chosen_catalogue import settle_catalogue
+from tests.quiet import trainer
 
 LOG = polars.DataFrame(
     [(u, f"i{(u * k) % 12}", k) for u in range(60) for k in range(8)], ["user", "item", "time"], orient="row"
@@ -27,13 +27,10 @@ def begun() -> tuple[Sequences, Privacy]:
 
 def fit(data: Sequences, privacy: Privacy, steps: int, checkpoint: Path | None = None) -> pl.Trainer:
     data.setup("fit")
-    options: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = pl.Trainer(
-        max_steps=steps, callbacks=[privacy], enable_model_summary=False, limit_val_batches=0, **options
-    )
+    run = trainer(privacy, max_steps=steps)
     model = Transformer(**data.sizes, dim=4)
-    trainer.fit(model, datamodule=data, ckpt_path=None if checkpoint is None else str(checkpoint))
-    return trainer
+    run.fit(model, datamodule=data, ckpt_path=None if checkpoint is None else str(checkpoint))
+    return run
 
 
 @pytest.fixture

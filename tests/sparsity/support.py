@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.special import ndtri
@@ -125,3 +126,13 @@ def own_multiplier(trainer: Any) -> float:
     """Return the noise multiplier of gradients alone, beside that of choices of rows."""
     gradient = trainer.lightning_module.descent.gradient
     return float(gradient.step_noise.multiplier * gradient.rules.gradient_noise)
+
+
+def dense_law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean factors and covariance of (w, m) after these steps, one step at a time."""
+    mean, cov = np.eye(2), np.zeros((2, 2))
+    for rate, decay, momentum in rates:
+        matrix = np.array([[1 - rate * decay, -rate * momentum], [decay, momentum]])
+        noise = std * np.array([[-rate], [1.0]])
+        mean, cov = matrix @ mean, matrix @ cov @ matrix.T + noise @ noise.T
+    return mean, cov

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import warnings
 from collections.abc import Callable
@@ -71,25 +70,11 @@ def in_fork(what: Callable[[], str]) -> str:
     return said
 
 
-def in_process(what: Callable[[], str]) -> str:
-    """The same through `multiprocessing`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        context = multiprocessing.get_context("fork")
-        answers = context.SimpleQueue()
-        process = context.Process(target=lambda: answers.put(what()))
-        process.start()
-        said = answers.get()
-        process.join()
-    return str(said)
-
-
-@pytest.mark.parametrize("fork", [in_fork, in_process])
 @pytest.mark.parametrize("aggregate", [True, False])
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_fork_is_refused_what_owes_noise(look: str, aggregate: bool, fork: Any) -> None:
+def test_a_fork_is_refused_what_owes_noise(look: str, aggregate: bool) -> None:
     run = trained(aggregate)
-    said = fork(lambda: told(lambda: LOOKS[look](run)))
+    said = in_fork(lambda: told(lambda: LOOKS[look](run)))
     assert said.startswith("UserError: LazyDP: this process was forked")
     assert "\n" not in said
     LOOKS[look](run)  # and the process that trains goes on
@@ -103,16 +88,6 @@ def test_a_fork_sees_what_was_paid(aggregate: bool) -> None:
     assert seen == "True"
     fresh = Run([LazyDP(tables="big.*", aggregate=aggregate)])
     assert not in_fork(lambda: told(lambda: fresh.module.big(IDS)))  # before the first step nothing is owed
-
-
-@pytest.mark.parametrize("aggregate", [True, False])
-def test_a_fork_takes_no_step_of_the_run(aggregate: bool) -> None:
-    """Noise of the same place in the run, under another gradient, would take the noise off both."""
-    run = trained(aggregate)
-    run.rules.settle()
-    run.fill(users(3, seed=7))  # here, since torch itself refuses a backward pass in some forks
-    said = in_fork(lambda: told(lambda: run.rules.update(run.optimizer)))
-    assert said.startswith("UserError: LazyDP: this process was forked")
 
 
 @pytest.mark.parametrize("place", ["shared", "file"])
@@ -153,14 +128,6 @@ def test_a_worker_of_a_loader_is_refused_too() -> None:
         loader = DataLoader(Looks(run), num_workers=1, multiprocessing_context="fork")
         with pytest.raises(UserError, match="LazyDP: this process was forked"):
             list(loader)
-
-
-@pytest.mark.parametrize("way", ["spawn", "forkserver"])
-def test_other_ways_to_start_a_process_cannot_take_the_module_along(way: str) -> None:
-    run = trained()
-    process = multiprocessing.get_context(way).Process(target=print, args=(run.module,))
-    with pytest.raises(UserError, match="is not pickled"):
-        process.start()
 
 
 def test_debts_are_paid_before_another_run_begins() -> None:

@@ -16,7 +16,6 @@ from dprec.errors import UserError
 from dprec.fit import main as fit_command
 from dprec.sparsity import BatchRows, Dense, NoiseSchedule, Rates, RowChoice, Strategy, Table
 from tests.sparsity.support import Run, users
-from tests.sparsity.test_runs import fit
 from tests.test_docs import ROOT, put_files
 
 
@@ -58,14 +57,6 @@ def test_a_strategy_of_ones_own_works_from_a_recipe(
     assert metrics["epsilon"] <= 4
     if reduction is not None:
         assert metrics["sparsity"]["gradient_size_reduction"] == pytest.approx(reduction, rel=0.1)
-
-
-@pytest.mark.full
-def test_a_strategy_of_ones_own_works_from_python(own: Path) -> None:
-    for path in ("every_other.EveryOther", "busy.Busy", "in_one_piece.InOnePiece"):
-        privacy, _ = fit([made(path)])
-        assert privacy.steps == 5
-        assert 0 < privacy.spent <= 2.0
 
 
 def test_the_guides_schedule_makes_the_same_steps_as_the_packages(own: Path) -> None:

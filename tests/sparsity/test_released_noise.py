@@ -13,11 +13,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from dprec.accounting.release import ExactSums, NoisySums
 from dprec.data import Clicks
 from dprec.models import PCTR
-from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP, Strategy
-from tests.sparsity.test_runs import clicks, fit
+from dprec.sparsity import FEST, Dense, LazyDP, Strategy
+from tests.sparsity.support import dense_law
+from tests.sparsity.test_runs import fit
 
 pytestmark = pytest.mark.full
 
@@ -51,16 +51,6 @@ def many_rows() -> Clicks:
     data = Clicks(dataset="synthetic", synthetic_records=700, table_scale=1e-2, batch_size=RECORDS_A_STEP)
     data.setup()
     return data
-
-
-def law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:
-    """Mean factors and covariance of (w, m) after these steps, one step at a time."""
-    mean, cov = np.eye(2), np.zeros((2, 2))
-    for rate, decay, momentum in rates:
-        matrix = np.array([[1 - rate * decay, -rate * momentum], [decay, momentum]])
-        noise = std * np.array([[-rate], [1.0]])
-        mean, cov = matrix @ mean, matrix @ cov @ matrix.T + noise @ noise.T
-    return mean, cov
 
 
 def has_unit_variance(values: Tensor) -> bool:
@@ -98,7 +88,7 @@ def test_what_is_released_has_the_planned_variance(name: str, tmp_path: Path) ->
     std = privacy.sigma * privacy.clipping.max_norm / RECORDS_A_STEP
     for step in (3, 5):
         saved = torch.load(tmp_path / f"{step}.ckpt", weights_only=True)
-        mean, cov = law(keep.rates[:step], std)
+        mean, cov = dense_law(keep.rates[:step], std)
         units = []
         for parameter, before in start.items():
             now = saved["state_dict"][parameter]
@@ -121,44 +111,3 @@ def test_what_is_released_has_the_planned_variance(name: str, tmp_path: Path) ->
             pairs = torch.cat([each[:, 1:].flatten(1) for each in off], 1).numpy()  # (2, n) of a weight and its average
             alone = np.linalg.solve(np.linalg.cholesky(cov), pairs)[1]  # of the average, once the weight is known
             assert has_unit_variance(torch.from_numpy(alone))
-
-
-@pytest.mark.parametrize("per_table", [False, True])
-def test_the_counts_of_all_users_have_the_planned_noise(per_table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[np.ndarray] = []
-    answer = NoisySums.__call__
-
-    def both(self: NoisySums, release: Any, size: int, users: int, portions: Any) -> np.ndarray:
-        given = list(portions)
-        noisy = answer(self, release, size, users, given)
-        told.extend([noisy.copy(), ExactSums()(release, size, users, given)])
-        return noisy
-
-    monkeypatch.setattr(NoisySums, "__call__", both)
-    privacy, _ = fit([FEST(keep=20, share=0.1, per_table=per_table)])
-    (event,) = privacy.planned.releases.values()
-    noisy, exact = told
-    unit = torch.from_numpy(noisy - exact) / event.noise_multiplier
-    assert len(unit) > 300
-    assert has_unit_variance(unit)
-    assert stats.kstest(unit.numpy(), "norm").pvalue > 1e-4
-
-
-@pytest.mark.parametrize("make", [lambda: AdaFEST(threshold=-50.0), lambda: ExponentialSelection(keep=40)])
-def test_rows_that_a_step_chooses_have_the_planned_noise(make: Any) -> None:
-    """Every row that moved in a step, by the noise of gradients alone, which choosing leaves larger."""
-    moved: list[Tensor] = []
-
-    class Look(pl.Callback):
-        def on_before_optimizer_step(self, trainer: pl.Trainer, module: Any, optimizer: Any) -> None:
-            for parameter in module.parameters():
-                gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-                moved.append(gradient.flatten().clone())
-
-    data = clicks()
-    torch.manual_seed(0)
-    learner = Silent(13, data.vocabularies, hidden=[8], optimizer="sgd", weight_decay=0.0)
-    privacy, _ = fit([make()], data, learner, callbacks=[Look()], privacy=UNCHECKED)
-    std = privacy.sigma * privacy.rules.gradient_noise / RECORDS_A_STEP
-    assert privacy.rules.gradient_noise > 1.05
-    assert has_unit_variance(torch.cat(moved) / std)

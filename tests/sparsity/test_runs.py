@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, St
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from dprec.training.callback import Privacy
+from tests.quiet import trainer
 from tests.sparsity.support import Served, gaussian_cost, own_multiplier
 
 pytestmark = pytest.mark.full
@@ -43,13 +43,9 @@ def fit(
 ) -> Any:
     data = data or clicks()
     privacy = Privacy(**({"epsilon": 2.0} | options.pop("privacy", {})), sparsity=sparsity)
-    callbacks = [privacy, *options.pop("callbacks", [])]
-    settings = {"max_steps": STEPS, "logger": False, "enable_checkpointing": False, "limit_val_batches": 0}
-    settings |= {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"} | options
-    warnings.simplefilter("ignore")
-    trainer = pl.Trainer(callbacks=callbacks, **settings)
-    trainer.fit(learner or model(data), data, ckpt_path=ckpt, weights_only=True)
-    return privacy, trainer
+    run = trainer(privacy, *options.pop("callbacks", []), **{"max_steps": STEPS} | options)
+    run.fit(learner or model(data), data, ckpt_path=ckpt, weights_only=True)
+    return privacy, run
 
 
 def independent(sigma: float, rate: float, delta: float, releases: list[float]) -> float:
@@ -220,29 +216,6 @@ def test_averaged_weights_and_owed_noise_do_not_go_together() -> None:
     for averaging in (EMAWeightAveraging(decay=0.9), StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)):
         with pytest.raises(UserError, match="averaged weights would hold rows that still owe noise"):
             fit([LazyDP()], callbacks=[averaging], max_epochs=9)
-
-
-def test_a_look_up_right_after_a_step_is_paid_for_too() -> None:
-    """By a callback that comes before the one of privacy."""
-    data, unpaid = clicks(), []
-    learner = model(data)
-    start = {name: p.detach().clone() for name, p in learner.named_parameters() if name.startswith("tables.")}
-
-    class LookFirst(pl.Callback):
-        def on_train_batch_end(self, *_: Any) -> None:
-            for name, before in start.items():
-                ids = torch.arange(1, len(before))
-                now = learner.get_submodule(name.removesuffix(".weight"))(ids.unsqueeze(1))
-                unpaid.append(int((now == before[1:]).all(1).sum()))
-
-    warnings.simplefilter("ignore")
-    options = {"logger": False, "enable_checkpointing": False, "limit_val_batches": 0, "enable_progress_bar": False}
-    callbacks = [LookFirst(), Privacy(epsilon=2.0, sparsity=LazyDP())]
-    pl.Trainer(callbacks=callbacks, max_steps=2, accelerator="cpu", enable_model_summary=False, **options).fit(
-        learner, data
-    )
-    assert len(unpaid) == 2 * len(start)
-    assert not any(unpaid)
 
 
 def test_shared_negatives_leave_a_sequence_model_sparse() -> None:

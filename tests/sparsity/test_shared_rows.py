@@ -22,7 +22,6 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
-from dprec.verify.step_check import Step, StepCheck
 from tests.privacy.private_steps import look_at
 from tests.sparsity.test_reads import ITEMS, rows_of, sequences, trained
 
@@ -188,16 +187,6 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
     assert told[0][0] == told[1][0]
     assert torch.equal(told[0][2], told[1][2])
     assert torch.allclose(told[0][3], told[1][3], atol=1e-5)
-
-
-def test_whoever_is_tried_alone_is_one_user_to_the_self_check() -> None:
-    class Told(StepCheck):
-        def begin(self, step: Step) -> None:
-            rows.append(step.users)
-
-    rows: list[int] = []
-    chosen(BrokenByPadding(), AdaFEST(), [sequences([9, 6, 3])], check=Told())
-    assert rows == [3]
 
 
 def test_rows_that_are_declared_by_what_was_seen_are_refused() -> None:

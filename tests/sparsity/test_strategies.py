@@ -25,7 +25,6 @@ from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.row_choice import RowChoice
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.strategy import Strategy
-from dprec_kernels.contribution_map import pieces
 from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
@@ -95,43 +94,6 @@ def test_the_split_into_micro_batches_changes_nothing(name: str) -> None:
 def reads(run: Run, batch: Bags) -> Any:
     recorded = [record(run.module.trained, run.module.losses, batch)]
     return batch_rows(run.rules.strategies[0].space, recorded, None)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 6), clip=st.sampled_from([0.3, 1.0, 5.0]))
-def test_one_user_moves_the_counts_by_at_most_their_bound(seed: int, count: int, clip: float) -> None:
-    run, batch = Run([AdaFEST()]), users(count, seed)
-    size = ROWS + OTHERS
-
-    def counts(part: Bags) -> Tensor:
-        seen = reads(run, part) if len(part) else None
-        total = torch.zeros(size, dtype=torch.float64)
-        if seen is not None:
-            ends = torch.bincount(seen.user, minlength=seen.users).cumsum(0)
-            rows, sums = pieces.contributions(seen.row, size, clip, torch.cat([ends.new_zeros(1), ends]), -1)
-            total[rows] = sums
-        return total
-
-    for user in range(count):
-        without = counts(some(batch, [other for other in range(count) if other != user]))
-        assert float((counts(batch) - without).norm()) <= clip * (1 + 1e-9)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), count=st.integers(1, 6))
-def test_one_user_moves_the_worth_of_a_row_by_at_most_its_bound(seed: int, count: int) -> None:
-    run, batch = Run([ExponentialSelection()]), users(count, seed)
-
-    def worth(part: Bags) -> Tensor:
-        total = torch.zeros(ROWS + OTHERS)
-        if len(part):
-            rows, norms = reads(run, part).summed(0.8)
-            total[rows] = norms
-        return total
-
-    for user in range(count):
-        without = worth(some(batch, [other for other in range(count) if other != user]))
-        assert float((worth(batch) - without).abs().max()) <= 0.8 * (1 + 1e-6)
 
 
 def test_reads_are_distinct_rows_without_padding() -> None:
@@ -237,18 +199,6 @@ def test_exponential_selection_has_the_law_of_drawing_one_by_one() -> None:
     whole = sum(weight.values())
     expected = [times * weight[a] / whole * weight[b] / (whole - weight[a]) for a, b in pairs]
     assert stats.chisquare([counts.get(pair, 0) for pair in pairs], expected).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(("many", "count"), [(3, 5), (3, 60), (40, 1000)])
-def test_rows_that_nobody_touched_are_drawn_evenly_and_once(many: int, count: int) -> None:
-    strategy: Any = Run([ExponentialSelection()]).rules.strategies[0]
-    drawn = [strategy._distinct(many, count) for _ in range(600)]
-    assert all(len(set(rows.tolist())) == many for rows in drawn)
-    hits = torch.bincount(torch.cat(drawn), minlength=count)
-    assert len(hits) == count
-    assert stats.chisquare(hits.numpy()).pvalue > 1e-3
-    first = torch.bincount(torch.stack(drawn)[:, 0], minlength=count)
-    assert count > 100 or stats.chisquare(first.numpy()).pvalue > 1e-3
 
 
 def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch(

@@ -26,6 +26,7 @@ from dprec.models import PCTR
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import FEST, AdaFEST, Strategy
 from dprec.sparsity.rows.tables import RowSpace, Table
+from tests.quiet import SaveAt
 from tests.sparsity.support import own_multiplier
 from tests.sparsity.test_runs import fit, model
 
@@ -219,12 +220,7 @@ def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int,
         options = {"privacy": FIXED | {"noise_seed": 2}, "callbacks": callbacks, "max_steps": 7}
         return fit(given, data, learner, ckpt=ckpt, **options)[0], learner
 
-    class SaveHalf(pl.Callback):
-        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-            if trainer.global_step == half:
-                trainer.save_checkpoint(tmp_path / "half.ckpt")
-
-    whole, expected = once(None, SaveHalf())
+    whole, expected = once(None, SaveAt(half, tmp_path / "half.ckpt"))
     resumed, found = once(tmp_path / "half.ckpt")
     for name, value in expected.state_dict().items():
         assert torch.equal(found.state_dict()[name], value), name
@@ -235,11 +231,13 @@ def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int,
 
 @pytest.mark.full
 def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
-    class Save(pl.Callback):
-        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-            trainer.save_checkpoint(tmp_path / "last.ckpt")
-
-    fit([FEST(20, counts="running")], stream(), callbacks=[Save()], max_steps=2, privacy=FIXED)
+    fit(
+        [FEST(20, counts="running")],
+        stream(),
+        callbacks=[SaveAt(2, tmp_path / "last.ckpt")],
+        max_steps=2,
+        privacy=FIXED,
+    )
     with pytest.raises(UserError, match="cannot resume: (periods|releases) was"):
         fit(
             [FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4, privacy=FIXED

@@ -9,7 +9,6 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from dprec.data import Clicks, Sequences
@@ -20,6 +19,7 @@ from dprec.run.saved.checkpoints import load_run
 from dprec.run.saved.saving import AtomicCheckpointIO
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
 from dprec_kernels.file_tensor import in_file
+from tests.quiet import SaveAt
 from tests.sparsity.test_runs import fit
 
 SEEDED = {"epsilon": None, "noise_multiplier": 1.0, "noise_seed": 5}
@@ -44,15 +44,6 @@ def model(data: Clicks, memory_map: Path | None, **options: Any) -> PCTR:
     return PCTR(13, data.vocabularies, memory_map=where, **settings)
 
 
-class SaveHalf(pl.Callback):
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == 2:
-            trainer.save_checkpoint(self.path)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["adafest-adam", "lazydp-momentum"])
 def test_a_run_is_the_same_to_the_last_bit_and_so_is_a_resumed_one(name: str, tmp_path: Path) -> None:
@@ -63,7 +54,7 @@ def test_a_run_is_the_same_to_the_last_bit_and_so_is_a_resumed_one(name: str, tm
         learner = model(data, where, **options)
         start = {name: p.detach().clone() for name, p in learner.named_parameters()}
         settings: dict[str, Any] = {"privacy": SEEDED, "plugins": [AtomicCheckpointIO()], "max_steps": 4}
-        fit([make()], data, learner, callbacks=[SaveHalf(saved)], **settings)
+        fit([make()], data, learner, callbacks=[SaveAt(2, saved)], **settings)
         again = model(data, where, **options)
         fit([make()], clicks(), again, ckpt=saved, **settings)
         for one in (learner, again):

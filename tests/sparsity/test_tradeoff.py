@@ -21,16 +21,6 @@ def drawn_users(seed: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("threshold", "multiplier"), [(2.0, 1.0), (4.0, 2.5), (-1.0, 1.0), (3.0, 0.0)])
-def test_the_rows_of_a_batch_are_those_that_the_dense_map_leaves(threshold: float, multiplier: float) -> None:
-    users, generator, clip = drawn_users(1), torch.Generator().manual_seed(0), 1.5
-    sums = reference.contributions(users, SIZE, clip)
-    found = [len(reference.contribution_map(users, SIZE, clip, multiplier, threshold, generator)) for _ in range(3_000)]
-    expected = expected_rows(sums[sums > 0].numpy(), SIZE, threshold, multiplier, clip)
-    assert np.mean(found) == pytest.approx(expected, abs=4 * np.std(found) / 3_000**0.5 + 1e-9)
-
-
-@pytest.mark.full
 def test_the_rows_of_a_step_are_those_of_drawn_batches() -> None:
     users, rng = drawn_users(2), np.random.default_rng(3)
     share = np.bincount(torch.cat(users).numpy(), minlength=SIZE) / USERS
@@ -77,3 +67,13 @@ def test_equation_2_in_its_printed_form() -> None:
         assert sparse_wins(lipschitz, lost, kept, size, noise, steps) == printed
         outcomes.add(bool(printed))
     assert outcomes == {True, False}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("threshold", "multiplier"), [(2.0, 1.0), (4.0, 2.5), (-1.0, 1.0), (3.0, 0.0)])
+def test_the_rows_of_a_batch_are_those_that_the_dense_map_leaves(threshold: float, multiplier: float) -> None:
+    users, generator, clip = drawn_users(1), torch.Generator().manual_seed(0), 1.5
+    sums = reference.contributions(users, SIZE, clip)
+    found = [len(reference.contribution_map(users, SIZE, clip, multiplier, threshold, generator)) for _ in range(3_000)]
+    expected = expected_rows(sums[sums > 0].numpy(), SIZE, threshold, multiplier, clip)
+    assert np.mean(found) == pytest.approx(expected, abs=4 * np.std(found) / 3_000**0.5 + 1e-9)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +15,7 @@ from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import FEST, AdaFEST, LazyDP
 from dprec.training.loaders import private_loader
 from dprec.training.script import Training
+from tests.quiet import trainer
 
 pytestmark = pytest.mark.full
 
@@ -92,14 +91,12 @@ def by_script(strategy: str, users: Dataset[Any], kind: Any = SGD, **options: An
 
 @pytest.mark.parametrize("strategy", ["lazydp", "fest"])
 def test_tables_end_as_they_do_in_lightning(strategy: str) -> None:
-    warnings.simplefilter("ignore")
     users = Clicks()
     torch.manual_seed(1)
     learner = Learned(optimizer="sgd", learning_rate=0.5, warmup=0.0, final_rate=1.0, weight_decay=0.0)
     privacy = Privacy(6, noise_seed=2, sparsity=STRATEGIES[strategy]())
     loader = private_loader(users, 20, unit="record", sampling_seed=5, max_users=9)
-    quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "accelerator": "cpu"}
-    pl.Trainer(max_steps=5, callbacks=[privacy], enable_model_summary=False, **quiet).fit(learner, loader)
+    trainer(privacy, max_steps=5).fit(learner, loader)
     model, run = by_script(strategy, users, fused=True)
     ours, theirs = model.state_dict(), learner.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -121,27 +118,3 @@ def test_torchs_own_optimizers_step_tables_alike(strategy: str) -> None:
         moved, run = by_script(strategy, users, kind, **options)
         assert run.steps == 5
         assert all(bool(p.isfinite().all()) for p in moved.parameters())
-
-
-def test_rows_are_paid_before_anybody_sees_them() -> None:
-    """What a script reads under LazyDP between steps, in `public` or by state_dict, owes nothing."""
-    users = Clicks()
-    torch.manual_seed(1)
-    model = DLRM()
-    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
-    run = private(
-        model,
-        sgd,
-        users,
-        losses=lambda b: bce(model, b),
-        noise_multiplier=1.0,
-        expected_batch=5,
-        steps=3,
-        sparsity=LazyDP(),
-    )
-    for batch in run:
-        run.step(batch)
-        with run.public():
-            lying = model.tables[1].weight.detach().clone()
-        assert torch.equal(model.state_dict()["tables.1.weight"], lying)
-    assert bool((lying != DLRM().tables[1].weight).all())

@@ -113,11 +113,6 @@ def other_hook(model: Any, step: int) -> None:
         model.network.register_forward_hook(lambda module, given, made: made * 2)
 
 
-def other_hook_backward(model: Any, step: int) -> None:
-    if step:
-        model.network.register_full_backward_pre_hook(lambda module, gradient: (gradient[0] * torch.arange(8),))
-
-
 def other_class(model: Any, step: int) -> None:
     if step:
         model.network.last_norm.__class__ = Doubling
@@ -137,7 +132,7 @@ def other_losses(model: Any, step: int) -> Any:
     "change",
     [
         *(other_number, other_weights, other_buffer, other_module, other_function),
-        *(other_hook, other_hook_backward, other_class, other_losses),
+        *(other_hook, other_class, other_losses),
     ],
 )
 def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:

@@ -47,17 +47,6 @@ def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
 
 
 @forks
-def test_a_run_is_repeatable() -> None:
-    ended = []
-    for _ in range(2):
-        model = model_of()
-        cores = all_cores_of(model)
-        ended.append(steps_of(model, cores, sigma=1.0))
-        cores.close()
-    assert all(map(torch.equal, *ended))
-
-
-@forks
 def test_noise_that_is_drawn_while_others_are_at_work_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, draw = [], Ahead.draw
     for at_work in (True, False):

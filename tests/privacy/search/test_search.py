@@ -10,11 +10,9 @@ import torch
 
 from dprec.gradients import clipping, norms
 from dprec.privacy.cores import adding
-from tests.privacy.search.__main__ import main
-from tests.privacy.search.blame import models_own, most_by_digits
-from tests.privacy.search.case import Finding, run
-from tests.privacy.search.plan import Plan, plan_of
-from tests.privacy.search.users import users_of
+from tests.privacy.search.blame import most_by_digits
+from tests.privacy.search.case import run
+from tests.privacy.search.plan import plan_of
 
 # Cases in which an earlier engine broke its promise; in 123,626 terms cancel, and the norm found is 1.4 % larger.
 FOUND = [
@@ -39,25 +37,6 @@ def test_a_bounded_search_finds_nothing(first: int) -> None:
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
     assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
-
-
-class OtherwiseAlone(torch.nn.Module):
-    """A user's gradient is along one axis in a micro-batch, and along another where the user is alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-
-    def losses(self, batch: Any) -> torch.Tensor:
-        return self.weight[int(len(batch) == 1)].expand(len(batch))
-
-
-@pytest.mark.full
-def test_what_a_model_does_otherwise_for_a_user_alone_counts_where_the_engine_takes_users_alone() -> None:
-    plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
-    model: Any = OtherwiseAlone()
-    assert models_own(plan, model, users_of(plan), 0, False, {}).shapes == 0
-    assert models_own(plan, model, users_of(plan), 0, True, {}).shapes == pytest.approx(5 * 2**0.5)
 
 
 @pytest.mark.full
@@ -86,23 +65,6 @@ def test_a_longer_search_finds_nothing(first: int) -> None:
     findings = list(map(run, map(plan_of, range(first, first + 500))))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
-
-
-@pytest.mark.full
-def test_a_search_that_excuses_many_cases_by_their_digits_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each such case may be the model's own, as its gradient is hard to compute; so many are the engine's."""
-
-    def moved(plan: Plan) -> Finding:
-        return Finding(plan, ratio=1.5, digits=0.3 if plan.seed % 2 else 0.0, model=0.0 if plan.seed % 2 else 0.3)
-
-    monkeypatch.setattr("tests.privacy.search.__main__.run", moved)
-    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    assert main(["--cases", "2", "--seed", "1"]) == 0
-    assert "2 cases, 0 breaches" in capsys.readouterr().out
-    assert main(["--cases", str(2 * most_by_digits(100) + 2), "--seed", "1"]) == 1
-    assert "TOO MANY" in capsys.readouterr().out
 
 
 def _lost_cross_terms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,33 +130,3 @@ def test_a_broken_engine_is_found_within_the_bounded_part(name: str, monkeypatch
     plans = list(map(plan_of, SEEDS))
     BROKEN[name](monkeypatch)
     assert next((finding for finding in map(run, plans) if finding.breach), None) is not None
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", [3, 14, 159])
-def test_a_case_follows_from_its_number_and_from_its_printed_plan(seed: int) -> None:
-    plan = plan_of(seed)
-    assert Plan.read_from(str(plan)) == plan
-    first, again = run(plan), run(Plan.read_from(str(plan)))
-    assert str(first) == str(again)
-
-
-class OneLargeRow(torch.nn.Module):
-    """Of a table of three rows one has nearly all of a gradient; another is met only where the user is alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3, 1))
-
-    def losses(self, batch: Any) -> torch.Tensor:
-        alone = float(len(batch) == 1)
-        return (1000 * self.weight[0] + self.weight[1] + alone * self.weight[2]).expand(len(batch))
-
-
-@pytest.mark.full
-def test_what_a_model_does_otherwise_in_rows_that_are_trained_weighs_as_much_as_they_do() -> None:
-    plan = Plan(1, users=6, cut=3, other_cut=5, mode="flat")
-    model: Any = OneLargeRow()
-    assert models_own(plan, model, users_of(plan), 0, True, {}).shapes < 0.01
-    few = {"weight": torch.tensor([1, 2])}
-    assert models_own(plan, model, users_of(plan), 0, True, few).shapes == pytest.approx(5 * (2 - 2**0.5) ** 0.5)
