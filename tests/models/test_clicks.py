@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dprec.data import ClickBatch
+from dprec.data.draws.batch import PersonBatch
 from dprec.errors import UserError
 from dprec.models import DLRM, PCTR, Learner, Logistic
 from dprec.models.clicks import FeatureTables
+from tests.models.shares import checked_shares
 from tests.models.zoo import MODELS, NUMBERS, VOCABULARIES, clicks_of
 
 KINDS = ("dlrm", "pctr", "logistic")
@@ -135,3 +138,15 @@ def test_a_model_of_few_digits_is_judged_on_batches_as_they_are_read(name: str) 
     coarse = model.bfloat16().logits(batch)
     assert coarse.dtype == torch.bfloat16
     assert torch.allclose(coarse.float(), exact, atol=0.05)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_persons_share_is_that_of_the_mean_over_all_their_records(name: str) -> None:
+    model, records = MODELS[name]().double(), clicks_of(13)
+    records = ClickBatch(records.numbers.double(), records.categories, records.clicked.double())
+    present = np.arange(7) < np.array([3, 1, 7, 2])[:, None]
+    people = PersonBatch.padded(records, present)
+    gradients = checked_shares(model, people)
+    means = torch.stack([model.losses(people.select([person]).records).mean() for person in range(4)])
+    assert torch.allclose(model.losses(people), means)
+    assert all(bool(own.any()) for own in gradients["output.bias" if name != "logistic" else "counts.bias"])

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.release import ExactSums, NoisySums, Release, release_events, unit_sum
-from dprec.data import Sequences
+from dprec.accounting.release import ExactSums, NoisySums, Release, release_events
 from dprec.data.logs.histories import Histories
 from dprec.data.selection.packing import TrainingUsers
 from dprec.errors import UserError
-from dprec.fit import main as fit
 from dprec.models.dpformer import DPFormer
 from dprec.models.items import shares as item_shares
 from dprec.noise.gaussian import GaussianNoise
@@ -89,18 +85,6 @@ def test_estimates_have_no_bias_between_head_and_tail(seed: int) -> None:
         assert found.positions == pytest.approx(positions, abs=0.03)
 
 
-def test_a_sum_of_users_of_norm_1_is_too_small() -> None:
-    """What is corrected: without any noise, a count in which each user has norm 1 is far off, the tail farther."""
-    histories = item_shares.what_training_reads(world(), LENGTH)
-    one = np.ones(int(histories.lengths.sum()))
-    user = np.repeat(np.arange(USERS), histories.lengths)
-    (_, items), *_ = histories.portions()
-    counts = unit_sum(ITEMS, USERS, [item_shares.Portion(user, items.astype(np.int64), one)])
-    sizes = histories.lengths[histories.lengths > 0]
-    head, tail = ratios(counts / (1 / np.sqrt(sizes)).sum(), truth(world())[0])
-    assert np.median(tail) < np.median(head) < 0.9
-
-
 def test_noise_alone_is_the_same_for_all_items() -> None:
     """Where the noise drowns everything, no item looks frequent because of it."""
     few = Histories.joined(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
@@ -144,31 +128,6 @@ def test_a_user_with_one_event_is_read_by_nobody() -> None:
     found = item_shares.estimated_shares(ITEMS, LENGTH, 0.5, single, ExactSums())
     assert found.items[[1, 2]] == pytest.approx([0.5, 0.5])
     assert found.positions[:2] == pytest.approx([0.5, 0.5])
-
-
-RECIPE = """
-data: {dataset: synthetic, synthetic_users: 40, synthetic_items: 12, batch_size: 10, max_length: 8}
-model:
-  class_path: dprec.models.DPFormer
-  init_args: {dim: 8, blocks: 1, frequencies: public, frequency_file: shares.csv}
-privacy: {epsilon: 20}
-trainer: {max_steps: 2}
-"""
-
-
-@pytest.mark.full
-def test_shares_from_a_public_file_cost_nothing_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text(RECIPE)
-    items = Sequences(dataset="synthetic", synthetic_users=40, synthetic_items=12, batch_size=10).catalogue_ids
-    rows = [("item", "share"), *((item, 0.5 / (1 + place % 3)) for place, item in enumerate(items))]
-    with open("shares.csv", "w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    assert fit(["recipe.yaml", "--out", "run"]) == 0
-    said = json.loads(Path("run/metrics.json").read_text())["guarantee"]
-    assert "assumed public" in said
-    assert "the shares of users in shares.csv" in said.split("assumed public")[1]
-    assert "release" not in said
 
 
 def test_a_public_file_is_read_by_raw_id(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums
-from dprec.data import SequenceBatch, Sequences
-from dprec.errors import UserError
+from dprec.data import Sequences
 from dprec.models import DPFormer
 from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks import reattention
@@ -220,38 +219,6 @@ def test_without_errors_it_is_the_transformer_bit_for_bit(manner: dict[str, Any]
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_errors_that_all_keys_share_cancel() -> None:
-    query, key, value = (torch.randn(2, 2, 6, 4) for _ in range(3))
-    widened = reattention.corrected(query, key, value, torch.full((2, 6), 0.8))
-    found = F.scaled_dot_product_attention(*widened, is_causal=True, scale=0.5)[..., :4]
-    assert torch.allclose(found, F.scaled_dot_product_attention(query, key, value, is_causal=True), atol=1e-6)
-
-
-@pytest.mark.parametrize("manner", [{}, {"norm": "post", "activation": "gelu", "heads": 2}, {"fade": 0.7, "heads": 2}])
-def test_a_position_sees_only_what_came_before(manner: dict[str, Any]) -> None:
-    model, history = dpformer(**manner).eval(), torch.randint(1, ITEMS, (3, 8))
-    changed = history.clone()
-    changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
-    assert torch.allclose(model.encode(history)[:, :5], model.encode(changed)[:, :5], atol=1e-6)
-
-
-def test_padding_changes_nothing() -> None:
-    model, batch = dpformer().eval(), batch_of(6)
-    short = SequenceBatch(batch.history[:, :6], batch.targets[:, :6])
-    padded = SequenceBatch(*(F.pad(t, (0, 3)) for t in (short.history, short.targets)))
-    assert torch.allclose(model.losses(short), model.losses(padded), atol=1e-6)
-
-
-def test_an_item_that_is_hardly_known_is_hardly_looked_at() -> None:
-    model = dpformer(blocks=1).eval()
-    history, other = torch.tensor([[3, 5, 7]]), torch.tensor([[3, 9, 7]])
-    moved = []
-    for error in (0.0, 1e3):
-        model.item_error.fill_(0.01)[torch.tensor([5, 9])] = error
-        moved.append(float((model.encode(history) - model.encode(other))[0, 2].norm()))
-    assert moved[1] < 1e-3 * moved[0]
-
-
 class Asking(DPFormer):
     prepared = 0
 
@@ -331,9 +298,3 @@ def test_without_privacy_there_is_no_error() -> None:
     model.prepare(module, ExactSums())
     assert not model.item_error.any()
     assert not model.network.weight_error
-
-
-@pytest.mark.parametrize("wrong", [{"frequencies": "guess"}, {"frequency_share": 1.0}, {"error_scale": -1.0}])
-def test_arguments_that_make_no_model_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"model\.{next(iter(wrong))}"):
-        DPFormer(ITEMS, **wrong)

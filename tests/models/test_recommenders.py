@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,17 +9,8 @@ from torch import Tensor
 import dprec
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
-from dprec.models import SequenceRecommender, Transformer
+from dprec.models import SequenceRecommender
 from tests.models.zoo import ITEMS, batch_of, transformer
-
-
-@pytest.mark.parametrize(("norm", "fade"), [("pre", 1.0), ("post", 1.0), ("pre", 0.7)])
-def test_a_position_sees_only_what_came_before(norm: Any, fade: float) -> None:
-    model = transformer(norm=norm, fade=fade).eval()
-    history = torch.randint(1, ITEMS, (3, 8))
-    changed = history.clone()
-    changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
-    assert torch.allclose(model.encode(history)[:, :5], model.encode(changed)[:, :5], atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
@@ -76,16 +65,6 @@ def test_a_start_as_the_mean_lets_every_weight_learn() -> None:
     assert all(p.grad.any() for p in model.parameters())
 
 
-def test_padding_changes_nothing() -> None:
-    model, batch = transformer().eval(), batch_of(6)
-    padded = SequenceBatch(*(torch.nn.functional.pad(t[:, :6], (0, 3)) for t in (batch.history, batch.targets)))
-    short = SequenceBatch(batch.history[:, :6], batch.targets[:, :6])
-    assert torch.allclose(model.losses(short), model.losses(padded), atol=1e-6)
-    ranking = RankingBatch(short.history, short.targets[:, 0], short.history)
-    longer = RankingBatch(padded.history, short.targets[:, 0], short.history)
-    assert torch.allclose(model.scores(ranking), model.scores(longer), atol=1e-5)
-
-
 def test_the_loss_is_the_cross_entropy_over_all_items() -> None:
     model, batch = transformer().eval(), batch_of(4)
     logits = (model.encode(batch.history) @ model.item_table.T)[..., 1:]
@@ -106,35 +85,6 @@ def test_an_untied_model_starts_from_the_same_vectors() -> None:
     model = transformer(tied=False)
     assert model.item_table is not model.embedding.weight
     assert torch.equal(model.item_table, model.embedding.weight)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"dim": -4},
-        {"dim": 65, "heads": 2},
-        {"heads": 0},
-        {"dropout": 7.0},
-        {"learning_rate": -1.0},
-        {"learning_rate": float("nan")},
-        {"weight_decay": -1.0},
-        {"warmup": 2.0},
-        {"norm": "middle"},
-        {"activation": "tanh"},
-        {"max_length": 0},
-        {"feedforward": 0},
-        {"network_scale": 0.0},
-        {"network_scale": 1e300},
-        {"start_mean": 0.0},
-        {"start_mean": float("inf")},
-        {"fade": 0.0},
-        {"fade": 1.1},
-    ],
-)
-def test_arguments_that_make_no_model_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"model\.{next(reversed(wrong))}") as caught:
-        Transformer(ITEMS, **wrong)
-    assert "\n" not in str(caught.value)
 
 
 def test_an_encoder_of_the_wrong_shape_is_named() -> None:

@@ -68,13 +68,6 @@ def test_vectors_describe_what_noise_leaves() -> None:
     assert np.corrcoef(products[away], exact[away])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize(("edge", "kept"), [(1.0, 0), (0.9, 1)])
-def test_eigenvalues_just_below_the_largest_of_noise_count_where_asked(edge: float, kept: int) -> None:
-    n, largest = 100, 2 * 0.5 * 10.0  # of noise alone: 2 σ √n
-    found, _ = spectral_vectors(np.triu(np.full((n, n), 0.95 * largest / n), 1), rank=4, noise_std=0.5, edge=edge)
-    assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == kept
-
-
 @pytest.mark.nightly
 def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
     rng = np.random.default_rng(1)
@@ -211,26 +204,6 @@ def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) 
     ranking = discriminant(found, noise, vectors, popularity, 1.0)
     best = (truth @ ranking.compared.T + ranking.bias - np.log(found[:, -1])).argmax(1)  # were all met as often
     assert (best == np.arange(40)).mean() > 0.9
-
-
-def test_both_sums_say_how_popular_an_item_is() -> None:
-    _, found, vectors = means_that_follow_from_vectors(noise=0.1)
-    once, twice = np.full(300, 10.0), np.full(300, 10.0)
-    twice[7] = 20.0
-    more = discriminant(found, 0.1, vectors, twice, 1.0).bias - discriminant(found, 0.1, vectors, once, 1.0).bias
-    expected = 0.4 * np.log(2)
-    assert more[7] - more[8] == pytest.approx(expected, abs=0.02)  # whitening hangs on popularity, too
-
-
-def test_the_fewer_directions_there_are_the_more_a_score_is_believed() -> None:
-    _, found, vectors = means_that_follow_from_vectors(noise=0.1)
-    few, many = (np.hstack([vectors, np.zeros((300, more))]) for more in (0, 28))
-    wide = np.hstack([found[:, :4], np.zeros((300, 28)), found[:, 4:]])
-    sizes = [
-        np.linalg.norm(discriminant(f, 0.1, v, np.full(300, 10.0), 1.0).compared)
-        for f, v in ((found, few), (wide, many))
-    ]
-    assert sizes[0] > 1.3 * sizes[1]
 
 
 def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
