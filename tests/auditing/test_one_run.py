@@ -80,20 +80,6 @@ def test_the_reach_is_what_perfect_guesses_give_and_more_canaries_reach_further(
     assert max(stuck) < 4.2
 
 
-def test_unequal_coins_do_not_spoil_guesses_that_know_them() -> None:
-    coins = np.arange(300) < 137
-    assert lower_bound({"all": coins * 1.0}, coins, 1e-7).epsilon > 3.4
-
-
-def test_less_doubt_is_a_lower_bound() -> None:
-    draw = np.random.default_rng(1)
-    coins = draw.random(400) < 0.5
-    score = {"some": coins + draw.normal(size=400)}
-    sure, surer = (lower_bound(score, coins, 1e-6, doubt) for doubt in (0.05, 0.025))
-    assert 0 < surer.epsilon < sure.epsilon
-    assert (sure.confidence, surer.confidence) == (0.95, 0.975)
-
-
 def test_guesses_do_not_depend_on_the_coins() -> None:
     """Ties are broken by place, so that with scores that say nothing as many are right as coins happen to be."""
     coins = np.arange(1000) % 2 == 0

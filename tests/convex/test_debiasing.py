@@ -21,12 +21,6 @@ def test_the_law_adds_up_to_one_and_halves(most: int) -> None:
     assert all(before == 2 * after for before, after in pairwise(chances))
 
 
-def test_the_normaliser_is_that_of_levels_from_zero() -> None:
-    """Σ 2^-k over 0..M is 2 (1 - 2^-(M+1)); over 1..M, as one may read the poster, it would be 1 - 2^-M."""
-    assert math.fsum(2.0**-k for k in range(8)) == 2 * (1 - 2.0**-8)
-    assert TruncatedGeometric(7).chance(0) == 1 / (2 * (1 - 2.0**-8))
-
-
 @pytest.mark.parametrize(("records", "most"), [(2, 0), (3, 0), (4, 1), (1023, 8), (1024, 9), (1025, 9)])
 def test_the_largest_batch_fits(records: int, most: int) -> None:
     assert TruncatedGeometric.of(records).most == most == math.floor(math.log2(records)) - 1

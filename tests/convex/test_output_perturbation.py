@@ -18,7 +18,6 @@ from dprec.convex.release.promise import gaussian_multiplier
 from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
-from tests.studies import load
 
 
 def solved(rows: object, targets: np.ndarray, loss: Loss, value: float) -> np.ndarray:
@@ -71,13 +70,6 @@ def test_one_record_moves_the_minimum_by_no_more_than_the_noise_is_for(name: str
         assert max(map(np.linalg.norm, found)) <= law.radius(value)
 
 
-def test_the_bound_on_the_move_is_nearly_reached() -> None:
-    """One record, far from what it would take to be learnt: its gradient is the loss's steepest."""
-    rows, law = np.eye(1), NoiseLaw(OutputPerturbation(), Logistic(), 1, 1)
-    there, back = (solved(rows, np.array([target]), Logistic(), 100.0) for target in (0.0, 1.0))
-    assert abs(there - back)[0] > 0.49 * law.move(100.0)  # half: the slope at 0 is 1/2, its bound is 1
-
-
 @pytest.mark.parametrize("order", [1, 2])
 def test_the_residual_certifies_the_distance(order: int) -> None:
     rng = np.random.default_rng(0)
@@ -89,16 +81,6 @@ def test_the_residual_certifies_the_distance(order: int) -> None:
         again = gradient(rows, targets, Logistic(), found.weights) + 0.01 * found.weights
         assert found.residual == pytest.approx(again, abs=1e-12)
         assert np.linalg.norm(found.weights - exact) <= np.linalg.norm(found.residual) / 0.01 + 1e-8
-
-
-def test_columns_that_never_occur_change_nothing() -> None:
-    rng = np.random.default_rng(1)
-    rows, targets = one_hot(rng, 200, 40, 4), rng.integers(2, size=200) * 1.0
-    wide = rows.copy()
-    wide.resize(200, 90)
-    found = minimum(wide, targets, Logistic(), 0.01, 1e-8, 2).weights
-    assert found[:40] == pytest.approx(minimum(rows, targets, Logistic(), 0.01, 1e-8, 2).weights, abs=1e-6)
-    assert not found[40:].any()
 
 
 def test_a_minimum_that_is_not_reached_is_refused() -> None:
@@ -136,15 +118,6 @@ def test_weights_are_within_twice_the_largest_noise(delta: float) -> None:
         exact = minimum(rows, targets, Logistic(), 0.02, 0.01 / 400, 1 if delta == 0 else 2).weights
         assert np.abs(found - exact).max() <= 2 * np.abs(noisy - exact).max() * (1 + 1e-2)
         assert np.linalg.norm(found) <= math.sqrt(2 * math.log(2) / 0.02) * (1 + 1e-12)
-
-
-@pytest.mark.nightly
-def test_the_excess_risk_falls_like_the_root_of_n_and_pure_like_the_third() -> None:
-    rng = np.random.default_rng(0)
-    convex, slope = load("convex"), load("study").slope
-    rows = [row for n in (3_000, 10_000, 30_000, 100_000) for row in convex.excess(n, 2_000, 3, rng)]
-    for method, exponent in (("output perturbation", -1 / 2), ("output perturbation, pure", -1 / 3)):
-        assert slope(convex.points(rows, "excess risk", method)) == pytest.approx(exponent, abs=0.1)
 
 
 def test_numbers_are_learnt_too() -> None:

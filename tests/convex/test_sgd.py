@@ -9,13 +9,11 @@ import pytest
 
 from dprec.convex import BiasReducedSGD, OutputPerturbation, sgd
 from dprec.convex.boosting import Boosting, score_of
-from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import risk
 from dprec.convex.release.noise import draws
 from dprec.convex.release.promise import gaussian_multiplier
 from dprec.convex.sgd import Descent
-from dprec.convex.stopping import call_epsilon, steps_within_ledger
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
 
@@ -78,16 +76,6 @@ def test_every_call_gets_a_quarter_of_a_step() -> None:
         assert found == {multiplier, multiplier / math.sqrt(2)}
 
 
-@pytest.mark.full
-def test_by_default_about_all_steps_are_paid_for() -> None:
-    n, steps, delta = 256, 30, 1e-5
-    multiplier = gaussian_multiplier(call_epsilon(steps, n, 1.0, delta, delta / 16), delta / 16)
-    rng = np.random.default_rng(0)
-    levels = [TruncatedGeometric.of(n).draw(rng, 300).tolist() for _ in range(4)]
-    times = [steps_within_ledger(part, n, multiplier, 1.0, delta) for part in levels]
-    assert steps / 3 < np.mean(times) < 3 * steps
-
-
 def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.zeros((64, 4_000))
     rows[:, 0] = 1.0
@@ -115,17 +103,6 @@ def test_a_fresh_run_is_private_and_never_the_same() -> None:
     ]
     assert (same[0].coef_ == same[1].coef_).all()
     assert same[0].guarantee_.startswith("not private")
-
-
-def test_runs_to_choose_from_do_not_share_noise() -> None:
-    rows, targets = easy(64)
-    model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=2, max_steps=1, step_epsilon=1.0)
-    noise, rng = sgd.VectorNoise(0), draws(0)
-    data = sgd.bounded_rows(rows, 1.0, 2), targets, Logistic()
-    found = [
-        Descent(model, *data, 100.0, 1e-4, noise, rng)._mean(np.zeros(8), np.arange(64)).tolist() for _ in range(2)
-    ]
-    assert found[0] != found[1]
 
 
 def test_the_filter_stops_no_later_than_the_ledger() -> None:

@@ -4,48 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.metrics import GAINS, RankingMetrics, hit_at, ndcg_at, target_ranks
-from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 from dprec.run.tasks.ranking import Ranking
-
-
-def slow_rank(scores: list[float], target: int, seen: list[int]) -> int:
-    rank = 0
-    for item in range(1, len(scores)):
-        if item != target and item not in seen and scores[item] >= scores[target]:
-            rank += 1
-    return rank
-
-
-@st.composite
-def rankings(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
-    users, items, length = draw(st.integers(1, 4)), draw(st.integers(2, 9)), draw(st.integers(0, 12))
-    score = st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0])  # few values: many ties
-    scores = [[draw(score) for _ in range(items)] for _ in range(users)]
-    target = [draw(st.integers(1, items - 1)) for _ in range(users)]
-    seen = [[draw(st.integers(0, items - 1)) for _ in range(length)] for _ in range(users)]
-    return (
-        torch.tensor(scores),
-        torch.tensor(target),
-        torch.tensor(seen, dtype=torch.int64).reshape(users, length),
-    )
-
-
-@settings(max_examples=300, deadline=None)
-@given(rankings())
-def test_ranks_are_those_of_a_loop(ranking: tuple[Tensor, Tensor, Tensor]) -> None:
-    scores, target, seen = ranking
-    before = scores.clone(), seen.clone()
-    rows = list(zip(scores.tolist(), target.tolist(), seen.tolist(), strict=True))
-    assert target_ranks(scores, target, seen).tolist() == [slow_rank(*row) for row in rows]
-    assert target_ranks(scores, target).tolist() == [slow_rank(s, t, []) for s, t, _ in rows]
-    assert torch.equal(scores, before[0])
-    assert torch.equal(seen, before[1])
 
 
 def example(users: int, items: int = 120, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,16 +114,6 @@ def test_an_empty_batch_changes_nothing() -> None:
     metrics = RankingMetrics()
     metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
     assert int(metrics.sums["users"]) == 0
-
-
-def test_one_order_for_all_users_ranks_as_its_scores_do() -> None:
-    _, target, seen = example(200, items=40)
-    order = torch.randperm(39) + 1  # items, the first in the order first
-    places = torch.full((40,), -1)
-    places[order] = torch.arange(39)
-    scores = (-places.float()).expand(200, -1)
-    for got, want in zip(ranks_in_one_order(places, target, seen), both_ranks(scores, target, seen), strict=True):
-        assert torch.equal(got, want)
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from pytorch_lightning.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -230,12 +230,6 @@ def test_epochs_validation_and_a_datamodule() -> None:
     assert not {"training_step", "backward", "configure_gradient_clipping"} & vars(module).keys()
 
 
-def test_a_run_stops_before_it_passes_its_budget() -> None:
-    privacy = Privacy(epsilon=2, noise_multiplier=1.0, delta=1e-2)
-    assert 0 < fit(Sorter(), privacy, max_steps=500).global_step == privacy.steps < 500
-    assert privacy.spent <= 2
-
-
 @pytest.mark.full
 def test_workers_and_a_resumed_run(tmp_path: Path) -> None:
     """With seeds: in two parts as in one, by a loader with a worker that has drawn ahead."""
@@ -256,12 +250,6 @@ def test_workers_and_a_resumed_run(tmp_path: Path) -> None:
     assert second.steps == 10
     assert torch.equal(weights(again), weights(whole))
     assert second.ledger.state_dict() == first.ledger.state_dict()
-
-
-def test_a_draw_of_nobody_is_a_step() -> None:
-    privacy = Privacy(noise_multiplier=1.0, delta=1e-2)
-    fit(Sorter(), privacy, Privacy.loader(people(), 1, sampling_seed=1), max_steps=20)
-    assert privacy.steps == 20
 
 
 # What cannot be kept. Each is a module, or options of its trainer.
@@ -391,20 +379,6 @@ def test_a_module_that_cannot_be_private_is_told_what_to_change(kind: Callable[[
         fit(kind(), privacy)
     assert "\n" not in str(told.value)
     assert privacy.steps <= 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches cannot be 2"),
-        ({"gradient_clip_val": 1.0}, "gradient_clip_val cannot be 1.0"),
-        ({"callbacks": [GradientAccumulationScheduler({1: 2})]}, "accumulate_grad_batches cannot be 2"),
-        ({"max_epochs": -1, "max_steps": -1}, "the length of training is not given"),
-    ],
-)
-def test_switches_that_one_gradient_a_step_has_no_place_for(options: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        fit(Sorter(), Privacy(epsilon=30, noise_multiplier=1.0), **options)
 
 
 def test_a_loader_whose_draws_nobody_knows_is_told_of_privacy_loader() -> None:

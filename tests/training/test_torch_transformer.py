@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
 from unittest import mock
 
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-from dprec import Privacy, private
+from dprec import private
 from dprec.gradients import alone
 
 USERS, ITEMS, LENGTH, DIM = 30, 12, 6, 8
@@ -59,26 +55,3 @@ def test_a_script_trains_it_through_the_tape() -> None:
     say.assert_not_called()
     assert run.steps == 2
     assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
-
-
-class Module(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = SASRec()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return losses_of(self.model, batch[0])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-def test_a_lightning_module_trains_it_through_the_tape() -> None:
-    warnings.simplefilter("ignore")
-    privacy = Privacy(epsilon=8, verify=0.0)
-    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = pl.Trainer(max_steps=2, accelerator="cpu", enable_model_summary=False, callbacks=[privacy], **quiet)
-    with mock.patch.object(alone, "_say") as say:
-        trainer.fit(Module(), Privacy.loader(TensorDataset(users()), expected_batch=10))
-    say.assert_not_called()
-    assert privacy.steps == 2
