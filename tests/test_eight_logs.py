@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -29,53 +27,6 @@ def folder(study: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
     study.invent(folder)
     return folder
-
-
-def histories(file: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for line in file.read_text().splitlines():
-        user, item = line.split()
-        found[user].append(item)
-    return found
-
-
-def followed(users: dict[str, list[str]]) -> float:
-    """The share of events that are the most frequent successor of the item before, where that was met 50 times."""
-    after: dict[str, Counter[str]] = defaultdict(Counter)
-    for items in users.values():
-        for one, other in pairwise(items):
-            after[one][other] += 1
-    often = [each for each in after.values() if each.total() >= 50]
-    return sum(max(each.values()) for each in often) / sum(each.total() for each in often)
-
-
-def repeated(users: dict[str, list[str]]) -> float:
-    """The share of events whose item the user met before."""
-    return sum(len(items) - len(set(items)) for items in users.values()) / sum(map(len, users.values()))
-
-
-def test_items_follow_each_other(folder: Path) -> None:
-    assert 0.38 < followed(histories(folder / "succession.txt")) < 0.48
-    assert all(followed(histories(folder / f"{other}.txt")) < 0.2 for other in ("sessions", "drift"))
-
-
-def test_users_go_back_to_items(folder: Path) -> None:
-    assert 0.35 < repeated(histories(folder / "sessions.txt")) < 0.6
-
-
-def test_items_are_forgotten(folder: Path) -> None:
-    """Of the first tenth's hundred favourites hardly any is one in the last tenth."""
-    lines = (folder / "drift.txt").read_text().splitlines()
-    tenth = len(lines) // 10
-    first, last = (Counter(line.split()[1] for line in part) for part in (lines[:tenth], lines[-tenth:]))
-    assert not {item for item, _ in first.most_common(100)} & {item for item, _ in last.most_common(100)}
-
-
-def test_bots_have_much_of_the_events(folder: Path) -> None:
-    users = histories(folder / "bots.txt")
-    events = sum(map(len, users.values()))
-    assert len(users) == 603
-    assert all(len(users[f"bot{number}"]) > 0.08 * events for number in range(3))
 
 
 def test_logs_are_the_same_each_time(study: ModuleType, folder: Path, tmp_path: Path) -> None:

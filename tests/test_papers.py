@@ -74,18 +74,3 @@ def name(path: str) -> None:
     except ModuleNotFoundError:
         module, _, attribute = path.rpartition(".")
         assert hasattr(import_module(module), attribute), path
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "python -m dprec.bench nothing",
-        "python -m dprec.bench phantom --wrong x",
-        "python docs/studies/nothing.py",
-        "python docs/studies/eana.py --study none",
-        "python docs/studies/adafest.py --wrong x",
-    ],
-)
-def test_a_command_that_is_none_is_found(broken: str) -> None:
-    with pytest.raises(AssertionError):
-        command(shlex.split(broken))

@@ -16,11 +16,10 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from dprec import GRU, LSTM, Clicks, Sequences, TextItems
+from dprec import Clicks, Sequences, TextItems
 from dprec.auditing import eana
 from dprec.convex.losses import Logistic
 from dprec.convex.minimum import minimum
-from dprec.data import SequenceBatch
 from tests.commands.support import ROOT, environment
 from tests.kernels.interpreter import outside
 from tests.studies import NAMES, STUDIES, load, run
@@ -132,17 +131,6 @@ def test_excess_risks_are_above_the_least_there_is() -> None:
     assert records.above_population(other) == pytest.approx(many.risk(other) - many.risk(many.truth), rel=0.02)
 
 
-def test_hashed_records_are_rows_of_norm_one_at_most_and_features_are_told_apart() -> None:
-    study = load("convex")
-    data = study.Clicks(50, 100_000, test=20)
-    assert data.test_rows.shape[0] == len(data.test_clicked) == 20
-    assert (data.rows**2).sum(axis=1) == pytest.approx(np.ones(50))
-    assert np.diff(data.rows.indptr).max() == study.SPARSITY
-    places = study.hashed(np.repeat(np.arange(5_000), 39).reshape(5_000, 39), 1_000_000)
-    assert len(np.unique(places[7])) == 39
-    assert len(np.unique(places)) == pytest.approx(1e6 * (1 - np.exp(-0.195)), rel=0.01)
-
-
 @pytest.mark.full
 def test_eana_theorem(tmp_path: Path) -> None:
     rows = run(tmp_path, "eana", "--picture", "picture.png")
@@ -187,14 +175,6 @@ def test_gpu_compile(tmp_path: Path) -> None:
     assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
 
 
-@pytest.mark.parametrize(("kernel", "most"), [("some_kernel", 0), ("catalogue_softmax_fwd_kernel", 3000)])
-def test_a_kernel_that_spills_more_than_it_may_is_named(kernel: str, most: int) -> None:
-    row = {"kernel": kernel, "case": "d 64", "target": "sm_80"}
-    spilling = load("gpu_compile").spilling
-    assert spilling([row | {"spilled": most}]) == []
-    assert spilling([row | {"spilled": most + 8}]) == [f"{kernel} (d 64, sm_80) spills"]
-
-
 @pytest.mark.full
 def test_normals(tmp_path: Path) -> None:
     """Each row's time stands beside what memory takes, and each source fills all of its memory."""
@@ -227,15 +207,6 @@ def test_recurrent(tmp_path: Path) -> None:
     assert all(row["ratio_spread"][0] <= row["ratio"] <= row["ratio_spread"][1] for row in rows)
 
 
-@pytest.mark.parametrize(("name", "ours"), [("GRU", GRU), ("LSTM", LSTM)])
-def test_plain_recurrent_models_are_the_same_models(name: str, ours: type[GRU] | type[LSTM]) -> None:
-    model = ours(30, 8, dropout=0.0, max_length=3)
-    plain = load("recurrent").Plain(30, 8, getattr(torch.nn, name))
-    plain.load_state_dict(model.state_dict())
-    batch = SequenceBatch(torch.tensor([[3, 1, 7], [2, 4, 4]]), torch.tensor([[1, 7, 29], [5, 4, 9]]))
-    assert torch.allclose(plain(batch.history, batch.targets), model.losses(batch), atol=1e-6)
-
-
 @pytest.mark.full
 def test_shares(tmp_path: Path) -> None:
     rows = run(tmp_path, "shares", "--picture", "picture.png")
@@ -264,16 +235,6 @@ def test_sparsity_strategies(tmp_path: Path) -> None:
     assert run(tmp_path, "sparsity", "--runs", "runs") == rows
     with pytest.raises(AssertionError, match="holds a run with other settings"):
         run(tmp_path, "sparsity", "--runs", "runs", "--trainer.max_steps", "3")
-
-
-def test_the_best_reduction_is_the_largest_of_the_points_within_the_loss() -> None:
-    points = [("FEST", 0.004, 30.0), ("FEST", 0.0, 9.0), ("FEST", 0.03, 99.0), ("low rank", 0.5, 7.0)]
-    rows = [{"epsilon": 1.0, "system": s, "auc_loss": loss, "gradient_size_reduction": r} for s, loss, r in points]
-    study = load("sparsity")
-    assert [row["best"] for row in study.best_reductions(rows)] == [9.0, 30.0, 30.0, 30.0, None, None, None, None]
-    assert len(list(study.grid())) == 1 + 5 * 7 + 2 * 7
-    assert len(list(study.strategies())) == 16
-    assert len(list(study.stream())) == 11
 
 
 def test_rows_without_a_gradient_are_those_that_no_record_looks_up() -> None:

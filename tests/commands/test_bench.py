@@ -15,10 +15,8 @@ from dprec.benchmarks import peers
 from dprec.benchmarks.memory import peak_mb
 from dprec.benchmarks.phantom import SHAPES, SMALL
 from dprec.benchmarks.systems import DprecPrivate, PlainTransformer
-from dprec.benchmarks.timing import race
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
-from dprec_kernels.threads import of_threads, one_thread
 from tests.commands.support import strict
 
 pytestmark = pytest.mark.full
@@ -132,25 +130,6 @@ class Stubborn(DprecPrivate):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 def test_a_step_that_fails_has_its_reason_in_place_of_its_memory() -> None:
     assert peak_mb(Stubborn, SMALL[0], 8) == (None, "RuntimeError: no step for you")
-
-
-def test_a_block_has_so_many_threads() -> None:
-    before = torch.get_num_threads()
-    with of_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == before + 1
-    assert torch.get_num_threads() == before
-
-
-def test_turns_alternate() -> None:
-    seen: list[str] = []
-    seconds = race({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, rounds=3)
-    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
-    assert seen[:2] == ["a", "b"]
-    for turn in range(3):  # two steps each, in whatever order
-        assert sorted(seen[2 + 4 * turn : 6 + 4 * turn]) == ["a", "a", "b", "b"]
 
 
 @pytest.mark.parametrize(

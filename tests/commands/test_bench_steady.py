@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec.benchmarks.table_steps import RATES, LongRunning, LookUps, Pooled, Step
+from dprec.benchmarks.table_steps import LongRunning, LookUps, Pooled, Step
 from dprec.models.clicks import FeatureTables
 from dprec.sparsity import LazyDP
 
@@ -43,24 +43,3 @@ def test_rows_wait_from_the_start_as_they_do_after_many_steps() -> None:
         assert before[rows].mean() == pytest.approx(float(after[rows].mean()), rel=0.25, abs=0.2)
         assert before[rows].quantile(0.9) == pytest.approx(float(after[rows].quantile(0.9)), rel=0.3, abs=1)
     assert after[~often].mean() > 5 * after[often].mean()
-
-
-def test_no_batch_comes_twice() -> None:
-    run = step("SGD")
-    seen = []
-    for _ in range(20):
-        run.fetch()
-        seen.append(run.parts[0].categories.flatten())
-        run()
-    assert len(torch.stack(seen).unique(dim=0)) == 20
-
-
-def test_what_a_long_past_owes_is_its_sum() -> None:
-    """Rows of a long past get the noise of as many steps as they owe, of the rate that is measured."""
-    run = step("LazyDP")
-    run.fetch()
-    (strategy,) = run.rules.strategies
-    assert isinstance(strategy, LazyDP)
-    lazy = next(iter(strategy._tables.values()))
-    _, noise = lazy.steps.since(lazy.settled[1:].long())  # type: ignore[attr-defined]
-    assert noise.square() / RATES.rate**2 == pytest.approx((lazy.now - lazy.settled[1:]).double(), rel=1e-6)

@@ -14,7 +14,6 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
-from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.tune import main as tune
 from tests.commands.support import strict
 from tests.commands.test_resume import fit_and_die
@@ -105,21 +104,6 @@ def test_the_verdict_is_by_the_metrics_asked_for(
     assert {name for name in report if name in ("auc", "log_loss", "normalised_entropy")} == set(metrics.split(","))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("model", ["DLRM", "Logistic"])
-def test_the_other_models_train_privately(model: str, clicks: Path, here: Path) -> None:
-    (here / "own.yaml").write_text(f"model: {{class_path: dprec.models.{model}}}\n")
-    assert fit([str(clicks), "own.yaml", "--trainer.max_steps", "2", "--out", "run"]) == 0
-    assert strict(here / "run/metrics.json")["epsilon"] <= 4
-
-
-def test_the_padding_row_is_never_trained(run: Path) -> None:
-    weights = read_checkpoint(run / "checkpoints/last.ckpt")["state_dict"]
-    tables = [value for name, value in weights.items() if name.startswith("tables.")]
-    assert len(tables) == 26
-    assert all((table[0] == 0).all() and (table[1:] != 0).all() for table in tables)
-
-
 def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = strict(run / "metrics.json")
     capsys.readouterr()
@@ -130,13 +114,6 @@ def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureF
     assert evaluate([str(run), "--metrics", "auc"]) == 0
     assert "AUC" in (shown := capsys.readouterr().out)
     assert "log loss" not in shown
-
-
-@pytest.mark.full
-def test_a_resumed_run_ends_with_the_ledger_of_an_uninterrupted_one(clicks: Path, run: Path, here: Path) -> None:
-    fit_and_die(4, [str(clicks), "--out", "run", "--checkpoint_every", "2"])
-    assert fit(["--resume", "run"]) == 0
-    assert strict(here / "run/privacy.json")["events"] == strict(run / "privacy.json")["events"]
 
 
 @pytest.mark.parametrize(

@@ -170,20 +170,6 @@ def test_a_report_of_a_changed_run_is_refused(
     assert not Path("page.html").exists()
 
 
-def test_a_report_shows_what_a_run_says_as_text(copy: Path) -> None:
-    script = "<script>touch()</script>"
-    told = json.loads((copy / "metrics.json").read_text())
-    told.update(run=script, guarantee=f"private {script}; assumed public: {script}; not covered: {script}")
-    told.update({f"{script}@10": 0.5, f"popularity_{script}@10": 0.1, "protocol": script})
-    (copy / "metrics.json").write_text(json.dumps(told))
-    (copy / "config.yaml").write_text(f"name: '{script}'\nmodel: !!python/object/apply:os.system ['{PAYLOAD}']\n")
-    assert report(["sent"]) == 0
-    assert not Path("ran").exists()
-    page = (copy / "report.html").read_text()
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
-
-
 @pytest.fixture
 def stopped(copy: Path) -> Path:
     """A run that was stopped before its results were written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dprec.noise.gaussian import WIDTH, GaussianNoise
-from dprec_kernels.row_noise import WIDEST, RowNoise, reference, row_noise
+from dprec_kernels.row_noise import WIDEST, reference
 from tests.device.pretend import DEVICE
 
 
@@ -52,18 +52,3 @@ def test_keys_are_fresh_each_step_and_hold_128_bits() -> None:
     keys = [noise.at(0).placed().seed for _ in range(64)]
     assert len(set(keys)) == 64
     assert max(keys).bit_length() > 120
-
-
-def test_streams_that_are_spent_get_another_key() -> None:
-    noise = GaussianNoise(9).at(0)
-    first = noise.placed()
-    noise._calls = 1 << 16
-    after = noise.placed()
-    assert (first.stream, after.stream) == (0, 0)
-    assert first.seed != after.seed
-
-
-def test_a_source_of_rows_is_the_same_on_every_device() -> None:
-    rows, source = torch.tensor([3, 1 << 40]), RowNoise(1 << 100 | 5, 2, 7)
-    there = source(torch.empty(2, 6).to(DEVICE), rows.to(DEVICE))
-    assert torch.equal(there.cpu(), row_noise(source.seed, 2, rows, 7, 6))

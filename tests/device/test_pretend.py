@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.device.pretend import COUNT, DEVICE, OnPretend, counted
+from tests.device.pretend import DEVICE, OnPretend, counted
 
 
 def here(*shape: int) -> torch.Tensor:
@@ -107,25 +107,6 @@ def test_a_view_within_inference_is_of_what_was_made_before() -> None:
         assert made[:3].sum().item() == 3
         assert not made[:3].is_inference()
         assert (made * 2)[:3].is_inference()
-
-
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_recurrent_layers_are_those_of_the_host(kind: type[nn.GRU] | type[nn.LSTM]) -> None:
-    layers, x = [kind(3, 4, 2, batch_first=True) for _ in range(2)], torch.randn(2, 5, 3)
-    layers[1].load_state_dict(layers[0].state_dict())
-    outputs = [layer(each)[0] for layer, each in ((layers[0], x), (layers[1].to(DEVICE), x.to(DEVICE)))]
-    for output in outputs:
-        output.square().sum().backward()
-    assert torch.allclose(outputs[1].cpu(), outputs[0], atol=1e-6)
-    for there, host in zip(layers[1].parameters(), layers[0].parameters(), strict=True):
-        assert torch.allclose(there.grad.cpu(), host.grad, atol=1e-6)
-
-
-def test_one_sync_too_many_shows() -> None:
-    three = here(3)
-    before = COUNT.syncs
-    assert three.sum() > 2
-    assert COUNT.syncs == before + 1
 
 
 def test_autocast_lowers_products_alone() -> None:

@@ -12,7 +12,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import LazyDP
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.together import Together
-from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
+from dprec.sparsity.rows.noise_schedule import Move, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
 from tests.device.test_strategies import OnDevice
@@ -34,7 +34,7 @@ class Tables:
         self.lazy.begin(self.space, 1.0, 0.5, self.noise)
         self.lazy.bind(torch.optim.SGD(parameters, lr=1.0), 0)
 
-    def step(self, step: int, rates: Rates, one_by_one: bool = False) -> None:
+    def step(self, step: int, rates: Rates) -> None:
         """Read some rows of each table, some of them twice and some of padding, and step those that are none."""
         self.noise.at(step)
         generator = torch.Generator().manual_seed(step)
@@ -46,9 +46,7 @@ class Tables:
             reads[table.name] = ids.to(DEVICE)
             moves.append((table, rows.to(DEVICE), gradient.to(DEVICE)))
         self.lazy.read_all(reads)
-        if one_by_one:
-            NoiseSchedule.step_all(self.lazy, moves, rates)
-        elif self.lazy._together is None:
+        if self.lazy._together is None:
             in_turns(self.lazy, moves, rates)
         else:
             self.lazy.step_all(moves, rates)
@@ -111,14 +109,6 @@ def test_weights_are_those_of_tables_one_after_the_other(
     for before, after, padding in zip(start, found, PADDING, strict=True):
         stays = torch.tensor([row in padding for row in range(len(before))])
         assert torch.equal((before == after).all(1), stays)
-
-
-def test_tables_that_step_alone_have_histories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables, rates = Tables(), [Rates(0.3), Rates(0.2, decay=0.1), Rates(0.1)]
-    for step, each in enumerate(rates):
-        tables.step(step, each, one_by_one=step == 1)
-        assert (tables.lazy._together is None) == (step > 0)
-    assert equal(tables.settled(), apart(monkeypatch, rates))
 
 
 def test_a_row_that_was_not_read_has_no_step() -> None:
