@@ -62,12 +62,6 @@ def test_a_format_is_added_in_one_place(tmp_path, monkeypatch):
         read_interactions(folder, format="xlsx")
 
 
-def test_a_format_has_its_own_name_and_endings():
-    names = [each.name for each in formats.FORMATS]
-    assert len(set(names)) == len(names)
-    assert len(set(formats.ENDINGS)) == len(formats.ENDINGS)
-
-
 INTER = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + "".join(
     f"{u}\t{i}\t{4.5 if u == '1' else 3}\t{t}\n" for u, i, t in ROWS
 )

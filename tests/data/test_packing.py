@@ -34,31 +34,6 @@ def test_packs_are_a_partition_within_the_budget(lengths, tokens, most):
     assert [lengths[row] for group in groups for row in group] == sorted(lengths, reverse=True)
 
 
-def packed_row_by_row(lengths, tokens, most):
-    """The rule of `pack` as its words say it, looking at every row that is left for each group."""
-    left = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    groups = []
-    while left:
-        longest = max(1, lengths[left[0]])
-        rows = max(1, min(tokens // longest, most or len(lengths)))
-        similar = sum(2 * lengths[row] >= longest for row in left)
-        rows = min(rows, max(similar, -(-(tokens // 4 if tokens >= 1 << 16 else 1024) // longest)))
-        groups.append(left[:rows])
-        left = left[rows:]
-    return groups
-
-
-@pytest.mark.full
-@given(
-    lengths=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 3000)), max_size=60),
-    tokens=st.sampled_from([1, 100, 2048, 20_000, 100_000]),
-    most=st.one_of(st.none(), st.integers(1, 10)),
-)
-def test_packs_are_those_of_the_rule_read_word_for_word(lengths, tokens, most):
-    groups = pack(np.array(lengths, dtype=np.int64), tokens, most)
-    assert [group.tolist() for group in groups] == packed_row_by_row(lengths, tokens, most)
-
-
 @pytest.mark.full
 def test_a_million_rows_in_small_groups_are_packed_in_seconds():
     """Looking at all rows for each group would take hours."""

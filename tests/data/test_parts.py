@@ -1,8 +1,6 @@
 """Logs in parts, packed, encoded or written in ways that other programs have."""
 
 import bz2
-import gzip
-import json
 import lzma
 
 import polars as pl
@@ -70,29 +68,6 @@ def test_a_folder_says_what_it_lacks(tmp_path):
         read_interactions(tmp_path / "*.json")
 
 
-WRITTEN = {
-    "log.csv": TEXT.encode(),
-    "log.csv.gz": gzip.compress(TEXT.encode()),
-    "bom.csv": TEXT.encode("utf-8-sig"),
-    "crlf.csv": TEXT.replace("\n", "\r\n").encode(),
-    "quoted.csv": TEXT.replace(",", '","').replace("\n", '"\n"').strip('"').join(['"', ""]).encode(),
-    "headless.txt": "".join(f"{u} {i} {t}\n" for u, i, t in ROWS).encode(),
-    "log.inter": (
-        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
-        + "".join(f"{u}\t{i}\t3\t{t}\n" for u, i, t in ROWS)
-    ).encode(),
-    "lines.json": "".join(
-        json.dumps({"user_id": int(u), "item_id": i, "timestamp": t}) + "\n" for u, i, t in ROWS
-    ).encode(),
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_other_ways_to_write_it(tmp_path, name):
-    (tmp_path / name).write_bytes(WRITTEN[name])
-    assert raw(read_interactions(tmp_path / name)) == EXPECTED
-
-
 def test_feather_and_zstandard(tmp_path):
     frame().write_ipc(tmp_path / "log.feather")
     frame().lazy().sink_ndjson(tmp_path / "log.jsonl.zst", compression="zstd")
@@ -107,7 +82,6 @@ def test_feather_and_zstandard(tmp_path):
         ("log.csv.xz", lzma.compress(TEXT.encode()), "is packed by xz: unpack it"),
         ("log.csv.zip", b"PK\x03\x04 and more", "is packed by zip: unpack it"),
         ("log.csv", TEXT.encode("utf-16"), "is not UTF-8 text: convert it, such as with iconv -f utf-16 -t utf-8"),
-        ("log.json", b'[{"user_id": 1, "item_id": 2}]', "is an array: write its objects one a line"),
     ],
 )
 def test_what_is_not_read_says_what_to_do(tmp_path, name, content, says):
