@@ -132,16 +132,11 @@ def test_a_key_is_that_of_the_first_process(two: Answers) -> None:
 
 
 @pytest.mark.nightly
-def test_four_processes_end_where_one_does_and_send_what_they_touch(tmp_path: Path) -> None:
-    """Dense sums go round once a step, 8 bytes a number; of ruled tables, the rows that were touched."""
+def test_four_processes_end_where_one_does(tmp_path: Path) -> None:
     names = list(work.RUNS)
-    work.start(work.counted, 4, tmp_path, names)
+    work.start(work.some, 4, tmp_path, names)
     four = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(4)]
     for name in names:
         alone = work.trained(name, 1)
         assert all(furthest(four[0][name], other[name]) == 0 for other in four[1:])
         assert furthest(alone, four[0][name]) < CLOSE
-    numbers = sum(value.numel() for value in four[0]["GRU"]["state"].values())
-    exchanged = four[0]["GRU"]["bytes"]["all_reduce"]
-    assert 8 * numbers <= exchanged / work.STEPS < 8 * numbers + 100  # and a count of users, and two comparisons
-    assert "all_gather" not in four[0]["GRU"]["bytes"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
@@ -190,33 +189,9 @@ def everything(number: int, processes: int, folder: Path) -> None:
     torch.save(answers, folder / f"{number}.pt")
 
 
-def counted(number: int, processes: int, folder: Path, names: list[str]) -> None:
-    """Train some of the runs; write where they end and how many bytes this process put into exchanges."""
-    answers = {}
-    for name in names:
-        with Counting() as sent:
-            answers[name] = trained(name, processes) | {"bytes": dict(sent.bytes)}
-    torch.save(answers, folder / f"{number}.pt")
-
-
-class Counting:
-    """Counts what goes into torch.distributed's exchanges, by their names."""
-
-    def __enter__(self) -> Counting:
-        self.bytes: dict[str, int] = {}
-        self._own = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
-        for name, exchange in self._own.items():
-            setattr(dist, name, partial(self._count, name, exchange))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, exchange in self._own.items():
-            setattr(dist, name, exchange)
-
-    def _count(self, name: str, exchange: Callable[..., Any], *given: Any, **options: Any) -> Any:
-        tensor = given[-1]
-        self.bytes[name] = self.bytes.get(name, 0) + tensor.numel() * tensor.element_size()
-        return exchange(*given, **options)
+def some(number: int, processes: int, folder: Path, names: list[str]) -> None:
+    """Train some of the runs, and write where they end."""
+    torch.save({name: trained(name, processes) for name in names}, folder / f"{number}.pt")
 
 
 # name -> the data, the model, and metrics: of several held-out batches, and of fewer than there are processes
