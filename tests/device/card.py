@@ -19,10 +19,7 @@ DEVICE = torch.device("cuda", 0)
 torch.backends.cudnn.allow_tf32 = False  # as a run has it
 LEFT_OUT = {  # files or tests, and why
     "test_pretend.py": "tests the pretend device",
-    "in_the_interpreter": "is about the pretend device",
     "test_launches.py": "a card counts nothing",
-    "test_a_look_up_waits_once": "a card counts nothing",
-    "test_a_module_that_is_moved_leaves": "a card counts nothing",
     "test_a_row_that_was_not_read_has_no_step": "an assertion ends a card's process",
     "test_an_id_of_no_row_is_none_of_another_tables": "an assertion ends a card's process",
 }
