@@ -21,7 +21,9 @@ NOISED = (
     r"state_dict\..*",  # parameters and what was released into them
     r"optimizer_states\.\d+\.state\.\d+\.(exp_avg|exp_avg_sq|momentum_buffer|sum)",
     r"callbacks\.Privacy\.sparsity\.0\.(own_context|embedding)\.weight",  # momentum of lazy rows, their noise paid
+    r"callbacks\.Privacy\.sparsity\.0\.rows",  # the answer of FEST's release
 )
+WORDS = "tables: '*word_embeddings*'"
 
 SETTINGS = {
     "transformer": {"model": "dprec.models.Transformer", "model.dropout": "0.2"},
@@ -42,7 +44,30 @@ SETTINGS = {
         "model.momentum": "0.5",
         "privacy.sparsity": "LazyDP",
     },
+    "texts, adafest": {
+        "privacy.sparsity": f"{{class_path: dprec.sparsity.AdaFEST, init_args: {{{WORDS}, threshold: 2.0}}}}",
+        "model.weight_decay": "0",
+    },
+    "texts, fest": {
+        "privacy.sparsity": f"{{class_path: dprec.sparsity.FEST, init_args: {{{WORDS}, keep: 9}}}}",
+        "model.weight_decay": "0",
+    },
+    "texts of users": {"data.user_column": "who"},
 }
+RECIPE = "data: {dataset: file}\nprivacy: {epsilon: 8}\n"
+OF_TEXTS = (
+    "data: {class_path: dprec.data.Texts, init_args: {dataset: texts}}\n"
+    "model: {class_path: dprec.models.TextClassifier}\nprivacy: {epsilon: 8}\n"
+)
+# What else a run is given: of histories, and of texts.
+OPTIONS = {
+    "data.path": "log.csv", "data.catalogue": "items.txt", "data.min_events": "0", "data.batch_size": "8",
+    "data.tokens": "30", "trainer.max_steps": "6", "trainer.check_val_every_n_epoch": "1", "checkpoint_every": "2",
+}  # fmt: skip
+TEXT_OPTIONS = {
+    "data.path": "log.csv", "data.test_path": "test.csv", "data.batch_size": "8", "data.words": "60",
+    "trainer.max_steps": "4", "checkpoint_every": "2",
+}  # fmt: skip
 
 
 def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
@@ -66,24 +91,34 @@ def write(log: Path, events_of_one: int) -> None:
     log.write_text("user,item,time\n" + "".join(f"u{user},i{item:02d},{time}\n" for user, item, time in rows))
 
 
-def trained(here: Path, out: str, settings: dict[str, str]) -> dict[str, object]:
-    options = {
-        "data.path": "log.csv", "data.catalogue": "items.txt", "data.min_events": "0", "data.batch_size": "8",
-        "data.tokens": "30", "trainer.max_steps": "6", "trainer.check_val_every_n_epoch": "1", "checkpoint_every": "2",
-    }  # fmt: skip
-    words = [word for key, value in {**settings, **options}.items() for word in (f"--{key}", value)]
-    assert fit(["recipe.yaml", *words, "--out", out]) == 0
-    return dict(leaves(torch.load(here / out / "checkpoints/last.ckpt", weights_only=True)))
+def write_texts(log: Path, unit: str, other: bool) -> None:
+    """Neighbours: another text with another label at one place, or another number of records of one user."""
+    rows = [(f"u{n % 24}", f"w{n} w{n % 7} w3", n % 2) for n in range(72)]
+    if other and unit == "texts of users":
+        rows += [("u0", "unmet " * 40, 1)] * 30
+    elif other:
+        rows[0] = ("u0", "unmet words of it alone " * 9, 1)
+    log.write_text("who,text,label\n" + "".join(f"{user},{text},{label}\n" for user, text, label in rows))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_neighbouring_data_differ_in_noised_leaves_alone(name: str, here: Path) -> None:
-    (here / "recipe.yaml").write_text("data: {dataset: file}\nprivacy: {epsilon: 8}\n")
+    texts = name.startswith("texts")
+    if texts:
+        pytest.importorskip("transformers")
+        write_texts(here / "test.csv", name, False)
+    (here / "recipe.yaml").write_text(OF_TEXTS if texts else RECIPE)
     (here / "items.txt").write_text("".join(f"i{item:02d}\n" for item in range(ITEMS)))
+    words = [f"--{key}={value}" for key, value in (SETTINGS[name] | (TEXT_OPTIONS if texts else OPTIONS)).items()]
     found = []
     for number, events in enumerate((6, 90)):
-        write(here / "log.csv", events)
-        found.append(trained(here, f"run{number}", SETTINGS[name]))
+        if texts:
+            write_texts(here / "log.csv", name, bool(number))
+        else:
+            write(here / "log.csv", events)
+        assert fit(["recipe.yaml", *words, "--out", f"run{number}"]) == 0
+        last = torch.load(here / f"run{number}/checkpoints/last.ckpt", weights_only=True)
+        found.append(dict(leaves(last)))
     one, other = found
     noised = re.compile("|".join(NOISED))
     assert any(noised.fullmatch(leaf) for leaf in one)

@@ -40,9 +40,6 @@ class Count:
 
     launches: int = sys.maxsize
     syncs: int = 0
-    uploads: int = 0
-    sent: int = 0
-    fetched: int = 0
 
     def clear(self) -> None: ...
 

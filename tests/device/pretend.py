@@ -2,8 +2,8 @@
 
 Importing this registers the device type `pretend` with torch. What a card refuses is refused: an operation on tensors
 of two devices, `.numpy()`, a generator of the CPU. Stricter than a card, indices on the CPU are refused too: a card
-takes them by a copy that nobody sees. `COUNT` says what a step would cost on a card: kernels that are launched, waits
-of Python for an answer, copies from the host, and how many numbers travel.
+takes them by a copy that nobody sees. `COUNT` says what a step would cost on a card: kernels that are launched, and
+waits of Python for an answer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ class Count:
 
     launches: int = 0  # operations that compute or copy: what a card's time hangs on where tensors are small
     syncs: int = 0  # answers that Python waits for
-    uploads: int = 0  # copies from the host
-    sent: int = 0  # numbers in these
-    fetched: int = 0  # numbers copied to the host
 
     def clear(self) -> None:
         for field in fields(self):
@@ -340,7 +337,7 @@ def _count(
     at_once = bool(kwargs.get("non_blocking") or (name == "aten::copy_" and args[2:3] == (True,)))
     if name == "aten::copy_":
         _count_copy(tensors[1], not here[0] and here[1], here[0] and not here[1], at_once)
-    elif name in ("aten::_to_copy", "aten::to"):  # the latter within the look-up of a table on the host
+    elif name == "aten::_to_copy":
         _count_copy(tensors[0], here[0] and to == "cpu", not here[0], at_once)
     elif name in ANSWERS or name in SIZED:
         COUNT.syncs += 1
@@ -351,10 +348,8 @@ def _count(
 
 
 def _count_copy(tensor: torch.Tensor, down: bool, up: bool, at_once: bool) -> None:
-    numbers = tensor._nnz() * (1 + tensor.shape[1:].numel()) if tensor.is_sparse else tensor.numel()
-    COUNT.syncs, COUNT.fetched = COUNT.syncs + down, COUNT.fetched + down * numbers
-    COUNT.uploads, COUNT.sent = COUNT.uploads + up, COUNT.sent + up * numbers
-    COUNT.syncs += up and not at_once and tensor.dim() > 0  # it ends when the device has done all it was told before
+    # One from the host ends when the device has done all it was told before.
+    COUNT.syncs += down or (up and not at_once and tensor.dim() > 0)
 
 
 def _follow_form(tensors: list[torch.Tensor]) -> None:

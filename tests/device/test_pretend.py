@@ -78,9 +78,8 @@ def test_counts_each_wait_for_an_answer(wait: str) -> None:
 def test_counts_launches_and_no_views() -> None:
     tensor = here(3, 4)
     cost = counted(lambda: (tensor.T[1:].reshape(9) + tensor[0, 0]).mul_(2.0))
-    assert (cost.launches, cost.syncs, cost.uploads) == (3, 0, 0)  # the copy of a reshape, the sum, the product
-    assert counted(lambda: torch.ones(3).to(DEVICE)).uploads == 1
-    assert counted(lambda: torch.ones(3).to(DEVICE)).sent == counted(lambda: tensor[0, :3].cpu()).fetched == 3
+    assert (cost.launches, cost.syncs) == (3, 0)  # the copy of a reshape, the sum, the product
+    assert counted(lambda: torch.ones(3).to(DEVICE)).syncs == 1
     assert counted(lambda: tensor.split([1, 2])).launches == 0
 
 
