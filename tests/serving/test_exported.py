@@ -17,10 +17,11 @@ from dprec.models import GRU, DPFormer, Recommender, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.served import Served
 from tests.models.test_export import RANKS
+from tests.models.zoo import ITEMS as ROWS
 
 pytestmark = pytest.mark.full
 
-ITEMS = [f"film {n}" for n in range(1, 22)]
+ITEMS = [f"film {n}" for n in range(1, ROWS)]
 HISTORIES = [["film 3"], ["film 7", "film 1", "film 20", "film 4"], [], ["film 9"] * 5]
 
 
@@ -71,7 +72,9 @@ def by_torch(folder: Path) -> np.ndarray:
     return scores.detach().numpy()
 
 
-@pytest.mark.parametrize("model", [lambda: Transformer(22, dim=8, max_length=6), lambda: GRU(22, dim=8, max_length=3)])
+@pytest.mark.parametrize(
+    "model", [lambda: Transformer(ROWS, dim=8, max_length=6), lambda: GRU(ROWS, dim=8, max_length=3)]
+)
 def test_a_program_of_torch_ranks_as_the_run_does(model: Any, tmp_path: Path) -> None:
     run = served(model())
     export_run(run, "torch", tmp_path / "out")
@@ -81,7 +84,7 @@ def test_a_program_of_torch_ranks_as_the_run_does(model: Any, tmp_path: Path) ->
 def test_onnx_runtime_ranks_as_the_run_does(tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    run = served(DPFormer(22, dim=8, max_length=6))
+    run = served(DPFormer(ROWS, dim=8, max_length=6))
     export_run(run, "onnx", tmp_path / "out")
     assert ranked(tmp_path / "out", by_onnx(tmp_path / "out")) == own(run)
 
@@ -91,7 +94,7 @@ def test_onnx_runtime_ranks_as_the_run_does(tmp_path: Path) -> None:
 def test_onnx_runtime_ranks_as_every_model_does(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    run = served(RANKS[name]() if name in RANKS else GRU(22, dim=8, max_length=9))
+    run = served(RANKS[name]() if name in RANKS else GRU(ROWS, dim=8, max_length=9))
     export_run(run, "onnx", tmp_path / "out")
     ordered = in_the_runs_order(run, tmp_path / "out", by_onnx(tmp_path / "out"))
     assert len(ordered) == len(HISTORIES)
@@ -100,19 +103,19 @@ def test_onnx_runtime_ranks_as_every_model_does(name: str, tmp_path: Path) -> No
 
 def test_safetensors_hold_every_tensor(tmp_path: Path) -> None:
     load_file = pytest.importorskip("safetensors.torch").load_file
-    run = served(Transformer(22, dim=8, max_length=6))
+    run = served(Transformer(ROWS, dim=8, max_length=6))
     export_run(run, "safetensors", tmp_path / "out")
-    again = Transformer(22, dim=8, max_length=6)
+    again = Transformer(ROWS, dim=8, max_length=6)
     again.load_state_dict(load_file(tmp_path / "out/model.safetensors"))
     assert all(again.state_dict()[name].equal(tensor) for name, tensor in run.model.state_dict().items())
 
 
 def test_the_interface_says_what_goes_in_and_out(tmp_path: Path) -> None:
-    assert export_run(served(Transformer(22, dim=8, max_length=2)), "torch", tmp_path / "out").name == "model.pt2"
+    assert export_run(served(Transformer(ROWS, dim=8, max_length=2)), "torch", tmp_path / "out").name == "model.pt2"
     told = json.loads((tmp_path / "out/interface.json").read_text())
     assert (told["format"], told["file"]) == ("torch", "model.pt2")
     assert told["inputs"][0]["length"] == {"least": 2, "most": 2}
-    assert told["outputs"][0]["shape"] == ["users", 22]
+    assert told["outputs"][0]["shape"] == ["users", ROWS]
     assert told["guarantee"] == {"guarantee": "(4, 0.01)-differentially private", "epsilon": 4.0, "delta": 0.01}
     assert json.loads((tmp_path / "out/items.json").read_text()) == [None, *ITEMS]
 
@@ -126,13 +129,13 @@ def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(
 
     (tmp_path / "there").mkdir()
     missing = {"onnx": None, "onnxscript": None}
-    model = Transformer(22, dim=8, max_length=6)
+    model = Transformer(ROWS, dim=8, max_length=6)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: missing.get(name))
     for run, kind, out, says in (
         (model, "pickle", "out", "--format is 'pickle': give one of onnx, torch, safetensors"),
         (model, "torch", "there", "exists: give a folder that does not exist yet"),
         (model, "onnx", "out", r"needs onnx and onnxscript: pip install 'dprec\[onnx\]'"),
-        (Asks(22, dim=8, max_length=2), "torch", "out", "torch.export cannot take Asks"),
+        (Asks(ROWS, dim=8, max_length=2), "torch", "out", "torch.export cannot take Asks"),
     ):
         with pytest.raises(UserError, match=says) as refused:
             export_run(served(run), kind, tmp_path / out)

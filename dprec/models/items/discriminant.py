@@ -108,7 +108,7 @@ class DiscriminantItems(SpectralItems):
         return SHARP * NEAR**ages + (1 - SHARP) * FAR**ages
 
     def scaled(self, summed: Tensor, weight: Tensor) -> Tensor:
-        return summed / (summed.square().sum(2, keepdim=True) + 1e-12).sqrt()
+        return summed / summed.square().sum(2, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def flattened(vectors: np.ndarray) -> tuple[np.ndarray, float]:
