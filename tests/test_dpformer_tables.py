@@ -46,36 +46,6 @@ def test_the_page_is_what_the_kept_runs_say(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / page).read_text(encoding="utf-8") == (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_the_page_says_what_the_runs_say(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    runs, page = tmp_path / "runs", tmp_path / "docs" / "results.md"
-    leave_a_run(runs, "movielens_spectral_former@5", 0, 0.09)
-    leave_a_run(runs, "movielens_spectral_former@5", 1, 0.10)
-    leave_a_run(runs, "movielens_spectral_former_plain@5", 0, 0.08)
-    leave_a_run(runs, "games_spectral_former@8:0.003:1024", 0, 0.03)
-    page.parent.mkdir()
-    assert len(measure("--runs", str(runs), "--document", str(page))) == 4
-    text = page.read_text()
-    line = next(line for line in text.splitlines() if line.startswith("| SpectralFormer"))
-    assert line.split(" | ")[2] == "9.50 ± 0.71 / 19.00 ± 1.41 (2)"
-    assert "| DPFormer, in the paper |  | 5.88 / 11.13 | 7.70 / 14.31 | 8.42 / 15.40 |" in text
-    assert "| `movielens_spectral_former@5` | 0, 1 | 40 | 2 | 12 |" in text
-    assert "3.00" not in text  # a run at another learning rate is no cell of the table
-    for picture in ("models", "training", "tuning"):
-        file = page.parent / "measured" / f"dpformer_{picture}.png"
-        assert file.stat().st_size > 5000
-        assert f"measured/{file.name}" in text
-
-
-def test_rates_and_batches_of_the_papers_figures_are_drawn_from_runs(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rows = [VALUES | {"cell": cell.name, "seed": 0, "ndcg@10": 0.02, "log": []} for cell in study.cells_of("figure7")]
-    study.tuning(rows, tmp_path / "figure7.png")
-    assert (tmp_path / "figure7.png").stat().st_size > 20_000
-    with pytest.raises(UserError, match="no run has another rate and batch"):
-        study.tuning([row | {"cell": "games_gru@8"} for row in rows], tmp_path / "none.png")
-
-
 @pytest.mark.parametrize("name", study.FIGURES)
 def test_cells_of_the_papers_figures_train_its_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tied or not, at the paper's width or half of it, with Re-Attention or without."""
