@@ -119,7 +119,6 @@ TABLE = [
     ("fit RECIPE --data.dataset movielens-1m --data.path folder --data.on_missing stand-in", "is not in folder"),
     ("plan RECIPE --data.dataset movielens-1m --data.path nowhere --data.on_missing stand-in", "is not in nowhere"),
     ("fit RECIPE --data.path one.csv", "the catalogue has 1 item"),
-    ("fit RECIPE --data.path latin.csv", "not UTF-8"),
     ("fit RECIPE --data.path parquet.csv", "parquet.csv is Parquet by its first bytes, not text: give it a name that"),
     (
         "fit RECIPE --data.path arrow.csv --data.format csv",
@@ -130,14 +129,6 @@ TABLE = [
         "fit RECIPE --data.path twice.csv --data.item_column film --data.where stars>3",
         "two columns 'stars': rename one",
     ),
-    ("fit RECIPE --data.path headless.csv", "is there a header line?"),
-    ("fit RECIPE --data.path good.csv --data.item_column film", "film"),
-    ("fit RECIPE --data.path singles.txt", "event"),
-    (
-        "fit RECIPE --data.path lone.csv --data.min_events 5",
-        "none of 7 items was seen by 5 users, of whom the log has 1, so data.min_events leaves no event: lower it",
-    ),
-    ("fit RECIPE --data.path good.csv --data.catalogue others.txt", "no item of the log is in the catalogue: check"),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
     ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
@@ -149,11 +140,9 @@ TABLE = [
     ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),
     # privacy
     ("fit RECIPE --privacy.epsilon 0", "privacy.epsilon is 0"),
-    ("fit RECIPE --privacy.epsilon -1", "privacy.epsilon is -1"),
     ("fit RECIPE --privacy.epsilon nan", "Given value: nan"),
     ("fit RECIPE --privacy.epsilon .inf", "privacy.epsilon is inf"),
     ("fit RECIPE --privacy.delta 1", "privacy.delta is 1"),
-    ("fit RECIPE --privacy.delta -0.1", "privacy.delta is -0.1"),
     ("fit RECIPE --privacy.noise_multiplier -1", "privacy.noise_multiplier is -1"),
     ("fit RECIPE --privacy.max_norm 0", "privacy.max_norm is 0"),
     ("fit RECIPE --privacy.epsilon null", "neither epsilon nor noise_multiplier"),
@@ -189,7 +178,6 @@ TABLE = [
     ("evaluate half.ckpt", "cannot be read as a checkpoint"),
     ("evaluate foreign.ckpt", "not a checkpoint of dprec"),
     ("evaluate unsafe.ckpt", "cannot be read as a checkpoint"),
-    ("recommend half.ckpt --history film1", "cannot be read as a checkpoint"),
     # using a run
     ("evaluate RUN --split train", "test or validation"),
     ("evaluate RUN --split validation --data.validation false", "no validation items"),
@@ -214,8 +202,6 @@ TABLE = [
     ("recommend RUN --file headless.csv", "headless.csv has a time in every line, such as 881250949: it is a log"),
     ("recommend RUN --file spaces.txt", "spaces.txt has a time in every line, such as 2020-01-01: it is a log"),
     ("recommend RUN --file ratings.dat", "ratings.dat has a time in every line"),
-    ("fit RECIPE --data.path clock.csv", "clock.csv has 'date' and 'time': set data.time_column to the right one"),
-    ("fit RECIPE --data.path equal.csv", "all times are equal (802), so they give no order"),
 ]
 
 
@@ -239,21 +225,15 @@ def prepared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "tuned" / "best").mkdir(parents=True)
     (here / "folder").mkdir()
     (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
-    (here / "latin.csv").write_bytes("user,item,time\nu,caf\xe9,1\nu,b,2\n".encode("latin1"))
     (here / "headless.csv").write_text("u1,film1,881250949\nu1,film2,881250950\n")
     (here / "empty.txt").write_text("")
-    (here / "singles.txt").write_text("".join(f"u{n} film{n}\n" for n in range(20)))
     (here / "spaces.txt").write_text("u1 film1 2020-01-01\nu1 film2 2020-01-02\n")
     (here / "ratings.dat").write_text("1::film1::5::978300760\n1::film2::3::978302109\n")
-    (here / "clock.csv").write_text("user,item,date,time\nu,a,2020-01-02,0802\nu,b,2020-01-01,0930\n")
-    (here / "equal.csv").write_text("user,item,time\nu,a,0802\nu,b,0802\n")
     frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "time": [1, 2]})
     frame.write_parquet(here / "parquet.csv")
     frame.write_ipc(here / "arrow.csv")
     (here / "twice.csv").write_text("user,item,film,item,time,stars,stars\na,x,y,z,1,2,3\n")
     (here / "beside.yaml").write_text("privacy: {epsilon: 8, sparsity: {class_path: FEST, keep: 3}}\n")
-    (here / "lone.csv").write_text("user,item,time\n" + "".join(f"u,film{n % 7},{n}\n" for n in range(40)))
-    (here / "others.txt").write_text("book1\nbook2\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))
     (here / "good.csv").write_text("user,item,time\n" + rows)
     (here / "bad.jsonl").write_text('["film1"]\n["film2"\n')
