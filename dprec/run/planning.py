@@ -24,6 +24,7 @@ from dprec.notices import say
 from dprec.run.console import notice_box
 from dprec.run.outcome import warning_of_delta
 from dprec.run.tasks import task_of
+from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
 
 
@@ -93,6 +94,7 @@ class RunPlan:
     stand_in: bool = False
     notice: str | None = None  # if users and items were counted in stand-in data
     unit: str = "user"  # what "users" are
+    share_by_noise: float | None = None  # of the rows that nobody reads, with AdaFEST
     periods: int = 0  # training passes them in order; the sampling rate is then the largest of them
 
     @classmethod
@@ -149,6 +151,7 @@ class RunPlan:
             stand_in=notice is not None,
             notice=notice,
             unit=batches.unit,
+            share_by_noise=_share_by_noise(privacy),
             periods=len(privacy.sampling.periods),
         )
 
@@ -167,6 +170,7 @@ class RunPlan:
             *_released(self.releases),
             ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
             ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
+            *(() if self.share_by_noise is None else (("noise in unread rows", f"{self.share_by_noise:.3g} of them"),)),
             ("δ", f"{self.delta:.3g}"),
             ("ε", f"{self.epsilon:.3f}"),
         ):
@@ -180,6 +184,13 @@ class RunPlan:
         console.print(along)
         if (warning := warning_of_delta(self.delta)) is not None:
             console.print(warning, soft_wrap=True)
+
+
+def _share_by_noise(privacy: Privacy) -> float | None:
+    """The share of rows that nobody reads and that get noise in a step, by the last AdaFEST of a run."""
+    found = [strategy for strategy in privacy.rules.strategies if isinstance(strategy, AdaFEST)]
+    own = privacy.sigma * privacy.rules.gradient_noise
+    return found[-1].share_by_noise(own * found[-1].noise_ratio) if found else None
 
 
 def _batches(settings: Settings, users: int) -> UserBatches:

@@ -1,7 +1,6 @@
 """Which rows of embedding tables may change in a private step, where their noise goes and when: one file a strategy.
 
 A strategy of your own is a subclass of `RowChoice` or of `NoiseSchedule`; the rest that it needs is here too.
-`tradeoff` is no strategy: it computes what AdaFEST gains and loses.
 """
 
 from dprec.accounting.release import Release

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import scipy  # whose parts load when they are asked for
 import torch
 from torch import Tensor
 
@@ -37,6 +38,16 @@ class AdaFEST(RowChoice):
         if not -float("inf") < threshold < float("inf"):
             self.refuse("threshold", threshold, "give a finite number")
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
+
+    def share_by_noise(self, sigma: float) -> float:
+        """Return the share of rows that nobody of a batch touches and that get noise all the same.
+
+        The counts' noise multiplier is `sigma`. What it leaves of a large table is most of what a step writes.
+
+        >>> round(AdaFEST(threshold=5.0).share_by_noise(2.0), 4)
+        0.0062
+        """
+        return float(scipy.special.ndtr(-self.threshold / (sigma * self.max_contribution))) if sigma else 0.0
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         batch = batch.on_host()

@@ -5,12 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import build, resolve
 from dprec.cli.parser import parse
 from dprec.models import Learner, TextClassifier
 from dprec.plan import main as plan
+from dprec.sparsity import AdaFEST
+from dprec_kernels.contribution_map import reference
 from tests.commands.support import strict
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -169,3 +172,14 @@ def test_a_recipe_of_no_steps_is_no_recipe_of_epochs(
     none.write_text("trainer: {max_steps: 0, max_epochs: 3}\n")
     assert plan([str(recipe), str(none)]) == 2
     assert "the length of training is not given" in capsys.readouterr().err
+
+
+def test_the_share_of_unread_rows_is_what_the_strategy_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = str(RECIPES / "criteo_adafest.yaml")
+    assert 0 < planned(capsys, recipe, "--users", "9000", "--privacy.noise_multiplier", "4")["share_by_noise"] < 0.5
+    strategy, size, sigma, generator = AdaFEST(threshold=3.0, max_contribution=1.5), 400, 1.3, torch.Generator()
+    found = [
+        len(reference.contribution_map([], size, 1.5, sigma, 3.0, generator.manual_seed(seed))) for seed in range(200)
+    ]
+    expected = size * strategy.share_by_noise(sigma)
+    assert sum(found) / 200 == pytest.approx(expected, abs=4 * (expected / 200) ** 0.5)
