@@ -33,8 +33,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
 
     from dprec.cli.classes import refuse_foreign
     from dprec.cli.recipe import normal
-    from dprec.run.card_errors import one_line_of_a_card
     from dprec.run.console import in_lines, notice_box
+    from dprec.run.process import one_line_of_a_card
     from dprec.run.saved.checkpoints import load_run
     from dprec.run.tasks import task_of
 

@@ -45,7 +45,7 @@ def predict(line: CommandLine, console: Console) -> None:
         raise UserError("--out and --keep belong to --log clicks.csv: add it, or leave them out")
     if log is not None:
         # Imported here and below, so that help does not wait for torch.
-        from dprec.serving.predicted.clicks import predict_clicks
+        from dprec.serving.predictions import predict_clicks
 
         predict_clicks(given.run, log, out, listed([keep or ""]), trusted, console)
     else:
@@ -53,7 +53,7 @@ def predict(line: CommandLine, console: Console) -> None:
 
 
 def _predict_texts(name: str, text: str | None, pair: str | None, file: str | None, trusted: Sequence[str]) -> None:
-    from dprec.serving.predicted.texts import Classified
+    from dprec.serving.predictions import Classified
 
     run = Classified(name, trusted)
     given = [text if pair is None else f"{text}\t{pair}"] if text is not None else _lines(str(file))

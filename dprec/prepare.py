@@ -39,7 +39,7 @@ def prepare(line: CommandLine, console: Console) -> None:
 
     from dprec.data.logs.interactions import HowToRead, is_prepared, prepare_log
     from dprec.data.logs.store import home_of
-    from dprec.run.data_summary import log_table
+    from dprec.run.console import log_table
 
     out, settings = line.options.out, line.options.data.as_dict()
     cache = settings.pop("cache")

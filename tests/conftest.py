@@ -2,7 +2,7 @@
 
 Unwritten outputs show by their NaN. Each process has tens of thousands of objects before the first test. They are left
 out of garbage collection, which then comes often enough for models in cycles. A run keeps freed memory
-(`dprec/run/memory.py`); after a test by which a process has grown it goes back to the system.
+(`dprec/run/process.py`); after a test by which a process has grown it goes back to the system.
 """
 
 from __future__ import annotations

@@ -31,11 +31,17 @@ from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import gradient, minimum, risk
-from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery
-from dprec.convex.release.noise import VectorNoise, draws
-from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.mechanisms import (
+    Gaussian,
+    Laplace,
+    LaplaceProjection,
+    Projection,
+    Recovery,
+    VectorNoise,
+    draws,
+)
 from dprec.convex.release.recovery import measurements_wanted, recovers
-from dprec.convex.release.regimes import regime
+from dprec.convex.release.regimes import gaussian_multiplier, regime
 from dprec.convex.release.rows import bounded_rows, mean_of
 from dprec.convex.sgd import Descent
 from dprec.convex.stopping import steps_within_filter

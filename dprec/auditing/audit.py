@@ -16,13 +16,13 @@ from rich.console import Console
 
 from dprec.accounting.ledger import Ledger
 from dprec.auditing import exposure, steps
+from dprec.auditing.eana import untouched_rows
+from dprec.auditing.exposure import losses_of, trained_model
 from dprec.auditing.group import group_epsilons, most_exposed
-from dprec.auditing.losses import losses_of, trained_model
 from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
 from dprec.auditing.planted.canaries import Canaries, Planted
 from dprec.auditing.planted.directions import PREFIX, PUSH, Marked, marked
 from dprec.auditing.systems import System, canaried, recorded
-from dprec.auditing.untouched import untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError

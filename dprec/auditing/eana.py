@@ -8,9 +8,10 @@ bound holds but is loose. This file has that bound, `printed`, and the exact val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 ORDERS = np.concatenate([np.arange(1.05, 10, 0.05), np.arange(10, 200, 0.5), np.geomspace(200, 20_000, 200)])
 Orders = float | np.ndarray
@@ -74,3 +75,22 @@ def _orders(alpha: Orders, count: float) -> tuple[np.ndarray, np.ndarray]:
     alpha = np.asarray(alpha, dtype=float)
     left = count + 1 - alpha
     return np.where(left > 0, alpha, np.inf), np.where(left > 0, left, 1.0)
+
+
+# A leak that needs no statistics: without dense noise, a row that nobody touched keeps every bit.
+
+
+def untouched_rows(start: Mapping[str, Tensor], end: Mapping[str, Tensor], rows: int) -> dict[str, list[int]]:
+    """Rows 1 and up of every table with this many rows that are bit-identical in two states of one model.
+
+    Row 0 is padding and never changes. In a private model, every other row has noise.
+
+    >>> import torch
+    >>> start = {"table": torch.zeros(4, 1), "bias": torch.zeros(2)}
+    >>> end = {"table": torch.tensor([[0.0], [1.0], [0.0], [2.0]]), "bias": torch.ones(2)}
+    >>> untouched_rows(start, end, rows=4)
+    {'table': [2]}
+    """
+    tables = [name for name, value in start.items() if value.dim() == 2 and len(value) == rows]
+    same = {name: (start[name].cpu() == end[name].cpu()).all(1) for name in tables}
+    return {name: (rows_kept[1:].nonzero().squeeze(1) + 1).tolist() for name, rows_kept in same.items()}

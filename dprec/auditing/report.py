@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from dprec.accounting.figures import round_up
+from dprec.accounting.ledger import round_up
 from dprec.auditing.group import USELESS
 
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted

@@ -12,8 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 
-from dprec.auditing.planted.canaries import WITH_CONTEXT, Canaries
-from dprec.auditing.planted.data import CanariedSequences
+from dprec.auditing.planted.canaries import WITH_CONTEXT, CanariedSequences, Canaries
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings, parse
@@ -21,8 +20,7 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
 from dprec.run.saved.folder import replace_file
-from dprec.sparsity.rows.row_choice import RowChoice
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import RowChoice, Strategy
 
 NO_PRIVACY = "no privacy"
 NOISE = "0.01,0.001"

@@ -27,8 +27,8 @@ from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import EANA, Dense, LazyDP
 from dprec.sparsity.lazy.recursion import Rates
 from dprec.sparsity.lazy.tables import Aggregated
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 
 RATES = Rates(0.05)  # of plain SGD
 NEVER = 20.0  # a row that is read with chance p in each step was read in the last 20 / p: all but one in 10^9

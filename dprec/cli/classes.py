@@ -81,7 +81,7 @@ def resolve(base: type, name: str, where: str) -> type:
 def refuse_unknown(base: type, value: Any, where: str) -> None:
     """Refuse names of classes that are no subclasses of ``base``, in one setting of one or of several, YAML or read.
 
-    >>> from dprec.sparsity.rows.strategy import Strategy
+    >>> from dprec.sparsity.rows.kinds import Strategy
     >>> refuse_unknown(Strategy, "[AdaFEST, FESTT]", "command line: privacy.sparsity")
     Traceback (most recent call last):
     dprec.errors.UserError: command line: privacy.sparsity: unknown class 'FESTT'; did you mean FEST?

@@ -21,7 +21,7 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule, is_left_out, with_own_names
 from dprec.models import Learner, Transformer
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.training.callback import Privacy
 
 DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "privacy": Privacy}

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dprec.convex.losses import Loss
 from dprec.convex.minimum import gradient, risk
-from dprec.convex.release.noise import VectorNoise
+from dprec.convex.release.mechanisms import VectorNoise
 from dprec.errors import UserError
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.release.noise import VectorNoise, draws
-from dprec.convex.release.promise import promise
-from dprec.convex.release.regimes import choose
+from dprec.convex.release.mechanisms import VectorNoise, draws
+from dprec.convex.release.regimes import choose, promise
 from dprec.convex.release.rows import bounded_rows
 
 

@@ -15,10 +15,8 @@ from dprec.convex.boosting import Boosting
 from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import Loss, bounded_targets, find_loss
-from dprec.convex.release.mechanisms import Gaussian, Projection, Recovery
-from dprec.convex.release.noise import VectorNoise, draws
-from dprec.convex.release.promise import check_budget, gaussian_multiplier, promise
-from dprec.convex.release.regimes import regime
+from dprec.convex.release.mechanisms import Gaussian, Projection, Recovery, VectorNoise, draws
+from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise, regime
 from dprec.convex.release.rows import bounded_rows
 from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, steps_within_ledger
 from dprec.errors import UserError

@@ -15,7 +15,7 @@ import numpy as np
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.debiasing import TruncatedGeometric, estimate_events
-from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.regimes import gaussian_multiplier
 
 
 def ledger_of(levels: Sequence[int], records: int, multiplier: float) -> Ledger:

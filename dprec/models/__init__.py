@@ -5,17 +5,14 @@ script; `dprec fit` needs a `Task` for it in `run/tasks`, which says by what it 
 """
 
 from dprec.models.base import Recommender, SequenceRecommender
+from dprec.models.click_networks import DLRM, PCTR, Logistic
 from dprec.models.clicks import ClickModel
-from dprec.models.dlrm import DLRM
 from dprec.models.dpformer import DPFormer
 from dprec.models.dual_encoder import DualEncoder
 from dprec.models.learning.learner import Learner
-from dprec.models.logistic import Logistic
-from dprec.models.pctr import PCTR
 from dprec.models.private_als import PrivateALS
 from dprec.models.recurrent import GRU, LSTM
-from dprec.models.spectral import Spectral
-from dprec.models.spectral_former import SpectralFormer
+from dprec.models.spectral import Spectral, SpectralFormer
 from dprec.models.text_classifier import TextClassifier
 from dprec.models.text_items import TextItems
 from dprec.models.transformer import Transformer

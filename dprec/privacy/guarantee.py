@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dprec.accounting.figures import round_up
-from dprec.accounting.ledger import Event, Ledger
+from dprec.accounting.ledger import Event, Ledger, round_up
 from dprec.accounting.plan import Plan
 from dprec.gradients.clipping import Clipping
 

@@ -9,17 +9,16 @@ from typing import Any, Literal
 from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
-from dprec.accounting.plan import Plan
+from dprec.accounting.plan import Plan, refuse_change, refuse_part, refuse_unrecorded, run_settings
 from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
 from dprec.accounting.sampling import Sampler, Sampling
-from dprec.accounting.unchanged import refuse_change, refuse_part, refuse_unrecorded, run_settings
 from dprec.errors import UserError, refuse_other_kinds
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.guarantee import guarantee
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 
 
 class PrivateRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from dprec.accounting.figures import round_up
+from dprec.accounting.ledger import round_up
 from dprec.reporting.chart import points_chart
 from dprec.reporting.finished import Finished
 from dprec.reporting.html import number, page, paragraph, section, table

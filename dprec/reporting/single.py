@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dprec.accounting.figures import round_up
+from dprec.accounting.ledger import round_up
 from dprec.reporting.chart import line_chart
 from dprec.reporting.finished import Finished
 from dprec.reporting.html import bullets, number, page, paragraph, preformatted, section, table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -34,3 +35,100 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     for place, (item, score) in enumerate(zip(items, scores, strict=True), start=1):
         table.add_row(str(place), item, f"{score:.3f}")
     console.print(table)
+
+
+# A small table of what was done to the data: counts without noise, only for the owner of the data.
+
+
+# fact -> its text; those in the second group of each table are shown only if they are not 0
+_READ = {"rows": "rows read", "events": "events", "users": "users", "items": "items"}
+_READ_IF_ANY = {
+    "not_as_where_says": "rows left out by data.where",
+    "without_user_id": "rows left out, without a user id",
+    "without_item_id": "rows left out, without an item id",
+    "merged_user_ids": "other spellings of user ids",
+    "merged_item_ids": "other spellings of item ids",
+    "items_met_again": "events with an item that the user saw before",
+    "duplicate_events": "events that the log holds twice",
+    "events_at_the_time_of_another": "events at the time of the user's event before",
+}
+_DROPPED_IF_ANY = {
+    "items_left_out": "items left out, by data.min_events or data.catalogue",
+    "events_with_items_left_out": "events with these items",
+    "users_with_few_events": "users left out, with fewer events than data.min_events",
+    "users_without_transition": "users left out, with fewer than 2 events left",
+    "events_of_users_left_out": "events of these users",
+    "items_of_users_left_out": "items that only these users saw",
+}
+_KEPT = {"events_kept": "events used", "users_kept": "users", "items_kept": "items"}
+_HELD_OUT_IF_ANY = {
+    "events_held_out": "events held out",
+    "held_out_of_other_users": "of these, of users that training lacks: not tested",
+    "held_out_of_other_items": "of these, with items that training lacks: not tested",
+    "events_of_validation": "of these, for validation",
+    "events_tested": "events tested",
+}
+_PARTS_OF_CLICKS = {
+    "training": "records for training",
+    "validation": "records after them, for validation",
+    "test": "last records, for the test",
+}
+
+
+def log_table(facts: Mapping[str, Any], title: str) -> Table:
+    """A table about a log."""
+    table = _table(title)
+    for key, said in _READ.items():
+        table.add_row(said, f"{facts[key]:,}")
+    _add_if_any(table, facts, _READ_IF_ANY)
+    lengths = (facts[f"{which}_history"] for which in ("shortest", "median", "longest"))
+    table.add_row("events of a user: least, median, most", ", ".join(f"{length:,}" for length in lengths))
+    table.add_row("order in time from", facts["time_from"])
+    table.add_row("times", facts["times"])
+    return table
+
+
+def data_table(summary: Mapping[str, Any], title: str) -> Table:
+    """A table about a log and what a run makes of it; invented data has no log."""
+    return _of_clicks(summary, title) if "records" in summary else _of_histories(summary, title)
+
+
+def _of_clicks(summary: Mapping[str, Any], title: str) -> Table:
+    table = _table(title)
+    if "rows" in summary:
+        table.add_row("rows read", f"{summary['rows']:,}")
+        _add_if_any(table, summary, _READ_IF_ANY)
+        table.add_row("order in time from", summary["time_from"])
+        table.add_row("times", summary["times"])
+    for part, said in _PARTS_OF_CLICKS.items():
+        if records := summary[f"records_of_{part}"]:
+            share = summary[f"clicks_of_{part}"] / records
+            table.add_row(said, f"{records:,}, {share:.2%} clicked", style="bold")
+    if "people" in summary:
+        table.add_row("people of the training", f"{summary['people']:,}", style="bold")
+    return table
+
+
+def _of_histories(summary: Mapping[str, Any], title: str) -> Table:
+    table = log_table(summary, title) if "rows" in summary else _table(title)
+    _add_if_any(table, summary, _DROPPED_IF_ANY)
+    for key, said in _KEPT.items():
+        table.add_row(said, f"{summary[key]:,}", style="bold")
+    if "held_out" in summary:
+        table.add_row("held out for the test", summary["held_out"])
+    _add_if_any(table, summary, _HELD_OUT_IF_ANY)
+    table.add_row("users tested", f"{summary['users_tested']:,}", style="bold")
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    return table
+
+
+def _add_if_any(table: Table, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    for key, said in texts.items():
+        if facts.get(key):
+            table.add_row(said, f"{facts[key]:,}", style="dim")

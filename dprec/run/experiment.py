@@ -17,24 +17,20 @@ from dprec.cli.command import Stopped, Terminated
 from dprec.cli.parser import Settings
 from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
+from dprec.distributed.ending import one_voice
 from dprec.distributed.first import first_process
 from dprec.distributed.ranks import group_of
-from dprec.distributed.voice import one_voice
 from dprec.errors import Told, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.card_errors import one_line_of_a_card
 from dprec.run.chosen_catalogue import settle_catalogue
-from dprec.run.console import notice_box
-from dprec.run.data_summary import data_table
-from dprec.run.interrupted import stopped_after_a_step
-from dprec.run.memory import keep_freed_memory
+from dprec.run.console import data_table, notice_box
 from dprec.run.outcome import hint_of_tables, peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.planning import fit_batch, sizes_for, total_steps
+from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
 from dprec.run.progress import TrainingProgress
-from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, write_json, write_private_json
-from dprec.run.saved.lock import training_alone
+from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_alone, write_json, write_private_json
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, stored_settings
 from dprec.run.saved.saving import SaveRun
 from dprec.run.saved.trusted import resume_command

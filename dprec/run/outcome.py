@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dprec.accounting.figures import round_up
+from dprec.accounting.ledger import round_up
 from dprec.run.console import in_lines
 from dprec.run.saved.folder import RunFolder
 from dprec.sparsity.rows.tables import Table as EmbeddingTable

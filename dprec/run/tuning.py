@@ -20,7 +20,7 @@ import yaml
 from rich.console import Console
 
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.figures import round_up
+from dprec.accounting.ledger import round_up
 from dprec.accounting.plan import Plan
 from dprec.accounting.repeated import Price, Repeated
 from dprec.cli.arguments import CommandLine
@@ -37,8 +37,7 @@ from dprec.models import Learner
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 from dprec.notices import heard_by
 from dprec.run.experiment import Experiment, resume, start
-from dprec.run.saved.folder import RunFolder, write_private_json
-from dprec.run.saved.lock import training_alone
+from dprec.run.saved.folder import RunFolder, training_alone, write_private_json
 from dprec.run.tasks.ranking import Ranking
 
 Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dprec.cli.command import finite
 from dprec.errors import refuse_missing
-from dprec.serving.question import Limits, Question, Refused
+from dprec.serving.question import Limits, Question, Refused, Together
 from dprec.serving.served import Served
-from dprec.serving.together import Together
 
 if TYPE_CHECKING:
     import uvicorn

@@ -10,9 +10,7 @@ from dprec.sparsity.eana import EANA
 from dprec.sparsity.exponential import ExponentialSelection
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
-from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, Counts, RowChoice, Touched
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import TOUCHED, BatchRows, Counts, NoiseSchedule, Rates, RowChoice, Strategy, Touched
 from dprec.sparsity.rows.tables import RowSpace, Table
 
 __all__ = [

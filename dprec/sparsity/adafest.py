@@ -8,7 +8,7 @@ import scipy  # whose parts load when they are asked for
 import torch
 from torch import Tensor
 
-from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
+from dprec.sparsity.rows.kinds import BatchRows, RowChoice
 from dprec_kernels.contribution_map import contribution_map
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule, Rates
+from dprec.sparsity.rows.kinds import NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels.dense_noise import dense_noise
 

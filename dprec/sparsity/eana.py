@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice, Touched
+from dprec.sparsity.rows.kinds import TOUCHED, RowChoice, Touched
 
 
 class EANA(RowChoice):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
+from dprec.sparsity.rows.kinds import BatchRows, RowChoice
 
 
 class ExponentialSelection(RowChoice):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dprec.accounting.release import Release
 from dprec.errors import UserError, first_line
-from dprec.sparsity.rows.row_choice import Counts, RowChoice
+from dprec.sparsity.rows.kinds import Counts, RowChoice
 from dprec_kernels.ordering import is_among
 
 
@@ -28,7 +28,7 @@ class FEST(RowChoice):
 
     `selection: gumbel` is Algorithm 2 of the paper (Ghazi et al. 2023): of each table the same number of rows, those
     with the largest counts under Gumbel noise. There a user's rows count 1 each. As printed it is said to cost its ε;
-    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.selection` says. Here the
+    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.release` says. Here the
     share of the budget decides that Gaussian, which the ledger has, and so the ε of each draw.
 
     Args:

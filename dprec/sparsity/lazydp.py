@@ -19,7 +19,7 @@ from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.tables import Aggregated, LazyTable, Replayed
 from dprec.sparsity.lazy.together import Together
-from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates
+from dprec.sparsity.rows.kinds import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 
 RESTART = 1 << 61  # far from the numbers of steps

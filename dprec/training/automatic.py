@@ -23,10 +23,10 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import beside
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.steps import PrivateSteps
-from dprec.training.between import PrivateGradients
 from dprec.training.lightning_checks import refuse_hooks, refuse_several
 from dprec.training.micro_batches import Rows
 from dprec.training.script_checks import densify
+from dprec.training.step_order import PrivateGradients
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl

@@ -19,9 +19,8 @@ from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
 from dprec.training.automatic import AutomaticStep
-from dprec.training.lightning_checks import refuse_module
+from dprec.training.lightning_checks import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
 from dprec.training.loaders import private_loader
-from dprec.training.other_callbacks import refuse_averaging, refuse_overtaking, refuse_tuners
 from dprec.training.saved import begins_anew, forget_evaluation, forget_measured
 
 if TYPE_CHECKING:

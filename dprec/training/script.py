@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.ledger import Ledger
-from dprec.accounting.unchanged import refuse_change
+from dprec.accounting.plan import refuse_change
 from dprec.checks.bypass import refuse_model
 from dprec.checks.loading import Loading
 from dprec.checks.state import State, changed, held, quick_state
@@ -29,11 +29,10 @@ from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, Trained
-from dprec.training.between import PrivateGradients, identity, refuse_written
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
-from dprec.training.step_order import StepOrder
+from dprec.training.step_order import PrivateGradients, StepOrder, identity, refuse_written
 
 _END = object()  # of a pass
 

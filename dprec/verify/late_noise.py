@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from dprec.sparsity.rows.noise_schedule import Rates, rates_of
+from dprec.sparsity.rows.kinds import Rates, rates_of
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import Table
 from dprec.verify.noise_watch import NoiseWatch

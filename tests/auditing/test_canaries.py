@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dprec.auditing.planted.canaries import Canaries
-from dprec.auditing.planted.data import CanariedSequences
+from dprec.auditing.planted.canaries import CanariedSequences, Canaries
 from dprec.auditing.planted.directions import PUSH, Marked, marked, own_state
 from dprec.data import SequenceBatch
 from dprec.errors import UserError

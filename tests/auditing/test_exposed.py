@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from dprec.auditing import exposure
-from dprec.auditing.losses import losses_of
-from dprec.auditing.planted.canaries import Canaries
-from dprec.auditing.planted.data import CanariedSequences
+from dprec.auditing.exposure import losses_of
+from dprec.auditing.planted.canaries import CanariedSequences, Canaries
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy
 from tests.auditing.support import Broken, noise_times

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dprec.auditing.untouched import untouched_rows
+from dprec.auditing.eana import untouched_rows
 from dprec.data import Sequences
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy

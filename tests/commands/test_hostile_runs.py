@@ -203,7 +203,7 @@ def names(stopped: Path, key: str, value: Any) -> None:
         (
             "data",
             {
-                "class_path": "dprec.auditing.planted.data.CanariedSequences",
+                "class_path": "dprec.auditing.planted.canaries.CanariedSequences",
                 "init_args": {"canaries": "sent_module.Evil"},
             },
         ),

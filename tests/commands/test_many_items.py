@@ -11,14 +11,13 @@ import torch
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from dprec.run.saved import texts
-from dprec.run.saved.checkpoints import read_checkpoint
-from dprec.run.saved.texts import packed, unpacked
+from dprec.run.saved import checkpoints
+from dprec.run.saved.checkpoints import packed, read_checkpoint, unpacked
 
 
 @pytest.fixture
 def run(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(texts, "MANY", 5)
+    monkeypatch.setattr(checkpoints, "MANY", 5)
     assert fit([str(recipe), "--trainer.max_steps", "2", "--out", "run"]) == 0
     return here / "run/checkpoints/last.ckpt"
 
@@ -51,6 +50,6 @@ def test_one_that_was_changed_is_refused(
 
 
 def test_a_text_with_the_mark_between_texts_in_it_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MANY", 2)
+    monkeypatch.setattr(checkpoints, "MANY", 2)
     for given in (["a\0b", "c", ""], ["é", "", "a b\n"], ["x"]):
         assert unpacked(packed(given)) == given

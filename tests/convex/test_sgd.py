@@ -11,8 +11,8 @@ from dprec.convex import BiasReducedSGD, OutputPerturbation, sgd
 from dprec.convex.boosting import Boosting, score_of
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import risk
-from dprec.convex.release.noise import draws
-from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.mechanisms import draws
+from dprec.convex.release.regimes import gaussian_multiplier
 from dprec.convex.sgd import Descent
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from dprec.convex.release.mechanisms import Gaussian, Projection
-from dprec.convex.release.noise import VectorNoise
-from dprec.convex.release.promise import gaussian_multiplier
+from dprec.convex.release.mechanisms import Gaussian, Projection, VectorNoise
+from dprec.convex.release.regimes import gaussian_multiplier
 from dprec.convex.release.rows import mean_of
 from dprec.convex.worst_case import block_records
 

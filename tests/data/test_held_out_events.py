@@ -12,7 +12,7 @@ from dprec.accounting.release import ExactSums
 from dprec.data import Sequences
 from dprec.errors import UserError
 from dprec.models import DPFormer, Spectral
-from dprec.run.data_summary import data_table
+from dprec.run.console import data_table
 from dprec.run.tasks.ranking import Ranking
 
 ITEMS = [f"i{n:02}" for n in range(30)]

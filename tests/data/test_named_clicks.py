@@ -15,7 +15,7 @@ from rich.console import Console
 from dprec.data import ClickBatch, Clicks
 from dprec.errors import UserError
 from dprec.models.clicks import log_counts
-from dprec.run.data_summary import data_table
+from dprec.run.console import data_table
 
 ROWS = 20
 FRAME = pl.DataFrame(

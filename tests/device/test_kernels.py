@@ -18,7 +18,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import Dense, LazyDP
 from dprec.sparsity.lazy.together import Together
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
 from tests.device.test_sums import moved

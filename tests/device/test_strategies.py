@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec.models.learning.optimizers import SGD, Adam
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import Strategy
 from tests.device.pretend import DEVICE, OnPretend
 from tests.sparsity.support import OTHERS, ROWS, Bags, Run, some, users
 
@@ -160,6 +160,6 @@ def test_state_goes_on_where_it_was() -> None:
 
 
 def _rates(rate: float) -> Any:
-    from dprec.sparsity.rows.noise_schedule import Rates
+    from dprec.sparsity.rows.kinds import Rates
 
     return Rates(rate)

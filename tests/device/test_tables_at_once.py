@@ -12,7 +12,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import LazyDP
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.together import Together
-from dprec.sparsity.rows.noise_schedule import Move, Rates
+from dprec.sparsity.rows.kinds import Move, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
 from tests.device.test_strategies import OnDevice

@@ -22,7 +22,7 @@ EXCHANGES = """
 import sys
 import torch.distributed as dist
 from dprec.distributed.ranks import group_of
-from dprec.distributed.voice import one_voice
+from dprec.distributed.ending import one_voice
 from dprec.errors import Told
 number, processes, meeting = sys.argv[1:]
 dist.init_process_group("gloo", init_method=meeting, rank=int(number), world_size=int(processes))

@@ -23,8 +23,8 @@ from dprec.noise.gaussian import GaussianNoise, rounding
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, Dense, LazyDP
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.catalogue_softmax import for_users
 from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
 from tests.one_micro_batch import add_clipped

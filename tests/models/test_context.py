@@ -16,7 +16,7 @@ from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
-from dprec.models.items.context import ContextVectors
+from dprec.models.items.features import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.planning import sizes_for
 from dprec.serving.served import load

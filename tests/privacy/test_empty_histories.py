@@ -17,7 +17,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST
-from dprec.sparsity.rows.row_choice import BatchRows
+from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dprec.errors import UserError
-from dprec.run.card_errors import one_line_of_a_card
+from dprec.run.process import one_line_of_a_card
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 COUNTED = """
 import resource
-from dprec.run.memory import keep_freed_memory
+from dprec.run.process import keep_freed_memory
 {asked}
 for block in range(10):
     bytes([block]) * (1 << 20)  # less than a huge page

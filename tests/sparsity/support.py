@@ -18,8 +18,8 @@ from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 
 ROWS, OTHERS, DIM, EXPECTED = 24, 10, 16, 4
 

@@ -25,9 +25,8 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.counts import look_ups
-from dprec.sparsity.rows.row_choice import BatchRows
+from dprec.sparsity.rows.kinds import BatchRows, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 from dprec_kernels.contribution_map import pieces
 from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import Together, encoder, sequences, trained

@@ -21,7 +21,7 @@ from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows import batch_rows as rows
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
-from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
+from dprec.sparsity.rows.kinds import TOUCHED, RowChoice
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from tests.sparsity.support import Run, users
 

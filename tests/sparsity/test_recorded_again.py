@@ -14,8 +14,8 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import AdaFEST, ExponentialSelection
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 
 ROWS = 8
 

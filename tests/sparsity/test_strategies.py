@@ -22,9 +22,8 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.batch_rows import batch_rows
-from dprec.sparsity.rows.row_choice import RowChoice
+from dprec.sparsity.rows.kinds import RowChoice, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {

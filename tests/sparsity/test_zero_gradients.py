@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import dprec
 from dprec.errors import UserError
 from dprec.sparsity import AdaFEST
-from dprec.sparsity.rows.row_choice import BatchRows
+from dprec.sparsity.rows.kinds import BatchRows
 
 GROUPS, LONGEST = 10, 500
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dprec import private
 from dprec.errors import UserError
 from dprec.sparsity import Dense, LazyDP
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import Strategy
 from dprec.training.script import Training
 
 USERS, ITEMS, DIM = 100, 50, 4

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from dprec.models.learning.table_files import in_folder
+from dprec.errors import UserError
+from dprec_kernels.file_tensor import file_tensor
 
 Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
 
@@ -29,3 +31,18 @@ def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
         else:
             weight = in_folder(memory_map, *table.weight.shape).copy_(table.weight)
     return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=table.padding_idx)
+
+
+# Tables in files: those that are larger than memory.
+
+
+def in_folder(folder: str, rows: int, dim: int) -> Tensor:
+    """Return room for a table in a new file in this folder."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return file_tensor(folder, (rows, dim))
+    except OSError as error:
+        raise UserError(
+            f"model.memory_map is {folder}, where no file of {4e-9 * rows * dim:.3g} GB can be made: "
+            f"{error.strerror or error}; give a folder on a disk with room"
+        ) from None

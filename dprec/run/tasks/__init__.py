@@ -5,10 +5,9 @@ from __future__ import annotations
 from dprec.cli.classes import path_of
 from dprec.errors import UserError
 from dprec.models import ClickModel, Recommender, TextClassifier
-from dprec.run.tasks.clicks import ClickPrediction
+from dprec.run.tasks.labels import ClickPrediction, TextClassification
 from dprec.run.tasks.ranking import Ranking
 from dprec.run.tasks.task import Task
-from dprec.run.tasks.texts import TextClassification
 
 __all__ = ["TASKS", "Task", "task_of"]
 

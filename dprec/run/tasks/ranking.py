@@ -24,7 +24,7 @@ from dprec.metrics.lists import KINDS, ListMetrics
 from dprec.metrics.ranking import GAINS, RankingMetrics
 from dprec.metrics.ranks import both_ranks, ranks_in_one_order
 from dprec.models import Recommender
-from dprec.run.saved.texts import packed
+from dprec.run.saved.checkpoints import packed
 from dprec.run.tasks.task import Task, add_up, own_part
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.sparsity.rows.noise_schedule import Rates
+from dprec.sparsity.rows.kinds import Rates
 from dprec_kernels.sending import to_device
 
 SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits

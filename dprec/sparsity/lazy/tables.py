@@ -14,7 +14,7 @@ from torch import Tensor
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.recursion import Decayed, WithMomentum
-from dprec.sparsity.rows.noise_schedule import Rates
+from dprec.sparsity.rows.kinds import Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside

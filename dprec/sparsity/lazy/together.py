@@ -11,7 +11,7 @@ from torch import Tensor
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.recursion import Decayed
 from dprec.sparsity.lazy.tables import Aggregated, LazyTable, refuse_unread
-from dprec.sparsity.rows.noise_schedule import Rates
+from dprec.sparsity.rows.kinds import Rates
 from dprec_kernels import lazy_noise, sparse_update
 from dprec_kernels.ordering import ascending, is_among
 from dprec_kernels.paths import by_numpy, lies_plainly

@@ -17,7 +17,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Rows, of_columns
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
-from dprec.sparsity.rows.row_choice import BatchRows
+from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.tables import RowSpace, Table
 from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import answers_at_once

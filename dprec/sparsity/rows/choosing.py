@@ -13,9 +13,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.gradients.clipping import Recorded
 from dprec.sparsity.rows.batch_rows import batch_rows
-from dprec.sparsity.rows.noise_schedule import NoiseSchedule
-from dprec.sparsity.rows.row_choice import TOUCHED, BatchRows, RowChoice, Touched
-from dprec.sparsity.rows.strategy import Strategy
+from dprec.sparsity.rows.kinds import TOUCHED, BatchRows, NoiseSchedule, RowChoice, Strategy, Touched
 from dprec_kernels.ordering import distinct, is_among
 
 

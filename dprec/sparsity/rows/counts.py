@@ -17,7 +17,7 @@ from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.batches import batch_tensors, select_users, selects
 from dprec.sparsity.rows.batch_rows import real_pairs
-from dprec.sparsity.rows.row_choice import Counts
+from dprec.sparsity.rows.kinds import Counts
 from dprec.sparsity.rows.tables import RowSpace
 
 AT_ONCE = 8192  # users whose look-ups are counted together

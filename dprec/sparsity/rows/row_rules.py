@@ -31,10 +31,8 @@ from dprec.sparsity.rows.choosing import (
 )
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.declared import declared_rows, refuse_changed
-from dprec.sparsity.rows.noise_schedule import Move, NoiseSchedule, Rates, rates_of
+from dprec.sparsity.rows.kinds import TOUCHED, Move, NoiseSchedule, Rates, RowChoice, Strategy, rates_of
 from dprec.sparsity.rows.pay_first import guard
-from dprec.sparsity.rows.row_choice import TOUCHED, RowChoice
-from dprec.sparsity.rows.strategy import Strategy
 from dprec.sparsity.rows.tables import RowSpace, Table, named, tables_of
 from dprec.sparsity.rows.tally import Tally
 from dprec_kernels.ordering import distinct, is_among, picked

@@ -24,9 +24,8 @@ from dprec.privacy.cores import adding
 from dprec.privacy.step import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.choosing import looks
-from dprec.sparsity.rows.row_choice import BatchRows, RowChoice
+from dprec.sparsity.rows.kinds import BatchRows, RowChoice, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec.sparsity.rows.strategy import Strategy
 from tests.privacy.search.model import Assembled
 from tests.privacy.search.oracle import Sums, trained
 from tests.privacy.search.plan import Plan

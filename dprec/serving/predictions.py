@@ -1,9 +1,10 @@
-"""How probable a click is, for each record of a log."""
+"""Predicts classes of texts, and clicks in the rows of a log, from a run; its data is not needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,16 +12,50 @@ import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from dprec.data import Clicks
+from dprec.cli.classes import build, refuse_foreign
+from dprec.data import Clicks, Texts
 from dprec.data.click_logs.log import read_to_predict
 from dprec.data.logs.parts import holds_parts
 from dprec.errors import UserError
+from dprec.lightning import LightningDataModule
+from dprec.models import Learner, TextClassifier
 from dprec.models.clicks import ClickModel
+from dprec.run.saved.checkpoints import load_run
 from dprec.serving.answers import file_for_answers, refuse_unwritable, write
-from dprec.serving.predicted.loading import load_with_data
+
+
+def load_with_data(run: str, trusted: Sequence[str]) -> tuple[Learner, Any]:
+    checkpoint, model = load_run(run, trusted)
+    refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
+    return model, build(LightningDataModule, checkpoint["dprec"]["data"], "data")
+
+
+_TOGETHER = 64
+
+
+class Classified:
+    """A run that says how probable each class of a text is."""
+
+    def __init__(self, run: str, trusted: Sequence[str] = ()) -> None:
+        model, data = load_with_data(run, trusted)
+        if not isinstance(model, TextClassifier) or not isinstance(data, Texts):
+            raise UserError(f"{run} is no classifier of texts: give a run of dprec.models.TextClassifier")
+        self.model, self.data = model, data
+        self.of_pairs = data.columns.pair is not None
+
+    def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[dict[str, float]]:
+        """Return for each text the probability of each class, by the classes' names."""
+        if (pairs is not None) is not self.of_pairs:
+            raise UserError("the run was trained on " + ("pairs: give two texts" if self.of_pairs else "single texts"))
+        log = self.data.read(list(texts), None if pairs is None else list(pairs))
+        for start in range(0, len(log), _TOGETHER):
+            with torch.inference_mode():
+                chances = self.model(log.read(np.arange(start, min(start + _TOGETHER, len(log)))))
+            yield from (dict(zip(self.data.labels, row, strict=True)) for row in chances.tolist())
+
 
 PROBABILITY = "probability"
-_TOGETHER = 1 << 14  # records that go through the model at once
+_ROWS_TOGETHER = 1 << 14  # records that go through the model at once
 
 
 class ClickPredictor:
@@ -39,10 +74,11 @@ class ClickPredictor:
         if not holds_parts(Path(log)):
             raise UserError(f"there is no log {log}: give a file, a folder of parts, or a pattern")
         for beside, records in read_to_predict(Path(log), self.columns, keep):
-            starts = range(0, len(records), _TOGETHER)
+            starts = range(0, len(records), _ROWS_TOGETHER)
             with torch.inference_mode():
                 chances = [
-                    self.model(records.read(np.arange(start, min(start + _TOGETHER, len(records))))) for start in starts
+                    self.model(records.read(np.arange(start, min(start + _ROWS_TOGETHER, len(records)))))
+                    for start in starts
                 ]
             yield pl.DataFrame([*beside.get_columns(), pl.Series(PROBABILITY, torch.cat(chances).float().numpy())])
 

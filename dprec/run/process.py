@@ -1,0 +1,90 @@
+"""What a run asks of its process: Ctrl-C ends it after a step, a GPU's errors are one line, freed memory stays."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from dprec.distributed.first import first_process
+from dprec.errors import UserError
+
+# Ctrl-C: the step that it falls into is the last, and saved; a second one ends the run at once.
+
+
+_SAID = "\nstopping after this step, which is saved; Ctrl-C again stops at once\n"
+
+
+@contextmanager
+def stopped_after_a_step(trainer: pl.Trainer) -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C do to this trainer what SIGTERM does; yield what tells whether it has been pressed."""
+    before, pressed = signal.getsignal(signal.SIGINT), False
+
+    def press(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, before)
+        if first_process():
+            os.write(2, _SAID.encode())  # which may fall into anybody's print
+        trainer._signal_connector._sigterm_notifier_fn(signal.SIGTERM, frame)  # type: ignore[arg-type]
+
+    ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: pressed
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+
+
+# What a card's errors mean to a user: one line, as for any mistake.
+
+
+@contextmanager
+def one_line_of_a_card() -> Iterator[None]:
+    """Raise what a card's error means in its place."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        less = "give a lower --data.tokens or --data.micro_batch, which leaves results as they are"
+        raise UserError(f"the card's memory is full: {less}") from error
+    except torch.AcceleratorError as error:
+        if "device-side assert" not in str(error):
+            raise
+        raise UserError(
+            "the card stopped at the assertion that is printed above, as where a table has no row of an id: run it "
+            "again on the CPU, which says where"
+        ) from error
+
+
+# Freed memory stays in the process: on a small virtual machine a fresh page costs ten times a step's work on it.
+
+
+# glibc's names of what `mallopt` sets, the variable by which a person does, and what a run takes.
+_TRIM, _TOP_PAD, _MMAP = -1, -2, -3
+_KEPT = (
+    (_TRIM, "MALLOC_TRIM_THRESHOLD_", 1 << 30),
+    (_TOP_PAD, "MALLOC_TOP_PAD_", 1 << 26),
+    (_MMAP, "MALLOC_MMAP_THRESHOLD_", 1 << 25),  # the most it takes: larger blocks go back
+)
+
+
+def keep_freed_memory() -> bool:
+    """Ask the C library for this, where it can be asked and nobody has by the environment; return whether it was."""
+    set_already = any(variable in os.environ for _, variable, _ in _KEPT)
+    if sys.platform != "linux" or set_already or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    ask = getattr(ctypes.CDLL(None), "mallopt", None)
+    if ask is None:
+        return False
+    answers = [ask(option, value) for option, _, value in _KEPT]
+    return all(answer == 1 for answer in answers)

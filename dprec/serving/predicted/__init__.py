@@ -1,1 +1,0 @@
-"""Predicting from a trained run that ranks nothing: classes of texts, clicks."""
