@@ -1,4 +1,4 @@
-"""What every kernel takes of a GPU, and the least time its launch can take there: compiled and computed, not run.
+"""What every kernel takes of a GPU: its registers, what it spills, and its shared memory, compiled and not run.
 
 Triton compiles each launch for GPUs that are not here, at the sizes of production, on tensors without memory: shapes
 are all a launch asks for.
@@ -13,7 +13,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ COLUMNS = {
     "registers": "registers",
     "spilled": "spilled",
     "shared": "shared",
-    "computed_ms": "computed ms",
 }
 DIMS = (64, 128, 256)
 ELEMENTS = 1 << 31  # numbers of the largest catalogue
@@ -47,27 +45,15 @@ RECORDS = 4096  # of a step of it
 READS = TABLES * RECORDS
 MOVIELENS = 3417  # rows of its catalogue, no multiple of a tile
 SOURCE = RowNoise(seed=(1 << 100) + 77, stream=3, step=2**31 - 2)
-PHILOX = 100  # operations on whole numbers of ten rounds: four products, four xors and two additions each
-BOX_MULLER = 16  # operations on float64 of two normals, its logarithm, root, cosine and sine as one each
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: what calls it, and what it moves and computes, counted from the kernel's code.
-
-    Bytes are those that must cross to the GPU's memory at least once; what programs read again is taken to be in
-    its cache. Operations are multiplications and additions, and of noise those of Philox and its normals.
-    """
+    """One launch: what it is of, and what calls it."""
 
     kernel: str
     case: str
     run: Callable[[], object]
-    bytes: int
-    products: int = 0  # operations of matrix products
-    on_cores: int = 0  # those of them that tensor cores take: of 16-bit numbers, which tf32 holds
-    thrice: int = 0  # those that they take in three products
-    in_doubles: int = 0  # those of them on float64
-    normals: int = 0
 
 
 def launches(dims: tuple[int, ...] = DIMS, elements: tuple[int, ...] = (ELEMENTS, 0)) -> Iterator[Launch]:
@@ -86,75 +72,44 @@ def launches(dims: tuple[int, ...] = DIMS, elements: tuple[int, ...] = (ELEMENTS
 def softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     from dprec_kernels.catalogue_softmax import triton
 
-    count, size = USERS * LENGTH, dtype.itemsize
+    count = USERS * LENGTH
     hidden, table = new(USERS, LENGTH, dim, dtype=dtype), new(items, dim, dtype=dtype)
     target, floats = new(USERS, LENGTH, dtype=torch.int64), new(USERS, LENGTH)
-    flat = hidden.view(count, dim), table, target.view(count)
+    flat, losses = (hidden.view(count, dim), table, target.view(count)), floats.view(count)
     case = f"d {dim}, {items:,} items, {type_of(dtype)}"
-    read = (count + items) * dim * size + count * 16
-    products = 4 * count * items * dim  # scores, and what is made of them
-    whole = products // 2 * (dtype == torch.bfloat16)
-    make = partial(Launch, case=case, products=products, on_cores=whole, thrice=products - whole)
-    yield make(
-        "catalogue_softmax_fwd_kernel", run=lambda: triton.forward_all(*flat, 0),
-        bytes=read + count * (dim + 3) * 4,
-    )  # fmt: skip
-    out = new(items, dim, dtype=torch.float64)
-    yield make(
-        "catalogue_softmax_bwd_table_kernel",
-        run=lambda: triton.add_table_gradient(out, *flat, floats.view(count), floats.view(count), 0),
-        bytes=read + 8 * triton.parts(count, items, dim)[0] * items * dim,
-    )  # fmt: skip
-    ids = new(USERS, LENGTH, dtype=torch.int64)
-    tiles = USERS * -(-items // triton._tile(dim)["BV"])  # each has a square, and where its reads begin
-    yield make(
+    yield Launch("catalogue_softmax_fwd_kernel", case, lambda: triton.forward_all(*flat, 0))
+    out, ids = new(items, dim, dtype=torch.float64), new(USERS, LENGTH, dtype=torch.int64)
+    yield Launch(
+        "catalogue_softmax_bwd_table_kernel", case, lambda: triton.add_table_gradient(out, *flat, losses, losses, 0)
+    )
+    yield Launch(
         "catalogue_softmax_user_norms_kernel",
-        run=lambda: triton.user_squared_norms(hidden, table, target, floats, floats, ids, hidden, 0),
-        bytes=read + count * (dim * size + 16) + 24 * tiles,
-    )  # fmt: skip
+        case,
+        lambda: triton.user_squared_norms(hidden, table, target, floats, floats, ids, hidden, 0),
+    )
 
 
 def norms(dim: int, dtype: torch.dtype) -> Iterator[Launch]:
     from dprec_kernels.sample_norms import triton
 
-    count, size = USERS * LENGTH, dtype.itemsize
-    right = new(USERS, LENGTH, dim, dtype=dtype)
-    ids = new(USERS, LENGTH, dtype=torch.int64)
-    block = min(triton.STEPS, LENGTH)  # each read is compared with those of its block, as a product
-    yield Launch(
-        "rows_norms_fwd_kernel", f"d {dim}, {type_of(dtype)}", lambda: triton.rows(ids, right),
-        count * (dim * size + 16), 2 * count * block * dim,
-    )  # fmt: skip
+    right, ids = new(USERS, LENGTH, dim, dtype=dtype), new(USERS, LENGTH, dtype=torch.int64)
+    yield Launch("rows_norms_fwd_kernel", f"d {dim}, {type_of(dtype)}", lambda: triton.rows(ids, right))
 
 
 def clipping(dim: int) -> Iterator[Launch]:
     from dprec_kernels.joint import triton
 
-    count, maps, weights = USERS * LENGTH, 8, 8 * 4 * dim * dim
+    maps, floats = 8, new(USERS)
     lines = [Products(new(USERS, LENGTH, 4 * dim), new(USERS, LENGTH, dim)) for _ in range(maps)]
-    read, floats = maps * count * 5 * dim * 4, new(USERS)
-    case, products = f"{maps} maps, {4 * dim} x {dim}", 2 * count * weights
-    squares = 2 * maps * count * 5 * dim
+    case = f"{maps} maps, {4 * dim} x {dim}"
     measure, doubles = [Measure([each]) for each in lines], new(maps, USERS, dtype=torch.float64)
-    # The second reads what the first has read again, and squares each number.
-    yield Launch(
-        "joint_tiles_fwd_kernel, joint_norms_fwd_kernel", case, lambda: triton.measured(measure, floats, 1e-6),
-        2 * read, products + squares, in_doubles=products + squares,
-    )  # fmt: skip
     single = [Measure([Products(new(USERS, 1, 4 * dim), new(USERS, 1, dim))]) for _ in range(maps)]
-    yield Launch(
-        "joint_norms_fwd_kernel", f"{case}, one position", lambda: triton.measured(single, floats, 1e-6),
-        maps * USERS * 5 * dim * 4, 2 * maps * USERS * 5 * dim, in_doubles=2 * maps * USERS * 5 * dim,
-    )  # fmt: skip
     law = Law(1, 1.0, 1e-6, 1e-2, 6e4, 1e30)
-    yield Launch(
-        "user_scales_fwd_kernel", f"{USERS:,} users, {maps} maps",
-        lambda: triton.scaled(doubles, doubles, maps, floats, law), 16 * maps * USERS,
-    )  # fmt: skip
-    yield Launch(
-        "joint_sums_fwd_kernel", case, lambda: triton.sums(lines, floats),
-        read + 8 * triton.APART * weights, products, in_doubles=products,
-    )  # fmt: skip
+    both, scales = "joint_tiles_fwd_kernel, joint_norms_fwd_kernel", f"{USERS:,} users, {maps} maps"
+    yield Launch(both, case, lambda: triton.measured(measure, floats, 1e-6))
+    yield Launch("joint_norms_fwd_kernel", f"{case}, one position", lambda: triton.measured(single, floats, 1e-6))
+    yield Launch("user_scales_fwd_kernel", scales, lambda: triton.scaled(doubles, doubles, maps, floats, law))
+    yield Launch("joint_sums_fwd_kernel", case, lambda: triton.sums(lines, floats))
 
 
 def tables(dim: int, items: int) -> Iterator[Launch]:
@@ -166,63 +121,36 @@ def tables(dim: int, items: int) -> Iterator[Launch]:
 
     table, rows = new(items, dim), new(READS, dtype=torch.int64)
     floats, out, owes = new(READS), new(READS, dim), new(READS, dtype=torch.bool)
-    case, drawn = f"d {dim}, {items:,} rows", READS * dim
-    some = f"{case}, {READS:,} of them"
-    yield Launch(
-        "row_noise_fwd_kernel", f"d {dim}, {READS:,} rows", lambda: row_noise.row_noise(7, 0, rows, rows, out),
-        4 * drawn + 16 * READS, normals=drawn,
-    )  # fmt: skip
-    yield Launch(
-        "lazy_noise_fwd_kernel", some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, owes),
-        8 * drawn + 17 * READS, normals=drawn,
-    )  # fmt: skip
-    yield Launch(
-        "dense_noise_fwd_kernel", case,
-        lambda: dense_noise.dense_noise(table, 1.0, SOURCE, 1.0, 1.0, rows[:0], out[:0]),
-        8 * items * dim, normals=items * dim,
-    )  # fmt: skip
-    matrices = [new(4 * dim, dim, dtype=torch.float64).view(1, -1) for _ in range(64)]
-    numbers = sum(map(Tensor.numel, matrices))
-    yield Launch(
-        "dense_noise_fwd_kernel", f"d {dim}, 64 parameters", lambda: dense_noise.of_matrices(matrices, 1.0, SOURCE),
-        16 * numbers, normals=numbers,
-    )  # fmt: skip
     several = Tables((table,) * TABLES, new(TABLES, 2, dtype=torch.int64))
-    of_several = f"d {dim}, {READS:,} of {TABLES} tables"
-    yield Launch(
-        "lazy_noise_fwd_kernel", of_several,
-        lambda: lazy_noise.of_tables(several, rows, rows, floats, SOURCE, floats, owes), 8 * drawn + 25 * READS,
-        normals=drawn,
-    )  # fmt: skip
-    yield Launch(
-        "sparse_update_fwd_kernel", of_several,
-        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1)), 12 * drawn + 24 * READS,
-    )  # fmt: skip
-    yield Launch(
-        "sparse_update_fwd_kernel", f"{of_several}, with noise",
-        lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1), 1.0, SOURCE),
-        12 * drawn + 24 * READS, normals=drawn,
-    )  # fmt: skip
-    part = Part([new(RECORDS, 1, dim)] * TABLES, new(RECORDS))
-    yield Launch(
-        "row_sums_fwd_kernel", of_several,
-        lambda: row_sums.row_sums([part], rows, rows, rows, [RECORDS] * TABLES, torch.float32),
-        8 * drawn + 28 * READS,
-    )  # fmt: skip
-    few = RECORDS // 100
-    yield Launch(
-        "row_sums_fwd_kernel", f"d {dim}, {READS:,} reads of {few * TABLES:,} rows",
-        lambda: row_sums.row_sums([part], rows, rows[: few * TABLES], rows, [few] * TABLES, torch.float32),
-        4 * drawn + 4 * few * TABLES * dim + 28 * READS,
-    )  # fmt: skip
-    yield Launch(
-        "sparse_update_fwd_kernel", some, lambda: sparse_update.step_rows(table, rows, out, SGD(0.1)),
-        12 * drawn + 8 * READS,
-    )  # fmt: skip
-    yield Launch(
-        "sparse_update_fwd_kernel", f"{some}, with noise",
-        lambda: sparse_update.step_rows(table, rows, out, SGD(0.1), 1.0, SOURCE), 12 * drawn + 8 * READS, normals=drawn,
-    )  # fmt: skip
+    matrices = [new(4 * dim, dim, dtype=torch.float64).view(1, -1) for _ in range(64)]
+    part, few = Part([new(RECORDS, 1, dim)] * TABLES, new(RECORDS)), RECORDS // 100
+    case, all_parameters = f"d {dim}, {items:,} rows", f"d {dim}, 64 parameters"
+    some, of_several = f"{case}, {READS:,} of them", f"d {dim}, {READS:,} of {TABLES} tables"
+    repeated = f"d {dim}, {READS:,} reads of {few * TABLES:,} rows"
+    lazy, dense, update = (f"{name}_fwd_kernel" for name in ("lazy_noise", "dense_noise", "sparse_update"))
+
+    def stepped(*noise: Any) -> Callable[[], object]:
+        return lambda: sparse_update.step_rows(table, rows, out, SGD(0.1), *noise)
+
+    def stepped_together(*noise: Any) -> Callable[[], object]:
+        return lambda: sparse_update.step_tables(several, rows, rows, out.view(-1), rows, SGD(0.1), *noise)
+
+    def summed(read: Tensor, count: int) -> Callable[[], object]:
+        return lambda: row_sums.row_sums([part], rows, read, rows, [count] * TABLES, torch.float32)
+
+    yield from (
+        Launch("row_noise_fwd_kernel", f"d {dim}, {READS:,} rows", lambda: row_noise.row_noise(7, 0, rows, rows, out)),
+        Launch(lazy, some, lambda: lazy_noise.lazy_noise(table, rows, floats, SOURCE, floats, owes)),
+        Launch(dense, case, lambda: dense_noise.dense_noise(table, 1.0, SOURCE, 1.0, 1.0, rows[:0], out[:0])),
+        Launch(dense, all_parameters, lambda: dense_noise.of_matrices(matrices, 1.0, SOURCE)),
+        Launch(lazy, of_several, lambda: lazy_noise.of_tables(several, rows, rows, floats, SOURCE, floats, owes)),
+        Launch(update, of_several, stepped_together()),
+        Launch(update, f"{of_several}, with noise", stepped_together(1.0, SOURCE)),
+        Launch("row_sums_fwd_kernel", of_several, summed(rows, RECORDS)),
+        Launch("row_sums_fwd_kernel", repeated, summed(rows[: few * TABLES], few)),
+        Launch(update, some, stepped()),
+        Launch(update, f"{some}, with noise", stepped(1.0, SOURCE)),
+    )
 
 
 def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -233,21 +161,7 @@ def type_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@dataclass(frozen=True)
-class Card:
-    """A GPU by its maker's data sheet: what it moves, and what it computes at most."""
-
-    name: str
-    bandwidth: float  # bytes a second
-    floats: float  # operations on float32 a second, without tensor cores
-    doubles: float  # the same on float64
-    tensor_cores: float  # operations on tf32 a second
-
-
-CARDS = {
-    80: Card("A100 SXM 80 GB", 2.039e12, 19.5e12, 9.7e12, 156e12),
-    90: Card("H100 SXM", 3.35e12, 67e12, 34e12, 495e12),
-}
+CAPABILITIES = (80, 90)  # A100, H100
 
 
 @dataclass(frozen=True)
@@ -334,34 +248,16 @@ def assembled(ptx: str) -> str:
     raise UserError(f"the assembler of triton failed: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def least(launch: Launch, capability: int) -> dict[str, Any]:
-    """Return what a launch moves and computes, and the longest of the times that a GPU needs for each at least."""
-    card = CARDS[capability]
-    philox, doubles = launch.normals // 2 * PHILOX, launch.normals // 2 * BOX_MULLER
-    seconds = max(
-        launch.bytes / card.bandwidth,
-        (launch.products - launch.on_cores - launch.thrice - launch.in_doubles) / card.floats,
-        (launch.on_cores + 3 * launch.thrice) / card.tensor_cores,
-        philox / card.floats,  # whole numbers: as many a second at most
-        (doubles + launch.in_doubles) / card.doubles,
-    )
-    return {
-        "card": card.name,
-        "bytes": launch.bytes,
-        "operations": launch.products + philox + doubles,
-        "computed_ms": seconds * 1e3,
-    }
-
-
 def measure(asked: Namespace) -> list[Row]:
     """Compile every launch for every GPU; with --quick, those of one width for one GPU."""
-    rows = []
-    for capability in list(CARDS)[-1:] if asked.quick else CARDS:
-        for launch in launches((64,), (0,)) if asked.quick else launches():
-            for kernel in compiled(launch.run, capability):
-                made = {"target": f"sm_{capability}", "case": launch.case} | asdict(kernel)
-                rows.append(made | least(launch, capability))
-    return rows
+    capabilities = CAPABILITIES[-1:] if asked.quick else CAPABILITIES
+    some = list(launches((64,), (0,)) if asked.quick else launches())
+    return [
+        {"target": f"sm_{capability}", "case": launch.case} | asdict(kernel)
+        for capability in capabilities
+        for launch in some
+        for kernel in compiled(launch.run, capability)
+    ]
 
 
 def show(rows: Sequence[Row]) -> None:
