@@ -31,6 +31,7 @@ from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.debiasing import TruncatedGeometric
 from dprec.convex.losses import Logistic, Sigmoid
 from dprec.convex.minimum import gradient, minimum, risk
+from dprec.convex.release.design import bounded_rows, mean_of
 from dprec.convex.release.mechanisms import (
     Gaussian,
     Laplace,
@@ -42,7 +43,6 @@ from dprec.convex.release.mechanisms import (
 )
 from dprec.convex.release.recovery import measurements_wanted, recovers
 from dprec.convex.release.regimes import gaussian_multiplier, regime
-from dprec.convex.release.rows import bounded_rows, mean_of
 from dprec.convex.sgd import Descent
 from dprec.convex.stopping import steps_within_filter
 from dprec.data.datasets.click_presets import VOCABULARIES

@@ -18,7 +18,7 @@ from dprec.accounting.budget import PrivacyBudget
 from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events, users_at
 from dprec.data.logs.histories import Histories
 from dprec.models.items import shares
-from dprec.models.items.cooccurrence import item_counts
+from dprec.models.items.described import item_counts
 from dprec.noise.gaussian import GaussianNoise
 from study import Row
 

@@ -15,12 +15,11 @@ from rich.console import Group
 from torch import Tensor
 
 from dprec.benchmarks import report
-from dprec.benchmarks.memory import MB, peak_mb
 from dprec.benchmarks.peers import SYSTEMS
 from dprec.benchmarks.report import Row
 from dprec.benchmarks.shapes import Shape
 from dprec.benchmarks.systems import CannotRun, DprecPlain, PlainTransformer, System
-from dprec.benchmarks.timing import against, race
+from dprec.benchmarks.timing import MB, against, peak_mb, race
 from dprec.data import SequenceBatch
 from dprec.reporting import figure
 from dprec_kernels.threads import of_threads

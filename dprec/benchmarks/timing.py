@@ -6,11 +6,21 @@ clock's, and nothing else must be at work.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+
+from dprec.benchmarks.process import GIVE_BACK, environment
+from dprec.benchmarks.shapes import Shape
+from dprec.benchmarks.systems import System
 
 Step = Callable[[], object]  # with a method `fetch`, if it gets ready in time that does not count
 
@@ -52,3 +62,67 @@ def _seconds(step: Step) -> float:
     begin = clock()
     step()
     return clock() - begin
+
+
+# Peak memory of a step, each in a separate process, forked from one that has imported everything and run nothing.
+#
+# The measure is the kernel's resident memory (VmHWM, reset before the step) minus that of the process after it made
+# the model. It includes gradients, optimizer state, activations and workspaces of any library. The C library is told
+# to return freed memory at once, so the peak is memory that was in use at the same time.
+
+
+MB = 1 << 20
+LIMIT = 16 << 30  # bytes; a system whose step takes more counts as one that cannot run
+SECONDS = 180  # the longest time of two steps
+SMALL = Shape("warm", items=20, users=2, tokens=8, median=3, spread=0.1, shortest=2, longest=4)
+
+
+def peak_mb(kind: type[System], shape: Shape, dim: int) -> tuple[float | None, str | None]:
+    """Return the peak of two steps in MB, or the reason why there is none; outside of Linux neither."""
+    if sys.platform != "linux":
+        return None, None
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["dprec.benchmarks.peers", "opacus"])
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sender, kind, shape, dim))
+    with mock.patch.dict(os.environ, environment(GIVE_BACK), clear=True):  # of the server, which starts with the first
+        child.start()
+    sender.close()
+    try:
+        if not receiver.poll(SECONDS):
+            return None, f"two steps take more than {SECONDS} s"
+        answer: tuple[float | None, str | None] = receiver.recv()
+        return answer
+    except EOFError:
+        child.join()
+        return None, f"killed by signal {-(child.exitcode or 0)}"
+    finally:
+        child.kill()
+
+
+def _answer(sender: Any, kind: type[System], shape: Shape, dim: int) -> None:
+    import resource  # not on Windows
+
+    limit = min(LIMIT, int(0.9 * read("/proc/meminfo", "MemAvailable")))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    torch.set_num_threads(1)
+    try:
+        sender.send((_peak(kind, shape, dim) / MB, None))
+    except Exception as error:
+        sender.send((None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]))
+
+
+def _peak(kind: type[System], shape: Shape, dim: int) -> float:
+    kind(SMALL.ids, SMALL.longest, SMALL.users, dim).step(SMALL.micro_batches())  # code and libraries
+    system, batch = kind(shape.ids, shape.longest, shape.users, dim), shape.micro_batches()
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM is what is resident now
+    before = read("/proc/self/status", "VmRSS")
+    for _ in range(2):  # the optimizer's state exists only from the second step on
+        system.step(batch)
+    return read("/proc/self/status", "VmHWM") - before
+
+
+def read(file: str, key: str) -> int:
+    """Return a number of bytes from a file of `Key: 123 kB` lines."""
+    lines = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":")) * 1024

@@ -10,8 +10,8 @@ from scipy.special import expit
 
 from dprec.accounting.ledger import Ledger
 from dprec.convex.losses import Loss, find_loss
+from dprec.convex.release.design import bounded_rows
 from dprec.convex.release.regimes import refuse_word
-from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="Estimator")

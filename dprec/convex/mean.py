@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
+from dprec.convex.release.design import bounded_rows
 from dprec.convex.release.mechanisms import VectorNoise, draws
 from dprec.convex.release.regimes import choose, promise
-from dprec.convex.release.rows import bounded_rows
 
 
 @dataclass(frozen=True)

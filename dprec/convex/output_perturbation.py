@@ -11,10 +11,10 @@ from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss
 from dprec.convex.minimum import minimum
+from dprec.convex.release.design import bounded_rows
 from dprec.convex.release.mechanisms import VectorNoise, on_grid
 from dprec.convex.release.recovery import project_linf
 from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise
-from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="OutputPerturbation")

@@ -21,7 +21,7 @@ from dprec.lightning import LightningDataModule
 from dprec.models import Learner, TextClassifier
 from dprec.models.clicks import ClickModel
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.answers import file_for_answers, refuse_unwritable, write
+from dprec.serving.everybody import file_for_answers, refuse_unwritable, write
 
 
 def load_with_data(run: str, trusted: Sequence[str]) -> tuple[Learner, Any]:

@@ -12,9 +12,9 @@ import torch
 
 from dprec.bench import main as bench
 from dprec.benchmarks import peers
-from dprec.benchmarks.memory import peak_mb
 from dprec.benchmarks.phantom import SHAPES, SMALL
 from dprec.benchmarks.systems import DprecPrivate, PlainTransformer
+from dprec.benchmarks.timing import peak_mb
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
 from tests.commands.support import strict

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dprec.convex import private_mean
+from dprec.convex.release.design import bounded_rows, mean_of
 from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, VectorNoise
 from dprec.convex.release.regimes import gaussian_multiplier, regime
-from dprec.convex.release.rows import bounded_rows, mean_of
 from dprec.errors import UserError
 from tests.convex.support import sparse_rows
 from tests.studies import load

@@ -14,8 +14,8 @@ from dprec.convex import OutputPerturbation
 from dprec.convex.losses import Logistic, Loss, Sigmoid, Squared
 from dprec.convex.minimum import gradient, minimum, risk
 from dprec.convex.output_perturbation import NoiseLaw
+from dprec.convex.release.design import bounded_rows
 from dprec.convex.release.regimes import gaussian_multiplier
-from dprec.convex.release.rows import bounded_rows
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from dprec.convex.losses import block_records
+from dprec.convex.release.design import mean_of
 from dprec.convex.release.mechanisms import Gaussian, Projection, VectorNoise
 from dprec.convex.release.regimes import gaussian_multiplier
-from dprec.convex.release.rows import mean_of
-from dprec.convex.worst_case import block_records
 
 
 @pytest.mark.parametrize(

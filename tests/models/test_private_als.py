@@ -12,7 +12,7 @@ import torch
 from dprec.accounting.release import ExactSums, Portion, Release, unit_sum
 from dprec.data.logs.histories import Histories
 from dprec.models import PrivateALS
-from dprec.models.items.factors import GRAM, common, factor_sums, item_vectors, user_vectors
+from dprec.models.private_als import GRAM, common, factor_sums, item_vectors, user_vectors
 from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, trainer
 

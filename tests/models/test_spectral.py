@@ -14,8 +14,8 @@ from dprec.data import RankingBatch, SequenceBatch
 from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
-from dprec.models.items import cooccurrence
-from dprec.models.items.cooccurrence import item_counts, pair_weights
+from dprec.models.items import described
+from dprec.models.items.described import item_counts, pair_weights
 from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, _shrunk, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
 from dprec.models.learning.descent import PlainDescent
@@ -31,7 +31,7 @@ def histories(users: int = 9, items: int = 7) -> Histories:
 
 @pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
 def test_the_statistics_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
-    monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
+    monkeypatch.setattr(described, "PAIRS", pairs)
     logs, window, decay = histories(), 3, 0.5
     place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
     weight = np.array([1.0, 0.5, 2.0, 0.25])
@@ -174,7 +174,7 @@ def test_scores_are_those_of_the_last_position() -> None:
 
 @pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
 def test_what_came_before_items_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
-    monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
+    monkeypatch.setattr(described, "PAIRS", pairs)
     logs, weights = histories(), np.array([1.0, 0.5, 0.3])
     place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
     vectors = np.random.default_rng(5).standard_normal((4, 2))

@@ -11,9 +11,8 @@ import torch
 from scipy import sparse
 
 from dprec.accounting.ledger import Event
-from dprec.convex.release.design import Design, random_design
+from dprec.convex.release.design import Design, mean_of, random_design
 from dprec.convex.release.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, project_l1, recovers
-from dprec.convex.release.rows import mean_of
 from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.items.cooccurrence import user_events
+from dprec.models.items.described import user_events
 from dprec.models.items.spectral import MIX, SpectralItems
 from dprec.models.learning.learner import refuse_unless
 

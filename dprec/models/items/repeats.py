@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.items.cooccurrence import user_events
+from dprec.models.items.described import user_events
 
 EDGES = (1, 2, 4, 8, 16, 32)  # the most events ago of each class; the class after them is longer ago, the last is new
 LONG_AGO, NEW = len(EDGES), len(EDGES) + 1

@@ -21,7 +21,7 @@ from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
 from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError
-from dprec.models.items.cooccurrence import item_counts
+from dprec.models.items.described import item_counts
 
 EACH, PER_OCTAVE = 16, 2  # classes of sequences by their length: up to so many each number is one
 FOR_LENGTHS = 0.125  # of the budget of both sums

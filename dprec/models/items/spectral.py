@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.items.cooccurrence import pair_weights
-from dprec.models.items.described import DescribedItems
+from dprec.models.items.described import DescribedItems, pair_weights
 from dprec.models.learning.learner import refuse_unless
 
 MIX = 3.0  # scale of the scores before training

@@ -96,3 +96,34 @@ def tables_of(module: nn.Module, trained: Mapping[str, nn.Parameter]) -> list[Ta
 def named(tables: Iterable[Table], patterns: Sequence[str], least_rows: int) -> list[Table]:
     """Return the tables that are large enough and match one of these patterns, as file names do."""
     return [t for t in tables if t.rows >= least_rows and any(fnmatchcase(t.name, p) for p in patterns)]
+
+
+# How much noise sparsity strategies spared, and how much they wasted.
+
+
+@dataclass
+class Tally:
+    """What the strategies did so far, over the tables they rule. How many rows were touched is not private."""
+
+    steps: int = 0
+    noised: int = 0  # rows
+    entries: int = 0  # numbers in them
+    untouched: int | Tensor = 0  # noised rows that no user touched
+
+    def add(self, noised: int, entries: int, untouched: int | Tensor) -> None:
+        """Count one table's rows of a step."""
+        self.noised += noised
+        self.entries += entries
+        if isinstance(untouched, Tensor) or untouched:
+            self.untouched = self.untouched + untouched
+
+    def report(self, tables: Iterable[Table]) -> dict[str, float]:
+        """Return averages over the steps; nothing where no row got noise."""
+        if not self.entries:
+            return {}
+        dense = sum(table.parameter.numel() for table in tables)
+        return {
+            "rows_noised": self.noised / self.steps,
+            "gradient_size_reduction": dense * self.steps / self.entries,
+            "false_positives_not_private": float(self.untouched) / self.steps,
+        }
