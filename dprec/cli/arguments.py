@@ -66,7 +66,11 @@ class CommandLine:
 
 def _parsed(parser: jsonargparse.ArgumentParser, words: Sequence[str]) -> jsonargparse.Namespace:
     try:
-        return parser.parse_args(list(words))
+        found = parser.parse_args(list(words))
+        for name, value in found.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                found[name] = int(value)  # of the parser's restricted numbers, which no file can hold
+        return found
     except jsonargparse.ArgumentError as error:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
@@ -80,6 +84,9 @@ def short(error: Exception) -> str:
     """Return at most three lines of what the parser says: the key, the type or argument, and the value."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("Parser key", "Option", "Subtypes", "Given value:"))]
+    for place, line in enumerate(lines):
+        if line.startswith("- Problem"):  # with a class that was named, and the next line says what
+            return " ".join([lines[0], line.strip("- "), lines[min(place + 1, len(lines) - 1)]])
     return " ".join(lines if len(lines) <= 3 else telling[:3])
 
 

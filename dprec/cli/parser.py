@@ -175,6 +175,8 @@ def _layers(line: CommandLine) -> tuple[dict[str, Any], dict[str, type], list[tu
         recipe = _layer(layer, recipe, classes, path) | layer
         refuse_unknown(Strategy, layer.get(STRATEGIES), f"{path}: {STRATEGIES}")
     given = [(key, with_own_names(value)) for key, value in line.overrides]
+    last = max((place for place, (key, value) in enumerate(given) if _is_null(key, {key: value})), default=0)
+    given = [pair for place, pair in enumerate(given) if place >= last or not pair[0].startswith("privacy.")]
     overrides = {normal(key): value for key, value in given}
     recipe = _layer(overrides, recipe, classes, "command line")
     strategy: Any = recipe.get(STRATEGIES)

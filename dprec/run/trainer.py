@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from dprec.checks.switches import refuse_switches
+from dprec.cli.arguments import short
 from dprec.cli.parser import Settings
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
@@ -57,7 +58,10 @@ def _refuse_no_card(accelerator: object) -> None:
 
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     """A trainer that ends after ``steps``, logs into the run folder and writes only complete checkpoints."""
-    options = settings.trainer(str(run.path))
+    try:
+        options = settings.trainer(str(run.path))
+    except ValueError as error:
+        raise UserError(f"trainer: {short(error)}") from None
     options |= {
         "enable_progress_bar": False,  # ours shows ε
         "default_root_dir": str(run.path),

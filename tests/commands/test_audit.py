@@ -135,13 +135,13 @@ def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.Capt
     [("movielens_transformer", ["DP-SGD 0.01", "DP-SGD 0.001"]), ("movielens_dpformer", [])],
 )
 def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
-    line = CommandLine(recipes=[str(ROOT / "recipes" / f"{recipe}.yaml")])
+    line = CommandLine.read([str(ROOT / "recipes" / f"{recipe}.yaml")], audit.parser())
     assert [system.name for system in asked_systems(line)] == ["no privacy", *noises, "epsilon 8"]
 
 
 def test_strategies_stand_beside_plain_noise_with_the_same_multipliers() -> None:
-    line = CommandLine(recipes=[str(ROOT / "recipes" / "movielens_transformer.yaml")])
-    line.overrides = [("noise", "0.1,1"), ("strategies", "EANA,LazyDP")]
+    words = ["movielens_transformer", "--noise", "0.1,1", "--strategies", "EANA,LazyDP"]
+    line = CommandLine.read(words, audit.parser())
     systems = asked_systems(line)
     named = ["no privacy", "DP-SGD 0.1", "DP-SGD 1", "EANA 0.1", "EANA 1", "LazyDP 0.1", "LazyDP 1", "epsilon 8"]
     assert [system.name for system in systems] == named

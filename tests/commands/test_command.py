@@ -11,13 +11,13 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
-import jsonargparse
 import pytest
 import pytorch_lightning as pl
 from rich.console import Console
 from rich.table import Table
 
 from dprec.__main__ import NAMES, main
+from dprec.cli import parser
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.data import Sequences
@@ -113,7 +113,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often settings are parsed as a whole, and objects made of them."""
     counts: Counter[str] = Counter()
 
-    def count(owner: type, method: str, what: str) -> None:
+    def count(owner: object, method: str, what: str) -> None:
         usual = getattr(owner, method)
 
         @functools.wraps(usual)
@@ -123,13 +123,19 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, method, counting)
 
-    count(jsonargparse.ArgumentParser, "parse_args", "parsed")
+    count(parser, "recipe_parser", "parsed")
     for kind in (Sequences, Transformer, Privacy, pl.Trainer):
         count(kind, "__init__", kind.__name__)
     return counts
 
 
-ONCE = {"parsed": 1, "Sequences": 1, "Transformer": 1, "Privacy": 1, "Trainer": 1}
+ONCE = {
+    "parsed": 1,
+    "Sequences": 1,
+    "Transformer": 1,
+    "Privacy": 1,
+    "Trainer": 1,
+}
 
 
 @pytest.mark.full

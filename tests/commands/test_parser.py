@@ -54,6 +54,9 @@ def test_a_recipe_may_be_json_or_named_by_config(recipe: Path, here: Path) -> No
 
 def test_privacy_can_be_switched_off_and_on(recipe: Path, here: Path) -> None:
     assert read(str(recipe), "--privacy", "null").tree["privacy"] is None
+    assert read(str(recipe), "--privacy.delta", "0.1", "--privacy", "null").tree["privacy"] is None
+    again = read(str(recipe), "--privacy.delta", "0.1", "--privacy", "null", "--privacy.epsilon", "3").flat
+    assert (again["privacy.epsilon"], again["privacy.delta"]) == (3.0, None)
     (here / "open.yaml").write_text("data: {batch_size: 5}\n")
     assert read("open.yaml").tree["privacy"] is None
     assert read("open.yaml", "--privacy.epsilon", "3").flat["privacy.epsilon"] == 3.0
