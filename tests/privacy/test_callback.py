@@ -53,12 +53,6 @@ def test_a_budget_without_room_for_a_step_is_refused_before_training() -> None:
         fit(Privacy(epsilon=0.01, noise_multiplier=0.5))
 
 
-def test_epochs_become_steps_by_the_expected_batch() -> None:
-    privacy = Privacy(epsilon=3.0)
-    run = fit(privacy, data(batch_size=13), max_steps=-1, max_epochs=3)
-    assert run.global_step == privacy.steps == round(3 * USERS / 13)
-
-
 def test_shuffled_batches_are_accounted_without_amplification() -> None:
     privacy = Privacy(noise_multiplier=2.0)
     fit(privacy, data(sampling="shuffle"), max_steps=11)
