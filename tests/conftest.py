@@ -1,4 +1,4 @@
-"""What all tests have: fresh memory holds NaN, secret numbers repeat, and a process stays small.
+"""What all tests have: fresh memory holds NaN, secret numbers repeat, mistakes are one line, a process stays small.
 
 Unwritten outputs show by their NaN. Each process has tens of thousands of objects before the first test. They are left
 out of garbage collection, which then comes often enough for models in cycles. A run keeps freed memory
@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dprec.errors import UserError
 from tests import luck
 from tests.kernels.interpreter import INTERPRETED
 
@@ -31,6 +32,12 @@ if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ: 
     torch.set_num_threads(1)
 
 
+def _in_one_line(error: UserError, *said: object) -> None:
+    assert not any("\n" in str(each) for each in said), f"a mistake is told in one line: {said}"
+    Exception.__init__(error, *said)
+
+
+UserError.__init__ = _in_one_line  # type: ignore[method-assign]
 luck.make_secrets_follow()
 GROWN = (128 << 20) // 4096  # pages
 

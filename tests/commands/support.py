@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ def strict(path: Path) -> dict:
 def environment() -> dict[str, str]:
     """What a process needs to find this checkout."""
     return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "OMP_NUM_THREADS": "1"}
+
+
+def refused(capsys: Any, command: Any, words: Sequence[str]) -> str:
+    """What a command says of a mistake: one line, and exit code 2."""
+    capsys.readouterr()
+    assert command(list(words)) == 2, words
+    told: str = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1, told
+    return told
 
 
 class Unwritten(SequenceRecommender):

@@ -25,7 +25,7 @@ from dprec.fit import main as fit
 from dprec.models import Transformer
 from dprec.run.console import recommendation_table
 from dprec.training.callback import Privacy
-from tests.commands.support import ROOT, environment
+from tests.commands.support import ROOT, environment, refused
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,12 +48,7 @@ def test_a_command_is_the_same_by_either_name(name: str, capsys: pytest.CaptureF
     [(["fitt"], "did you mean fit?"), (["train"], "give one of fit, prepare, plan"), (["--seed"], "give one of fit")],
 )
 def test_a_command_there_is_not_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert says in told.err
-    assert told.err.count("\n") == 1
+    assert says in refused(capsys, main, words)
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.shipped import first_sentence, shipped
 from dprec.fit import main as fit
 from dprec.recipes import main as recipes
-from tests.commands.support import ROOT
+from tests.commands.support import ROOT, refused
 
 
 def test_each_recipe_has_a_line_that_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,11 +49,7 @@ def test_a_copy_lies_beside_you_and_never_replaces_a_file(here: Path, capsys: py
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert recipes(words) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert says in told
-    assert told.count("\n") == 1
+    assert says in refused(capsys, recipes, words)
 
 
 def test_a_name_finds_the_recipe_and_a_file_of_yours_comes_first(here: Path) -> None:

@@ -61,9 +61,8 @@ def test_a_log_of_ones_own_is_read_and_named_for_what_it_is(folder: Path) -> Non
 
 def test_absence_says_what_to_put_where(folder: Path) -> None:
     message = r"amazon-games is not in data/amazon-games .*: put there one file .*user,item,rating,timestamp"
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(UserError, match=message):
         Sequences(dataset="amazon-games").setup()
-    assert "\n" not in str(error.value)
 
 
 def test_a_stand_in_is_as_large_as_it_was_asked_to_be(folder: Path) -> None:

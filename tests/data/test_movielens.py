@@ -75,9 +75,8 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(grouplens, tmp_path, on
 
 
 def test_without_a_network_the_error_says_where_the_file_belongs(offline):
-    with pytest.raises(UserError, match=r"unzip ml-1m\.zip so that .*ml-1m/ratings\.dat exists") as error:
+    with pytest.raises(UserError, match=r"unzip ml-1m\.zip so that .*ml-1m/ratings\.dat exists"):
         Sequences(dataset="movielens-1m").setup()
-    assert "\n" not in str(error.value)
 
 
 def test_without_a_network_a_stand_in_says_what_it_is(offline, tmp_path):

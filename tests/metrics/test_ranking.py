@@ -58,9 +58,8 @@ def test_scores_that_are_not_finite_are_refused(value: float) -> None:
     for row, item in ((0, 1), (3, 119)):
         broken = scores.clone()
         broken[row, item] = value
-        with pytest.raises(UserError, match="NaN or infinite for 1 of 4 users") as error:
+        with pytest.raises(UserError, match="NaN or infinite for 1 of 4 users"):
             RankingMetrics().update(broken, target, seen)
-        assert "\n" not in str(error.value)
 
 
 def test_opposite_infinities_do_not_hide_each_other() -> None:

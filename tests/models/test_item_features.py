@@ -105,9 +105,8 @@ def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path)
     ],
 )
 def test_settings_that_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words):
         Transformer(ITEMS, 6, **options)
-    assert "\n" not in str(caught.value)
 
 
 def test_no_model_trains_on_features_that_nobody_has_read() -> None:
@@ -141,9 +140,8 @@ def test_files_that_are_refused(text: str | bytes | None, words: str, tmp_path: 
     if text is not None:
         (tmp_path / "films.csv").write_bytes(text.encode() if isinstance(text, str) else text)
     model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=words):
         model.embedding.read_features(str(tmp_path / "films.csv"), IDS)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_file_is_looked_at_before_the_log_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,9 +51,8 @@ def train(*callbacks: pl.Callback, **options: Any) -> Privacy:
     ("callback", "said"), [(RepeatsOne, "another batch than was drawn"), (Overtakes, "put before Privacy")]
 )
 def test_a_callback_that_is_listed_first_changes_no_batch(callback: type[pl.Callback], said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=said):
         train(callback())
-    assert "\n" not in str(caught.value)
 
 
 def test_a_callback_that_looks_on_may_be_listed_first() -> None:
@@ -64,9 +63,8 @@ def test_a_callback_that_looks_on_may_be_listed_first() -> None:
     "callback", [lambda: LearningRateFinder(num_training_steps=3), lambda: BatchSizeFinder(max_trials=1), TrainsAhead]
 )
 def test_a_callback_that_trains_by_itself_is_refused_for_that(callback: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="without privacy") as caught:
+    with pytest.raises(UserError, match="without privacy"):
         train(callback(), default_root_dir=str(tmp_path))
-    assert "\n" not in str(caught.value)
 
 
 class Spikes(SpikeDetection):

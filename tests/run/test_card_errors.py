@@ -20,9 +20,8 @@ from dprec.run.process import one_line_of_a_card
     ],
 )
 def test_a_card_that_stops_says_what_to_do(error: RuntimeError, said: str) -> None:
-    with pytest.raises(UserError, match=said) as told, one_line_of_a_card():
+    with pytest.raises(UserError, match=said), one_line_of_a_card():
         raise error
-    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), torch.AcceleratorError("CUDA error: no kernel image")])

@@ -375,9 +375,8 @@ BREACHES: dict[Callable[[], Sorter], str] = {
 @pytest.mark.parametrize("kind", BREACHES, ids=lambda kind: kind.__name__)
 def test_a_module_that_cannot_be_private_is_told_what_to_change(kind: Callable[[], Sorter]) -> None:
     privacy = Privacy(epsilon=3)
-    with pytest.raises(UserError, match=BREACHES[kind]) as told:
+    with pytest.raises(UserError, match=BREACHES[kind]):
         fit(kind(), privacy)
-    assert "\n" not in str(told.value)
     assert privacy.steps <= 1
 
 

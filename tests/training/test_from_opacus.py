@@ -110,9 +110,8 @@ def test_a_model_with_hooks_of_opacus_is_refused_until_it_is_taken_out() -> None
     model = Sorter()
     wrapped = GradSampleModule(model)
     for given in (wrapped, model):
-        with pytest.raises(UserError, match=r"hooks of Opacus.*to_standard_module") as caught:
+        with pytest.raises(UserError, match=r"hooks of Opacus.*to_standard_module"):
             take(training(given))
-        assert "\n" not in str(caught.value)
     assert take(training(wrapped.to_standard_module())).steps == 10
 
 

@@ -169,9 +169,8 @@ def test_a_script_that_breaks_the_rules_is_told_at_its_first_step(breach: Callab
     module = Sorter()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     run = training(module, optimizer=optimizer)
-    with pytest.raises(UserError, match=BREACHES[breach]) as told:
+    with pytest.raises(UserError, match=BREACHES[breach]):
         breach(run, module, optimizer)
-    assert "\n" not in str(told.value)
     assert run.steps <= 1
 
 
