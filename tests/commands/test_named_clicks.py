@@ -105,12 +105,12 @@ def test_with_one_record_a_person_it_is_the_run_per_record_to_the_last_bit(strat
 
 
 @pytest.mark.parametrize("given", ["[yes]", "[1]"])
-def test_values_that_are_clicked_are_asked_for_in_quotes(
+def test_what_yaml_reads_as_no_text_clicks_nothing(
     given: str, recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ': expected float or str or list of str or null, with quotes, as in ["yes", "1"]: YAML reads yes' in refused(
-        capsys, fit, [str(recipe), "--data.clicked", given]
-    )
+    said = refused(capsys, fit, [str(recipe), "--data.clicked", given])
+    assert "all 300 records have the same label" in said
+    assert "set data.clicked to what is a click" in said
 
 
 def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_evaluation_uses(
