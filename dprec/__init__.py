@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dprec import convex, data, metrics, models, sparsity
     from dprec.data import Clicks, Sequences, Texts
+    from dprec.data.draws.buckets import pad_rows
     from dprec.models import (
         DLRM,
         GRU,
@@ -64,6 +65,7 @@ __all__ = [
     "load",
     "metrics",
     "models",
+    "pad_rows",
     "private",
     "sparsity",
 ]
@@ -73,6 +75,7 @@ _HOMES = {
     "Clicks": "dprec.data",
     "Sequences": "dprec.data",
     "Texts": "dprec.data",
+    "pad_rows": "dprec.data.draws.buckets",
     "Privacy": "dprec.training.callback",
     "load": "dprec.serving.served",
     "private": "dprec.training.script",

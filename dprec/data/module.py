@@ -177,11 +177,15 @@ class RecordData(SampledData):
     def evaluated(self, records: range) -> Dataset[Any]:
         """Consecutive records in batches that are only evaluated."""
 
-    def people(self, places: int) -> TrainingPeople[Any]:
-        """The people with training records, in micro-batches of at most so many places for records."""
+    def people(self, places: int, longest: int | None = None) -> TrainingPeople[Any]:
+        """The people with training records, in micro-batches of at most so many places for records.
+
+        `longest` is the most that a record may have, where records have lengths.
+        """
         cut = self.load()
         step = lambda: self.batches.step  # noqa: E731
-        return TrainingPeople(cut.log, cut.training, self.records_per_step, places, self.sampling_seed, step)
+        given = cut.log, cut.training, self.records_per_step, places, self.sampling_seed, step
+        return TrainingPeople(*given, batch_size=self.batch_size, longest=longest)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The validation records where there are some, the test's otherwise."""

@@ -350,7 +350,8 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        return self.drawn_loader(TrainingUsers(self.training, self.max_length, self._tokens, self._draw_target))
+        cut = self.max_length, self._tokens, self._draw_target, self.batch_size
+        return self.drawn_loader(TrainingUsers(self.training, *cut))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:
         """The split for metrics during training: validation if there is one, otherwise test."""

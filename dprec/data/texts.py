@@ -217,8 +217,8 @@ class Texts(RecordData):
         """The training records, or the people who have some, numbered from 0."""
         loaded = self.load()
         if self.unit == "record":
-            return TrainingTexts(loaded.log, loaded.training, self.tokens)
-        return self.people(max(1, self.tokens // self.max_length))
+            return TrainingTexts(loaded.log, loaded.training, self.tokens, self.batch_size, self.max_length)
+        return self.people(max(1, self.tokens // self.max_length), self.max_length)
 
     def train_dataloader(self) -> DataLoader[list[TextBatch]] | DataLoader[list[PersonTextBatch]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""

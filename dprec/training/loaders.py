@@ -68,7 +68,7 @@ def private_loader(
     for name in FIXED & options.keys():
         raise UserError(f"{name} is decided by the draws: leave it out")
     draws: UserBatches = user_batches(sampling, len(users), expected_batch, sampling_seed, unit)
-    collate = MicroBatches(default_collate if collate_fn is None else collate_fn, max_users, tokens)
+    collate = MicroBatches(default_collate if collate_fn is None else collate_fn, max_users, tokens, expected_batch)
     return DataLoader(users, batch_sampler=draws, collate_fn=collate, **options)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dprec.contract import Losses
-from dprec.data.selection.packing import pack
+from dprec.data.draws.buckets import Buckets
 from dprec.errors import UserError
 from dprec.gradients.layouts.layout import tensors_in
 from dprec.gradients.uses.batches import batch_tensors
@@ -68,9 +68,20 @@ class MicroBatches:
         max_users: users of a micro-batch at most.
         tokens: users times the longest of them at most, where items have a length: that of their longest tensor or
             list. Longest first, so that little of a micro-batch is padding.
+        expected: users in a step, on average.
+
+    Items of several lengths are grouped by bucket (`dprec.data.draws.buckets`). A collate function that pads them by
+    `pad_rows` then gives a user's row the same shape whoever else is drawn.
     """
 
-    def __init__(self, collate: Callable[[Any], Any], max_users: int | None = None, tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        collate: Callable[[Any], Any],
+        max_users: int | None = None,
+        tokens: int | None = None,
+        expected: float = 1000,
+    ) -> None:
+        self._buckets = Buckets(expected)
         for name, value in (("max_users", max_users), ("tokens", tokens)):
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: give a micro-batch at least 1")
@@ -80,12 +91,15 @@ class MicroBatches:
         return [_counted(self.collate([items[place] for place in group])) for group in self._groups(items)]
 
     def _groups(self, items: Sequence[Any]) -> list[Sequence[int]]:
-        if self.tokens is not None:
-            return [
-                group.tolist() for group in pack(np.array([_length(i) for i in items]), self.tokens, self.max_users)
-            ]
-        most = self.max_users or max(1, len(items))
-        return [range(start, min(start + most, len(items))) for start in range(0, len(items), most)]
+        lengths = np.array([_length(item) for item in items], dtype=np.int64)
+        if self.tokens is None and len(set(lengths.tolist())) > 1:
+            groups = self._buckets.groups(lengths, 2**62, self.max_users)
+        elif self.tokens is not None:
+            groups = self._buckets.groups(lengths, self.tokens, self.max_users)
+        else:
+            most = self.max_users or max(1, len(items))
+            return [range(start, min(start + most, len(items))) for start in range(0, len(items), most)]
+        return [rows.tolist() for rows, _ in groups]
 
 
 def moved(part: Any, device: torch.device) -> Any:

@@ -72,6 +72,8 @@ def test_a_logical_batch_holds_each_users_latest_transitions(users, max_length, 
             length = sum(item > 0 for item in targets)
             assert history[length:] == targets[length:] == [0] * (len(history) - length)
             got.append((history[:length], targets[:length]))
+            alone = TrainingUsers(histories(*users), max_length, tokens).buckets.widths(np.array([length]))
+            assert micro.history.shape[1] == alone, "a user's own length decides how far it is padded"
     expected = [(users[u][:-1][-max_length:], users[u][1:][-max_length:]) for u in drawn]
     assert sorted(got) == sorted(expected)
 
@@ -159,5 +161,5 @@ def test_one_target_is_any_event_with_the_events_before_it():
 def test_one_target_of_a_user_without_a_transition_is_still_a_row():
     one = OneTarget(None, lambda: 0)
     (batch,) = TrainingUsers(histories([4], [5, 6]), 5, 10, one).__getitems__([0, 1])
-    assert batch.history.tolist() == [[5], [0]]
-    assert batch.targets.tolist() == [[6], [0]]
+    assert batch.history.tolist() == [[0], [5]]
+    assert batch.targets.tolist() == [[0], [6]]

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from dprec.data import PersonTextBatch, TextBatch, Texts
+from dprec.data import PersonTextBatch, Texts
 from dprec.data.datasets.invented import invented_texts
 from dprec.data.labelled_texts.log import places
 from dprec.data.labelled_texts.tokens import HashedWords, PublicWords
@@ -118,19 +118,18 @@ def test_a_person_is_one_row_of_a_batch(tmp_path: Path) -> None:
     assert isinstance(batch, PersonTextBatch)
     assert batch.present.sum(1).tolist() == [3] * len(batch)
     assert len(batch) + sum(map(len, others)) == data.users
-    alone = batch.select([1])
-    assert alone.mask.sum() == batch.mask[1].sum()
+    alone = batch.select([0])
+    assert alone.mask.sum() == batch.mask[0].sum()
     assert torch.equal(batch.mean(torch.arange(3.0 * len(batch))), 3 * torch.arange(len(batch)) + 1.0)
 
 
-def test_a_batch_of_some_is_no_wider_than_they_are(tmp_path: Path) -> None:
-    batch: TextBatch = read(written(tmp_path)).load().log.read(np.arange(20))
-    lengths = batch.mask.sum(1)
-    shortest = int(lengths.argmin())
-    alone = batch.select([shortest])
-    assert alone.ids.shape == (1, int(lengths.min()))
-    assert torch.equal(alone.ids[0], batch.ids[shortest, : int(lengths.min())])
-    assert not batch.ids[batch.mask == 0].any()
+def test_a_text_is_padded_as_far_whoever_is_drawn_with_it(tmp_path: Path) -> None:
+    data = read(written(tmp_path))
+    alone = {i: data.training.__getitems__([i])[0].ids for i in range(20)}
+    for part in data.training.__getitems__(range(20)):
+        assert not part.ids[part.mask == 0].any()
+        for row in part.ids:
+            assert any(own.shape[1] == len(row) and torch.equal(own[0], row) for own in alone.values())
 
 
 def test_a_long_text_is_cut_and_a_pair_at_its_longer_text(tmp_path: Path) -> None:

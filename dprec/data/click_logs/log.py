@@ -59,6 +59,7 @@ class ClickLog:
             cuts[1:-1] = np.searchsorted(time, time[cuts[1:-1]])
         self.days: list[int] = [int(cut) for cut in cuts]
         self.users: np.ndarray | None = found.get("user")
+        self.lengths: np.ndarray | None = None  # all records are as wide
         self.facts = dict(facts or {})
         self._values, self._clicked, self._numbers = found["values"], found["clicked"], len(columns.numbers)
         widths = np.array([one.slots for one in columns.categories], dtype=np.int64)
@@ -85,9 +86,9 @@ class ClickLog:
             clicked=torch.from_numpy(clicked),
         )
 
-    def people(self, records: np.ndarray, present: np.ndarray) -> PersonBatch:
+    def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> PersonBatch:
         """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
-        return PersonBatch.padded(self.read(records), present)
+        return PersonBatch.padded(self.read(records), present, own_length=True)
 
     @property
     def arrays(self) -> list[np.ndarray | None]:

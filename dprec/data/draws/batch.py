@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class SequenceBatch:
 
     history: Tensor  # (B, T) int64
     targets: Tensor  # (B, T) int64: the item that follows each position, 0 where there is none
+    own_length: bool = field(default=False, kw_only=True)  # each row's own length decides how far it is padded
 
     def __len__(self) -> int:
         return self.history.shape[0]
@@ -37,13 +38,16 @@ class SequenceBatch:
         return (self.history == 0).all(1)
 
     def select(self, users: Sequence[int]) -> SequenceBatch:
-        """Return the batch of only these users, in this order: as long as the longest of their histories."""
+        """Return the batch of only these users, in this order: as long as the longest, where others lengthened it."""
         rows = list(users)
-        length = max(1, int((self.history[rows] != 0).sum(1).max())) if rows else 1
-        return SequenceBatch(self.history[rows, :length], self.targets[rows, :length])
+        length = self.history.shape[1]
+        if not self.own_length:
+            length = max(1, int((self.history[rows] != 0).sum(1).max())) if rows else 1
+        return SequenceBatch(self.history[rows, :length], self.targets[rows, :length], own_length=self.own_length)
 
     def to(self, device: torch.device | str, **options: Any) -> SequenceBatch:
-        return SequenceBatch(self.history.to(device, **options), self.targets.to(device, **options))
+        each = (tensor.to(device, **options) for tensor in (self.history, self.targets))
+        return SequenceBatch(*each, own_length=self.own_length)
 
 
 @dataclass
@@ -55,11 +59,13 @@ class ContextBatch(SequenceBatch):
     def select(self, users: Sequence[int]) -> ContextBatch:
         rows = list(users)
         chosen = super().select(rows)
-        return ContextBatch(chosen.history, chosen.targets, self.context[rows, : chosen.history.shape[1]])
+        context = self.context[rows, : chosen.history.shape[1]]
+        return ContextBatch(chosen.history, chosen.targets, context, own_length=self.own_length)
 
     def to(self, device: torch.device | str, **options: Any) -> ContextBatch:
         moved = super().to(device, **options)
-        return ContextBatch(moved.history, moved.targets, self.context.to(device, **options))
+        context = self.context.to(device, **options)
+        return ContextBatch(moved.history, moved.targets, context, own_length=self.own_length)
 
 
 @dataclass
@@ -153,9 +159,10 @@ class PersonBatch(OfPeople):
     categories: Tensor  # (B, R, F, P) int64, -1 where there is no record
     clicked: Tensor  # (B, R) float32
     present: Tensor  # (B, R) bool: where there is a record
+    own_length: bool = field(default=False, kw_only=True)  # each person's own records decide how many places there are
 
     @classmethod
-    def padded(cls, records: ClickBatch, present: np.ndarray) -> PersonBatch:
+    def padded(cls, records: ClickBatch, present: np.ndarray, own_length: bool = False) -> PersonBatch:
         """People's records, one person after the other, in the places where `present` (B, R) says so."""
         where = torch.from_numpy(present)
 
@@ -164,7 +171,8 @@ class PersonBatch(OfPeople):
                 where.view(*where.shape, *[1] * (values.dim() - 1)), values
             )
 
-        return cls(placed(records.numbers, 0), placed(records.categories, -1), placed(records.clicked, 0), where)
+        each = placed(records.numbers, 0), placed(records.categories, -1), placed(records.clicked, 0)
+        return cls(*each, where, own_length=own_length)
 
     def __len__(self) -> int:
         return self.clicked.shape[0]
@@ -175,18 +183,14 @@ class PersonBatch(OfPeople):
         return ClickBatch(self.numbers.flatten(0, 1), self.categories.flatten(0, 1), self.clicked.flatten(0, 1))
 
     def select(self, people: Sequence[int]) -> PersonBatch:
-        """Return the batch of only these people, in this order: as wide as the most records of one of them."""
+        """Return the batch of only these people, in this order: no wider than they, where others widened it."""
         rows = list(people)
-        width = max(1, int(self.present[rows].sum(1).max())) if rows else 1
-        return PersonBatch(
-            self.numbers[rows, :width], self.categories[rows, :width], self.clicked[rows, :width],
-            self.present[rows, :width],
-        )  # fmt: skip
+        width = self.present.shape[1]
+        if not self.own_length:
+            width = max(1, int(self.present[rows].sum(1).max())) if rows else 1
+        each = (tensor[rows, :width] for tensor in (self.numbers, self.categories, self.clicked, self.present))
+        return PersonBatch(*each, own_length=self.own_length)
 
     def to(self, device: torch.device | str, **options: Any) -> PersonBatch:
-        return PersonBatch(
-            self.numbers.to(device, **options),
-            self.categories.to(device, **options),
-            self.clicked.to(device, **options),
-            self.present.to(device, **options),
-        )
+        each = (tensor.to(device, **options) for tensor in (self.numbers, self.categories, self.clicked, self.present))
+        return PersonBatch(*each, own_length=self.own_length)

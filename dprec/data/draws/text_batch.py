@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,19 +25,21 @@ class TextBatch:
     segments: Tensor  # (B, T) int64: 0, and 1 for the second text of a pair
     mask: Tensor  # (B, T) int64: 1 for tokens, 0 for padding
     label: Tensor  # (B,) int64
+    own_length: bool = field(default=False, kw_only=True)  # each text's own length decides how far it is padded
 
     def __len__(self) -> int:
         return self.label.shape[0]
 
     def select(self, records: Sequence[int]) -> TextBatch:
-        """Return the batch of only these records, in this order: as wide as the longest of them."""
+        """Return the batch of only these records, in this order: as wide as the longest, where others widened it."""
         rows = list(records)
-        width = _widest(self.mask[rows])
-        return TextBatch(self.ids[rows, :width], self.segments[rows, :width], self.mask[rows, :width], self.label[rows])
+        width = self.mask.shape[1] if self.own_length else _widest(self.mask[rows])
+        ids, segments, mask = (tensor[rows, :width] for tensor in (self.ids, self.segments, self.mask))
+        return TextBatch(ids, segments, mask, self.label[rows], own_length=self.own_length)
 
     def to(self, device: torch.device | str, **options: Any) -> TextBatch:
         moved = (each.to(device, **options) for each in (self.ids, self.segments, self.mask, self.label))
-        return TextBatch(*moved)
+        return TextBatch(*moved, own_length=self.own_length)
 
 
 @dataclass
@@ -49,6 +51,9 @@ class PersonTextBatch(OfPeople):
     mask: Tensor  # (B, R, T) int64
     label: Tensor  # (B, R) int64
     present: Tensor  # (B, R) bool: where there is a record
+    own_length: bool = field(
+        default=False, kw_only=True
+    )  # each person's own records decide how many and how long places are
 
     @classmethod
     def padded(cls, texts: TextBatch, present: Tensor, padding: int) -> PersonTextBatch:
@@ -72,6 +77,7 @@ class PersonTextBatch(OfPeople):
             placed(texts.mask, 0),
             placed(texts.label, 0),
             present,
+            own_length=texts.own_length,
         )
 
     def __len__(self) -> int:
@@ -88,21 +94,18 @@ class PersonTextBatch(OfPeople):
         return TextBatch(self.ids.flatten(0, 1), self.segments.flatten(0, 1), mask.flatten(0, 1), self.label.flatten())
 
     def select(self, people: Sequence[int]) -> PersonTextBatch:
-        """Return the batch of only these people, in this order: as wide as the most and longest of their records."""
+        """Return the batch of only these people, in this order: no wider than they, where others widened it."""
         rows = list(people)
-        most = max(1, int(self.present[rows].sum(1).max())) if rows else 1
-        width = _widest(self.mask[rows])
-        return PersonTextBatch(
-            self.ids[rows, :most, :width],
-            self.segments[rows, :most, :width],
-            self.mask[rows, :most, :width],
-            self.label[rows, :most],
-            self.present[rows, :most],
-        )
+        most, width = self.present.shape[1], self.mask.shape[2]
+        if not self.own_length:
+            most, width = max(1, int(self.present[rows].sum(1).max())) if rows else 1, _widest(self.mask[rows])
+        ids, segments, mask = (each[rows, :most, :width] for each in (self.ids, self.segments, self.mask))
+        label, present = self.label[rows, :most], self.present[rows, :most]
+        return PersonTextBatch(ids, segments, mask, label, present, own_length=self.own_length)
 
     def to(self, device: torch.device | str, **options: Any) -> PersonTextBatch:
         parts = (self.ids, self.segments, self.mask, self.label, self.present)
-        return PersonTextBatch(*(each.to(device, **options) for each in parts))
+        return PersonTextBatch(*(each.to(device, **options) for each in parts), own_length=self.own_length)
 
 
 def _widest(mask: Tensor) -> int:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from dprec.data.draws.buckets import Buckets
+from dprec.data.draws.poisson import batch_of
 from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
 from dprec.data.formats.wanted import NamedColumns
@@ -147,25 +149,34 @@ class TextLog:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, records: np.ndarray) -> TextBatch:
-        """Records by number, in this order, padded to the longest of them."""
+    def read(self, records: np.ndarray, width: int | None = None) -> TextBatch:
+        """Records by number, in this order, padded to this width, or to the longest of them."""
         starts, lengths = self.starts[records], self.lengths[records]
-        ids, segments = padded(self.ids, starts, lengths), padded(self.segments, starts, lengths)
+        ids, segments = padded(self.ids, starts, lengths, width), padded(self.segments, starts, lengths, width)
         mask = torch.arange(ids.shape[1]) < torch.from_numpy(lengths)[:, None]
         label = torch.from_numpy(self.labels[records])
-        return TextBatch(ids.masked_fill_(~mask, self.padding), segments, mask.long(), label)
+        ids = ids.masked_fill_(~mask, self.padding)
+        return TextBatch(ids, segments, mask.long(), label, own_length=width is not None)
 
-    def people(self, records: np.ndarray, present: np.ndarray) -> PersonTextBatch:
+    def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> PersonTextBatch:
         """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
         places: Tensor = torch.from_numpy(present)
-        return PersonTextBatch.padded(self.read(records), places, self.padding)
+        return PersonTextBatch.padded(self.read(records, width), places, self.padding)
 
 
 class TrainingTexts(Dataset):
     """Consecutive records, numbered from 0, served a logical batch at a time."""
 
-    def __init__(self, log: TextLog, records: range, tokens: int) -> None:
+    def __init__(
+        self,
+        log: TextLog,
+        records: range,
+        tokens: int,
+        batch_size: float | None = 1000,
+        longest: int | None = None,
+    ) -> None:
         self.log, self.records, self.tokens = log, records, tokens
+        self._buckets = Buckets(batch_of(batch_size, max(1, len(records))), longest)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -176,7 +187,8 @@ class TrainingTexts(Dataset):
     def __getitems__(self, records: Sequence[int]) -> list[TextBatch]:
         """The micro-batches of one step: a partition of `records`; none for an empty draw."""
         index = self.records.start + np.asarray(records, dtype=np.int64)
-        return [self.log.read(index[group]) for group in pack(self.log.lengths[index], self.tokens)]
+        groups = self._buckets.groups(self.log.lengths[index], self.tokens)
+        return [self.log.read(index[rows], width) for rows, width in groups]
 
 
 class EvaluatedTexts(Dataset):

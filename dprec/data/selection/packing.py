@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dprec.data.draws.batch import ContextBatch, RankingBatch, RankingInContext, SequenceBatch
+from dprec.data.draws.buckets import Buckets
+from dprec.data.draws.poisson import batch_of
 from dprec.data.selection.ranked_users import sampled
 from dprec.errors import UserError
 
@@ -52,18 +54,18 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
     return groups
 
 
-def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
-    """Rows `items[start : start + length]`, padded on the right with 0: (B, longest length, at least 1)."""
-    places = np.arange(max(1, int(lengths.max(initial=0))))  # (T,)
+def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int | None = None) -> Tensor:
+    """Rows `items[start : start + length]`, padded on the right with 0 to this width, or to the longest: (B, T)."""
+    places = np.arange(max(1, int(lengths.max(initial=0))) if width is None else width)  # (T,)
     inside = places < lengths[:, None]  # (B, T)
     rows = np.zeros(inside.shape, dtype=np.int64)
     rows[inside] = items[(starts[:, None] + places)[inside]]
     return torch.from_numpy(rows)
 
 
-def _values(context: EventContext, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
+def _values(context: EventContext, starts: np.ndarray, lengths: np.ndarray, width: int | None = None) -> Tensor:
     """(B, T, C): the values of each event of a history."""
-    return torch.from_numpy(context.columns.values(padded(context.codes, starts, lengths).numpy()))
+    return torch.from_numpy(context.columns.values(padded(context.codes, starts, lengths, width).numpy()))
 
 
 class TrainingUsers(Dataset):
@@ -72,10 +74,18 @@ class TrainingUsers(Dataset):
     With `one_target` a step has one transition of each user, any of them, and the `max_length` events before it.
     """
 
-    def __init__(self, training: Histories, max_length: int, tokens: int, one_target: OneTarget | None = None) -> None:
+    def __init__(
+        self,
+        training: Histories,
+        max_length: int,
+        tokens: int,
+        one_target: OneTarget | None = None,
+        batch_size: float | None = 1000,
+    ) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
         self.training = training
+        self.buckets = Buckets(batch_of(batch_size, max(1, training.users)), max_length)
         self.tokens = tokens
         self.max_length = max_length
         self.one_target = one_target
@@ -103,18 +113,20 @@ class TrainingUsers(Dataset):
             ends = np.minimum(first + 2 + self.one_target(index, ends - first - 1), ends)
         lengths = np.clip(ends - self.training.starts[index] - 1, 0, self.max_length)  # transitions
         starts = np.maximum(ends - 1 - lengths, 0)
-        batches = [self._batch(starts[group], lengths[group]) for group in pack(lengths, self.tokens, _MOST)]
+        groups = self.buckets.groups(lengths, self.tokens, _MOST)
+        batches = [self._batch(starts[rows], lengths[rows], width) for rows, width in groups]
         self.training.forget()  # or a process would hold more of a mapped log with every step
         return batches
 
-    def _batch(self, starts: np.ndarray, lengths: np.ndarray) -> SequenceBatch:
+    def _batch(self, starts: np.ndarray, lengths: np.ndarray, width: int) -> SequenceBatch:
         items = self.training.items
-        history, targets = padded(items, starts, lengths), padded(items, starts + 1, lengths)
+        history, targets = padded(items, starts, lengths, width), padded(items, starts + 1, lengths, width)
         if self.one_target is not None:
             targets[torch.arange(targets.shape[1]) < torch.from_numpy(lengths)[:, None] - 1] = 0  # all but the last
         if self.training.context is None:
-            return SequenceBatch(history, targets)
-        return ContextBatch(history, targets, _values(self.training.context, starts, lengths))
+            return SequenceBatch(history, targets, own_length=True)
+        context = _values(self.training.context, starts, lengths, width)
+        return ContextBatch(history, targets, context, own_length=True)
 
 
 class RankingUsers(Dataset):
