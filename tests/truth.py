@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from dprec.gradients.uses.batches import batch_tensors
 from dprec_kernels.catalogue_softmax import reference
 
 
@@ -39,7 +40,7 @@ def user_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
     ):
         if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules()):
             return _one_by_one(model, batch)
-        tensors = list(vars(batch).values())
+        tensors = batch_tensors(batch)
         each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, *(0 for _ in tensors)))
         gradients = each(parameters, *tensors)
     return {name.removeprefix("model."): gradient.detach() for name, gradient in gradients.items()}
@@ -51,7 +52,7 @@ def _one_by_one(model: Any, batch: Any) -> dict[str, Tensor]:
     gradients = {name: torch.zeros(len(batch), *p.shape, dtype=p.dtype) for name, p in parameters.items()}
     found = {name: gradients[name] for name, p in parameters.items() if p.requires_grad}
     for user in range(len(batch)):
-        alone = type(batch)(*(tensor[user : user + 1] for tensor in vars(batch).values()))
+        alone = type(batch)(*(tensor[user : user + 1] for tensor in batch_tensors(batch)))
         loss = model.losses(alone).sum()
         own = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
         for rows, gradient in zip(found.values(), own, strict=True):

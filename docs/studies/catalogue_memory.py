@@ -33,7 +33,8 @@ def steps(system: str, items: int, dim: int) -> Iterator[object]:
     batch = SequenceBatch(events[:, :-1], events[:, 1:])
     if system == "dprec private":
         training = private(
-            model, adam, TensorDataset(*vars(batch).values()), noise_multiplier=1.0, expected_batch=USERS, steps=2,
+            model, adam, TensorDataset(batch.history, batch.targets), noise_multiplier=1.0, steps=2,
+            expected_batch=USERS,
             losses=lambda rows: model.losses(SequenceBatch(*rows)), verify=0.0,
         )  # fmt: skip
         yield

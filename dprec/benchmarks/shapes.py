@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dprec.data import SequenceBatch
-from dprec.data.selection.packing import pack, padded
+from dprec.data.draws.buckets import Buckets
+from dprec.data.selection.packing import padded
 
 SEED = 11
 
@@ -20,7 +19,7 @@ class Shape:
 
     >>> shape = Shape("small", items=50, users=6, tokens=40, median=5, spread=1.0, shortest=2, longest=20)
     >>> [tuple(part.history.shape) for part in shape.micro_batches()]
-    [(2, 19), (4, 5)]
+    [(2, 20), (2, 20), (2, 20)]
     """
 
     name: str
@@ -54,16 +53,13 @@ class Shape:
     def _batches(self, lengths: np.ndarray, tokens: int) -> list[SequenceBatch]:
         starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
         items = self._items(int((lengths + 1).sum()))
+        groups = Buckets(len(lengths), self.longest).groups(lengths, tokens)
         return [
-            SequenceBatch(self._rows(items, starts, lengths, rows), self._rows(items, starts + 1, lengths, rows))
-            for rows in pack(lengths, tokens)
+            SequenceBatch(*(padded(items, first[rows], lengths[rows], width).long() for first in (starts, starts + 1)))
+            for rows, width in groups
         ]
 
     def _items(self, count: int) -> np.ndarray:
         """Item ids with a popularity as uneven as in logs."""
         chance = 1 / (np.arange(self.items) + 0.02 * self.items + 1)
         return 1 + np.random.default_rng(SEED + 1).choice(self.items, size=count, p=chance / chance.sum())
-
-    @staticmethod
-    def _rows(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> Tensor:
-        return padded(items, starts[rows], lengths[rows]).to(torch.int64)

@@ -16,10 +16,10 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
-from dprec.gradients.joint import JOINT, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
+from dprec.gradients.joint import JOINT, PART, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
-from dprec.gradients.uses.batches import Alone, select_alone
+from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec_kernels.joint import Law
 from dprec_kernels.joint import sums as sums_at_once
 from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
@@ -31,9 +31,9 @@ Mode = Literal["auto-v", "auto-s", "flat"]
 HEADROOM = 3e-6
 # Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
 SMALLEST = 1e-6
-# And what rounding may have put into a share is at most one in so many of the bound, in every mode. It is an upper
-# estimate: of users all alike a seventh of it was seen to add up, which is less than noise pays for (noise/gaussian).
-ROUNDINGS = 6e4
+# Where a user's terms cancel, rounding of the terms is all that is left in the end. So nobody counts as having a norm
+# below this part of the length of their terms: at it, rounding moves a sum by less than the noise pays for a user.
+CANCELLED = 1 / 128
 # From this norm on a float32 factor would lose its digits, so such a user counts as not finite. `max_norm` lies between
 # its reciprocal and it.
 LARGEST = 1e30
@@ -63,17 +63,16 @@ class Clipping:
         if not 1 / LARGEST <= self.max_norm <= LARGEST:
             raise UserError(f"privacy.max_norm is {self.max_norm}; use a number from {1 / LARGEST:g} to {LARGEST:g}")
 
-    def scale(self, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
+    def scale(self, norm: Tensor, length: Tensor | float = 0.0) -> Tensor:
         """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.
 
-        `rounding` is what rounding may have put into the gradient: where little else is left, no mode may let it
-        count, since it depends on the shapes of the batch and so on others.
+        `length` is that of the terms that a gradient is the sum of, where they may cancel.
         """
-        bound, rounding = self.max_norm * (1 - HEADROOM), torch.as_tensor(rounding).to(norm)
+        bound, length = self.max_norm * (1 - HEADROOM), torch.as_tensor(length).to(norm)
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
-        factor = bound / torch.maximum(counted, ROUNDINGS * rounding).clamp_(min=least)
-        return factor.masked_fill_(~(torch.maximum(norm, rounding) < self.largest), 0.0)  # also where one is no number
+        factor = bound / torch.maximum(counted, CANCELLED * length).clamp_(min=least)
+        return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also where one is no number
 
     @property
     def largest(self) -> float:
@@ -84,7 +83,7 @@ class Clipping:
     def law(self) -> Law:
         """The same for kernels."""
         mode, bound = {"flat": FLAT, "auto-v": AUTO_V, "auto-s": AUTO_S}[self.mode], self.max_norm * (1 - HEADROOM)
-        return Law(mode, bound, SMALLEST, STABILITY, ROUNDINGS, self.largest)
+        return Law(mode, bound, SMALLEST, STABILITY, CANCELLED / PART, self.largest)
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,12 @@ class ClippedUsers:
     norms: Tensor  # (B,) before clipping
     scales: Tensor  # (B,)
     left_out: list[int]  # whose scale is 0
+
+    def first(self, users: int) -> ClippedUsers:
+        if users == len(self.losses):
+            return self
+        left_out = [user for user in self.left_out if user < users]
+        return ClippedUsers(self.losses[:users], self.norms[:users], self.scales[:users], left_out)
 
 
 def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
@@ -117,12 +122,18 @@ class Recorded:
 
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
+    real: int  # users; the rows after theirs fill up the batch and have gradients of 0
     unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
     told: dict[str, list[Contribution]] | None = None  # of look-ups on a card: where they are, and 1 for a gradient
 
     @property
-    def users(self) -> int:
+    def rows(self) -> int:
         return len(self.losses)
+
+    @property
+    def is_real(self) -> Tensor:
+        """(B,) which rows are users'."""
+        return torch.arange(self.rows, device=self.losses.device) < self.real
 
 
 def record(
@@ -136,6 +147,7 @@ def record(
 
     `read` hears of rows before they are looked up. What is `kept` beyond the next call may take more memory.
     """
+    real, batch = len(batch), filled_up(batch)
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
     with Tape(parameters, users, read=read, **complete) as tape:
@@ -143,8 +155,8 @@ def record(
         losses = losses_of(batch)
         refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
-        tape.backward(losses)
-    return Recorded(losses.detach(), tape.contributions)
+        tape.backward(losses, real)
+    return Recorded(losses.detach(), tape.contributions, real)
 
 
 def recorded(
@@ -166,22 +178,12 @@ def recorded(
         with within(batch):
             whole = record(parameters, losses_of, batch, read, kept)
     except NoRule as why:
-        for place, user in enumerate(one_by_one(batch, why, alone if unpadded else select_alone)):
+        for user in one_by_one(batch, why, alone if unpadded else select_alone):
             with within(user):
                 own = record_alone(parameters, losses_of, user, read)
-            if not unpadded and not _finite(own):
-                user = alone(batch, place)
-                with within(user):
-                    own = record_alone(parameters, losses_of, user, read)
             yield user, own
     else:
         yield batch, whole
-
-
-def _finite(recorded: Recorded) -> bool:
-    """Whether it is certain that no user is left out for a norm that is not finite, or as good as that."""
-    terms = [use.terms().double() for uses in recorded.contributions.values() for use in uses]
-    return not terms or bool((torch.stack(terms).norm(dim=0) * len(terms) ** 0.5 < LARGEST).all())
 
 
 def record_alone(
@@ -193,14 +195,14 @@ def record_alone(
         refuse_no_losses(losses, 1)
     with torch.autocast(losses.device.type, enabled=False):
         tape.backward(losses)
-    return Recorded(losses.detach(), tape.contributions)
+    return Recorded(losses.detach(), tape.contributions, 1)
 
 
 def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clipping: Clipping) -> ClippedUsers:
     """Add Σ_u scale_u · g_u to `sums`."""
     losses = recorded.losses
     with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
-        return _clip(sums, recorded.contributions, losses, clipping)
+        return _clip(sums, recorded.contributions, losses, clipping).first(recorded.real)
 
 
 def add_rest_alone(
@@ -211,7 +213,7 @@ def add_rest_alone(
     A micro-batch is padded to its longest history, and 0 · ∞ in the padding breaks the gradient of whoever is padded.
     Whether a user is left out must not depend on others, so each is tried in a batch of their own, which `alone` makes.
     """
-    if not users.left_out or len(batch) == 1:
+    if not users.left_out:
         return users
     norms, scales, left_out = users.norms.clone(), users.scales.clone(), []
     for user in users.left_out:
@@ -238,14 +240,13 @@ def _clip(
     by_kernels = kernels_fit(losses)
     swept = _swept(contributions, sums, len(losses), by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
-    ready, built = _built_first(rest, sums, len(losses))
+    ready = _built_first(rest, sums, len(losses))
     joint = Joint(ready, sums)
     shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
-        more = [each for each in built.values() if isinstance(each, Tensor)]
-        norm, scale, seen = scaled_at_once(joint.measured, more, shapes, losses, clipping.law)
+        norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)
     else:
-        norm, scale = _measured(contributions, joint, built, swept, shapes, losses, clipping)
+        norm, scale = _measured(contributions, joint, swept, shapes, losses, clipping)
         seen = torch.stack([(scale == 0).double(), losses.double()])
     lost, told = seen.cpu()  # the one wait for the device
     left_out = lost.nonzero().flatten().tolist()
@@ -273,14 +274,9 @@ def _swept(
 
 def _built_first(
     contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum], users: int
-) -> tuple[dict[str, list[Contribution]], dict[str, Tensor | float]]:
-    """Return the contributions, built where their norms need it, and what rounding does to those that were built.
-
-    That is by the terms that were built: whether a gradient is built before the last one hangs on the batch, not on the
-    user.
-    """
+) -> dict[str, list[Contribution]]:
+    """Return the contributions, built where their norms need it."""
     ready: dict[str, list[Contribution]] = {}
-    built: dict[str, Tensor | float] = {}
     room = norms.KEPT
     for name, uses in contributions.items():
         ready[name] = uses
@@ -289,8 +285,7 @@ def _built_first(
             ready[name] = norms.built_once(uses, users, shape, room)
             numbers = users * shape.numel()
             room -= numbers if numbers <= room else 0
-            built[f"{name}, built"] = norms.rounding(uses)
-    return ready, built
+    return ready
 
 
 def _add_scaled(joint: Joint, scale: Tensor) -> None:
@@ -326,7 +321,6 @@ def _add_scaled(joint: Joint, scale: Tensor) -> None:
 def _measured(
     contributions: Mapping[str, list[Contribution]],
     joint: Joint,
-    built: dict[str, Tensor | float],
     swept: str | None,
     shapes: Mapping[str, torch.Size],
     losses: Tensor,
@@ -335,25 +329,16 @@ def _measured(
     """Return (B,) norms over all parameters, and scales; add the largest one's gradients where that is swept."""
     users, sums = len(losses), joint.sums
     squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
-    known = squared_norms(joint.measured, shapes, users)
+    squared += _stacked(squared_norms(joint.measured, shapes, users).values(), squared).sum(0)
     every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
-    roundings = {name: norms.rounding(uses, known.get(name)) for name, uses in every.items()}
-    off = {
-        name: torch.as_tensor(share).to(squared)
-        for name, share in (roundings | built).items()
-        if isinstance(share, Tensor) or share
-    }
-    rounded = _stacked(off.values(), squared).square().sum(0).sqrt()
-    raised = [name for name in known if name in off]
-    raised_norms = _stacked((known[name] for name in raised), squared).sqrt()
-    squared += (raised_norms + _stacked((off[name] for name in raised), squared)).square().sum(0)
-    squared += _stacked((norm for name, norm in known.items() if name not in off), squared).sum(0)
+    known = [length for uses in every.values() if (length := norms.terms(uses)) is not None]
+    length = _stacked(known, squared).norm(dim=0)
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)
-        norms.sweep(contributions[swept], whole, squared, rounded, clipping.scale)
+        norms.sweep(contributions[swept], whole, squared, length, clipping.scale)
     norm = squared.sqrt()
-    return norm, clipping.scale(norm, rounded)
+    return norm, clipping.scale(norm, length)
 
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 
 from dprec.gradients import norms
-from dprec.gradients.contributions.base import ROUNDED, Contribution, all_of
+from dprec.gradients.contributions.base import Contribution, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.contributions.outer import Outer
@@ -18,7 +18,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec_kernels import joint as kernels
 from dprec_kernels.paths import answers_at_once, on_card
 
-PART = ROUNDED * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
+PART = 4 * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
 READS = "(one read of each table)"
 LITTLE = 1 << 8  # numbers of a parameter that may be copied on a CPU
@@ -35,18 +35,16 @@ class Joint:
     def __init__(self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
         self._apart: list[Tensor] = []
-        values, terms = [], []
+        values = []
         for name, uses in contributions.items():
             out, use = sums[name], uses[0]
             if len(uses) == 1 and isinstance(use, Dense) and isinstance(out, Tensor) and _small(use, out):
                 values.append(use.values.reshape(len(use.values), out.numel()))
-                terms += [] if use.summed is None else [use.summed.double()]
                 self._apart.append(out)
                 del self.contributions[name]
         if values:
             whole = values[0] if len(values) == 1 else torch.cat(values, 1)
-            length = torch.stack(terms).norm(dim=0).to(whole.dtype) if terms else None
-            self.contributions[JOINT] = [Dense(whole, length)]
+            self.contributions[JOINT] = [Dense(whole)]
             self.sums[JOINT] = torch.empty(whole.shape[1], dtype=torch.float64, device=whole.device)
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
@@ -94,18 +92,13 @@ def kernels_fit(losses: Tensor) -> bool:
 
 def scaled_at_once(
     contributions: Mapping[str, list[Contribution]],
-    more: Sequence[Tensor],
     shapes: Mapping[str, Size],
     losses: Tensor,
     law: kernels.Law,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (B,) norms over all parameters and factors, and (2, B) whose factor is 0, and the losses.
-
-    `more` (B,) is what else rounding may have put into the gradients.
-    """
+    """Return (B,) norms over all parameters and factors, and (2, B) whose factor is 0, and the losses."""
     measures = [_measure(uses, len(losses), shapes[name]) for name, uses in contributions.items()]
-    beside = [kernels.Measure(squared=off, off=off) for off in more]
-    squared, off = kernels.measured([*measures, *beside], losses, PART)
+    squared, off = kernels.measured(measures, losses, PART)
     return kernels.scaled(squared, off, len(measures), losses, law)
 
 
@@ -142,5 +135,5 @@ def _measure(uses: Sequence[Contribution], users: int, shape: Size) -> kernels.M
     squared = norms.squared_norms(uses, users, shape)
     if every:
         return kernels.Measure(terms, squared)
-    off = norms.rounding(uses, squared)
-    return kernels.Measure(squared=squared, off=off if isinstance(off, Tensor) else None)
+    length = norms.terms(uses)
+    return kernels.Measure(squared=squared, off=None if length is None else PART * length)

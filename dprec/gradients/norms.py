@@ -1,14 +1,13 @@
 """Squared norms of the users' gradients of one parameter, and their weighted sum in the same sweep.
 
 Linear maps and look-ups have norms that need no gradient built (`dprec_kernels.sample_norms`); so do catalogue
-tables on short histories. What rounding can put between such a norm and what is summed has a bound, `rounding`.
-Everything else is built a slice of users at a time, which is exact for any mixture of uses, cross terms included: the
-same numbers are measured, scaled and summed, so that nothing is between them.
+tables on short histories. Everything else is built a slice of users at a time, which is exact for any mixture of uses,
+cross terms included: the same numbers are measured, scaled and summed, so that nothing is between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Size, Tensor
@@ -29,16 +28,11 @@ def can_skip_building(contributions: Sequence[Contribution]) -> bool:
 
 def _unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
     """Ask each use in turn whether it knows the norms of all of them together."""
-    for use, others in _with_others(contributions):
-        known = use.squared_norms(others)
+    for place, use in enumerate(contributions):
+        known = use.squared_norms([*contributions[:place], *contributions[place + 1 :]])
         if known is not None:
             return known
     return None
-
-
-def _with_others(contributions: Sequence[Contribution]) -> Iterator[tuple[Contribution, Sequence[Contribution]]]:
-    for place, use in enumerate(contributions):
-        yield use, [*contributions[:place], *contributions[place + 1 :]]
 
 
 def settled(name: str, contributions: list[Contribution]) -> list[Contribution]:
@@ -65,73 +59,31 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
     return torch.cat([square(gradient) for _, gradient in built(contributions, shape, range(users))])
 
 
-def rounding(contributions: Sequence[Contribution], squared: Tensor | None = None) -> Tensor | float:
-    """Return (B,) how far a user's share, as it is summed, may be from the gradient whose norm was taken.
-
-    Where terms cancel, the norm can be far below the rounding of the terms. Clipping to the norm plus this
-    keeps the bound for such a user too; for others it changes the eighth digit. It must be a function of the user's own
-    terms, not of the form that they have in this batch, which the others decide: their bags may all be full, their
-    longest history short. `squared` (B,) are the norms, where they are known.
-    """
-    if len(contributions) == 1:
-        return contributions[0].rounding(squared)
-    return sum(use.rounding_of_terms() for use in contributions)
+def terms(contributions: Sequence[Contribution]) -> Tensor | None:
+    """Return (B,) how long all terms of a parameter are whose norm is taken in another way than their sum."""
+    each = [own.double() for use in contributions if (own := use.terms()) is not None]
+    return torch.stack(each).sum(0) if each else None
 
 
 def sweep(
     contributions: Sequence[Contribution],
     out: Tensor,
     squared: Tensor,
-    rounded: Tensor,
+    length: Tensor,
     scale: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Complete the users' squared norms (B,), which hold all other parameters, and add the scaled gradients to `out`.
 
-    `scale` is asked for the factors of norms, given what rounding may have put into them, `rounded` (B,).
+    `scale` is asked for the factors of norms, given how long their terms are, `length` (B,).
 
-    Users whose norms a contribution knows need no gradient built. The others' gradients are
-    built once: norm, scale and sum while they are in the cache.
+    They are built once: norm, scale and sum while they are in the cache.
     """
-    left: Sequence[int] | range = range(len(squared))
-    dtype = precision(contributions)["dtype"]
-    for use, others in _with_others(contributions):
-        known = use.some_squared_norms(others)
-        if known:
-            left = _sum_known([use, *others], known, out, squared, rounded, scale, dtype)
-            break
-    if not len(left):  # a pass over the parameter costs as much as some of its users
-        return
-    part = WidePart(out, dtype)
-    for chosen, gradient in built(contributions, out.shape, left):
+    part = WidePart(out, precision(contributions)["dtype"])
+    for chosen, gradient in built(contributions, out.shape, range(len(squared))):
         own = square(gradient)
         squared[chosen] += own
-        weight = scale(squared[chosen].sqrt(), rounded[chosen])
+        weight = scale(squared[chosen].sqrt(), length[chosen])
         if not (answers_at_once(own) and bool(torch.isfinite(own).all())):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         part.add(gradient, weight)
     part.flush()
-
-
-def _sum_known(
-    contributions: Sequence[Contribution],
-    known: Sequence[tuple[Tensor, Tensor]],
-    out: Tensor,
-    squared: Tensor,
-    rounded: Tensor,
-    scale: Callable[[Tensor, Tensor], Tensor],
-    dtype: torch.dtype,
-) -> list[int]:
-    """Do what `sweep` does for the users whose squared norms are known, and return the others."""
-    slack = torch.as_tensor(rounding(contributions), device=squared.device).expand_as(squared)
-    done = torch.zeros(len(squared), dtype=torch.bool, device=squared.device)
-    for users, norms in known:
-        squared[users] += (norms.sqrt() + slack[users]).square()
-        done[users] = True
-    weight = torch.where(done, scale(squared.sqrt(), rounded), 0.0)
-    # Of the others, too, who are still to be built: 0 · ∞ would not be 0. No rounding is finite where a term is not.
-    broken = (done & (weight == 0)) | ~torch.isfinite(rounded)
-    for contribution in contributions:
-        if bool(broken.any()):
-            contribution.forget(broken)
-        contribution.add_to(out, weight, dtype)
-    return (~done).nonzero().squeeze(1).tolist()

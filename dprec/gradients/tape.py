@@ -93,8 +93,8 @@ class Tape(AsWritten):
         for tensor in batch_tensors(batch):
             layout.mark(tensor, Layout(1) if tensor.shape[:1] == (self.users,) else Layout(0, "batch"))
 
-    def backward(self, losses: Tensor) -> None:
-        """Run the backward pass of one loss per user and close the tape."""
+    def backward(self, losses: Tensor, real: int | None = None) -> None:
+        """Run the backward pass of one loss per user, of the first `real` if not of all, and close the tape."""
         self._refuse_shape(losses)
         known = layout_of(losses)
         if known is None or not known.known:
@@ -113,7 +113,7 @@ class Tape(AsWritten):
                 f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
                 "once: write it with torch functions, or with a rule"
             )
-        unseen = self._run_back(losses)
+        unseen = self._run_back(losses[:real])
         if unseen:
             raise NoRule(
                 f"parameter '{next(iter(unseen))}' got a gradient from a use that the tape did not see: "

@@ -26,6 +26,10 @@ COARSE_GRADIENTS = (
     "what the presence of one moves the gradients of all others by, through roundings to bfloat16 that depend on the "
     "shape of the batch, "
 )
+UNEVEN_GRADIENTS = (
+    "what the presence of one moves the gradients of others by beyond 3e-6 of max_norm each, which noise is made for, "
+    "since this processor or loader was seen to round a user's numbers by who else is in a batch, "
+)
 UNITS = {
     "user": Unit(
         present="adding or removing one user's whole history",
@@ -49,11 +53,11 @@ def guarantee(
     repeatable: bool,
     assumptions: Sequence[str] = (),
     split: str = "",
-    coarse: bool = False,
+    rounded: str = "",
 ) -> str:
     """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered.
 
-    `split` says what of a step's noise goes where; `coarse` is a run whose gradients are bfloat16 somewhere.
+    `split` says what of a step's noise goes where, `rounded` what is not covered of the rounding of gradients.
     """
     if repeatable:
         return (
@@ -97,7 +101,7 @@ def guarantee(
         f"{before}{steps} step{'s' * (steps != 1)} of Gaussian noise with multiplier {plan.sigma:.6g} on "
         f"per-{sampling.unit} gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, "
         f"{law}{caution}; assumed public: {public}; not covered: {unit.not_covered}, "
-        f"{COARSE_GRADIENTS if coarse else ''}"
+        f"{rounded}"
         "the weights that training began from, the choice of hyper-parameters or of a checkpoint by such metrics, and "
         "errors that stop a run"
     )

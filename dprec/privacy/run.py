@@ -16,7 +16,7 @@ from dprec.accounting.sampling import Sampler, Sampling
 from dprec.errors import UserError, refuse_other_kinds
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.guarantee import guarantee
+from dprec.privacy.guarantee import COARSE_GRADIENTS, UNEVEN_GRADIENTS, guarantee
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 
@@ -82,6 +82,7 @@ class PrivateRun:
         self._allowed = 0
         self._resumed: dict[str, Any] | None = None
         self.coarse = False  # whether gradients are bfloat16 somewhere, so that no bound on their rounding holds
+        self.uneven = False  # whether a user's numbers were seen to depend on who else is in the batch
         self._first = True  # no step was taken in this process yet
 
     @property
@@ -154,8 +155,9 @@ class PrivateRun:
         if self.rules.broken:
             return f"not private: {self.rules.broken}"
         told = self.rules.phrase(self.planned.sigma)
+        rounded = (COARSE_GRADIENTS if self.coarse else "") + (UNEVEN_GRADIENTS if self.uneven else "")
         return guarantee(
-            self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, self.coarse
+            self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, rounded
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,6 +165,7 @@ class PrivateRun:
             "ledger": self.ledger.state_dict(),
             "steps": self.steps,
             "coarse": self.coarse,
+            "uneven": self.uneven,
             "settings": run_settings(self._given, self.planned, self.noise.seeded),
             "sparsity": self.rules.state_dict(),
         }
@@ -182,6 +185,7 @@ class PrivateRun:
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
         self.coarse = bool(state_dict.get("coarse", False))
+        self.uneven = bool(state_dict.get("uneven", False))
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
         releases = {} if self._plan is None else self._plan.releases
         self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases, self._bought)

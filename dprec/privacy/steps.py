@@ -34,8 +34,10 @@ from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.periods import Periods
 from dprec.privacy.run import PrivateRun
-from dprec.privacy.step import Gate, PrivateGradient
+from dprec.privacy.step import Gate, PrivateGradient, mask_empty_histories
+from dprec.verify.any_company import equal_in_any_company
 from dprec.verify.drawn import Drawn
+from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
 
 LOOKED_AT = 1024  # users whose rows all processes compare before the first step
@@ -116,6 +118,7 @@ class PrivateSteps(Gate):
         self._unchanged = Unchanged(module, rules.owing)
         self._owing = set(map(id, rules.owing.values()))
         self._before = run.steps
+        self._compared = False  # whether users were computed in two companies
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
     def _some_of_data(self) -> list[int]:
@@ -155,6 +158,7 @@ class PrivateSteps(Gate):
         self._refuse_in_other_modes()
         module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
+        self._prove_equal_bits(drawn)
         self._loading.hold(batch)
         self._unchanged.begin(seen)
         if not self.run.noise.seeded:
@@ -170,6 +174,15 @@ class PrivateSteps(Gate):
             self._modes = modes
             refuse_model(self.trained.module)
             self._check.restart()
+
+    def _prove_equal_bits(self, drawn: Sequence[int]) -> None:
+        """Before the first step, see whether a user's numbers depend on who else is in the batch."""
+        if self._compared or len(drawn) < 2 or self._drawn.at_random():
+            return
+        self._compared, module = True, self.trained.module
+        with self.run.rules.listing(), kept(self._loading.streams), unchanged(module, self._owing):
+            parameters, losses = trained_parameters(module), mask_empty_histories(self.trained.losses)
+            self.run.uneven |= not equal_in_any_company(module, parameters, losses, self._drawn.parts, drawn)
 
     def own(self, losses: Losses) -> Losses:
         known: Any = self.trained.losses  # a bound method is another object each time that it is asked for

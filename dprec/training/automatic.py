@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
+from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.steps import PrivateSteps
@@ -61,14 +62,20 @@ class OwnLosses:
         self._to_log = {id(part) for part in batch}
 
     def __call__(self, part: Any) -> Tensor:
+        whole, called = before_filling(part), list[Any]()
+        with logged_by(self._module, lambda *args, **options: called.append(args)):
+            losses = self._each(self._asked(part))
+        if id(whole) in self._to_log:
+            self._to_log.remove(id(whole))
+            if called:  # of the users alone, without the rows that fill their batch up, and unseen by the tape
+                log = partial(_weighted, self._module.log, len(whole))
+                with torch.no_grad(), torch._C.DisableTorchFunction(), logged_by(self._module, log):
+                    self._asked(whole)
+        return losses
+
+    def _asked(self, part: Any) -> Any:
         content = part.content if isinstance(part, Rows) else part
-        numbered = (self._number,) if self._numbered else ()
-        if id(part) in self._to_log:
-            self._to_log.remove(id(part))
-            with logged_by(self._module, partial(_weighted, self._module.log, len(part))):
-                return self._each(self._step(content, *numbered))
-        with logged_by(self._module, _nothing):
-            return self._each(self._step(content, *numbered))
+        return self._step(content, *((self._number,) if self._numbered else ()))
 
     def _each(self, returned: Any) -> Tensor:
         losses = returned.get("loss") if isinstance(returned, Mapping) else returned
@@ -171,7 +178,3 @@ def _weighted(log: Callable[..., None], users: int, *args: Any, **options: Any) 
     if options.get("batch_size") is None:
         options["batch_size"] = users
     log(*args, **options)
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None

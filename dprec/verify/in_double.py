@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
 from dprec.gradients.layouts.layout import FORM, RANDOM, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.uses.as_written import AsWritten
@@ -19,6 +20,7 @@ from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
 from dprec_kernels.sparse import of_rows
 
+PART = 1 << 18  # scores of a catalogue that are held at once
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -72,7 +74,7 @@ class InDouble(AsWritten):
             form = func(*args, **kwargs)
             return torch.float64 if isinstance(form, torch.dtype) and form in self._low else form
         if func is catalogue_softmax:
-            func = reference.catalogue_softmax
+            func = _by_parts
         if self._low and func in (Tensor.float, Tensor.bfloat16, Tensor.half):
             func = Tensor.double
         if name in RANDOM:
@@ -125,6 +127,17 @@ class InDouble(AsWritten):
         copy = self._leaf(table.detach()[rows])
         self._read.setdefault(self._names[id(table)], []).append((rows, copy))
         return copy
+
+
+def _by_parts(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
+    """Do as the reference does, but keep no matrix of positions times items: it is made again for the gradient."""
+    rows, wanted = hidden.flatten(0, -2), target.flatten()
+    step = max(1, PART // len(table))
+    parts = [
+        checkpoint(reference.catalogue_softmax, h, table, t, padding, use_reentrant=False, preserve_rng_state=False)
+        for h, t in zip(rows.split(step), wanted.split(step), strict=True)
+    ]
+    return torch.cat(parts).view(target.shape)
 
 
 def _mapped(change: Callable[[Any], Any], values: Any) -> Any:

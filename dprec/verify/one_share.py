@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dprec.checks.same_draws import SameDraws
 from dprec.errors import MixedUsers, UserError
-from dprec.gradients.clipping import LARGEST, ROUNDINGS, SMALLEST
+from dprec.gradients.clipping import LARGEST, SMALLEST
 from dprec.gradients.intercept import leaves, nodes
 from dprec.gradients.uses.low_precision import without_autocast
 from dprec.verify.in_double import LOW, InDouble
@@ -33,6 +33,7 @@ AMONG = 2e-3  # times √users: a sum, from autograd's
 LOW_BOUND = 0.5  # either of them in bfloat16
 CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
 HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
+ROUNDINGS = 6e4  # and by so many times what float32 puts into it: a norm whose terms cancel is raised
 LARGER = 1e-2  # the engine's norm, which has what rounding may hide added to it, relative to the exact one
 NUMBERS = 64  # entries by which a sum is found to be rounded to bfloat16
 
@@ -81,8 +82,11 @@ class Judge:
         company, own = self.together, self.recount([alone])
         user = self._plain(alone)
         self.exact = user.gradient(torch.ones(1))
+        share, mixed = self._of_share(alone, own), None
+        if share is not None:  # who is filled up with copies is in company, too
+            mixed = self._of_company(user, own, company)
         return (
-            self._of_share(alone, own)
+            (mixed if isinstance(mixed, MixedUsers) else share)
             or _rounded(company)
             or (self._rounded_by_autocast)
             or self._of_sum

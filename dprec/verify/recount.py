@@ -16,7 +16,7 @@ from dprec.contract import Losses
 from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.uses.batches import Alone, select_alone
+from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 from dprec_kernels.sparse import of_rows
@@ -69,7 +69,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
         if not same_draws:
             yield
             return
-        with SameDraws(part, engine.streams) as draws:
+        with SameDraws(filled_up(part), engine.streams) as draws:
             yield
         found.by_user |= draws.by_user and len(part) > 1
 

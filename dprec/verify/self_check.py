@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from dprec.checks.loading import alike
 from dprec.checks.perturbed import perturbed_weights
-from dprec.checks.state import State, held, quick_state, refuse_changed, refuse_frozen
+from dprec.checks.state import State, attributes, held, quick_state, refuse_changed, refuse_frozen, restore_attributes
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, SMALLEST, Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -173,9 +173,13 @@ class SelfCheck(StepCheck):
 
     def _refuse_kept(self, judge: Judge, alone: Any, before: State) -> None:
         """Refuse losses that keep something of the users they are given, in the model or anywhere else."""
+        held_before = attributes(self._module)
         judge.recount([alone])  # the tape's refusals come first
+        held_after = attributes(self._module)
         refuse_frozen(judge.engine.parameters, trained_parameters(self._module))
+        restore_attributes(held_before)
         first = judge.gradient(alone)
+        restore_attributes(held_after)
         judge.together  # noqa: B018  others come
         refuse_changed(before, quick_state(held(self._module)))
         if norm(less(judge.gradient(alone), first)) > STEADY * norm(first) + SMALLEST:  # below lies rounding

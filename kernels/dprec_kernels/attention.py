@@ -25,6 +25,8 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     A mask is what is added to the scores (T, S) of all alike. Where it leaves nothing to a position, torch says what
     comes out.
     """
+    if not openblas_is_faster():
+        return False
     given = (query, key, value)
     alike = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and key.shape[:-1] == value.shape[:-1]
     fits = alike and query.dim() in (3, 4) and query.shape[-1] == key.shape[-1]
@@ -32,7 +34,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
         return False
     if not torch.backends.cuda.flash_sdp_enabled():  # on a CPU, too: somebody differentiates twice
         return False
-    if query[:1].numel() * key.shape[-2] < LEAST or not openblas.reads(*given) or not openblas_is_faster():
+    if query[:1].numel() * key.shape[-2] < LEAST or not openblas.reads(*given):
         return False
     if mask is None:
         return True

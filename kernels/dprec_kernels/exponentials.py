@@ -35,3 +35,15 @@ def _by_powers_of_two(values: Tensor) -> bool:
     """Never a matter of how many values there are: that would let other users decide how one's are rounded."""
     fits = values.dtype in (torch.float32, torch.float64) and values.device.type == "cpu"
     return fits and mkl_is_slow() and torch.backends.cpu.get_cpu_capability() in FAST
+
+
+def round_up(count: int) -> int:
+    """Return of how many numbers, at least `count`, a CPU computes exponentials alike, however it divides them.
+
+    It takes 32 at a time, and those that are left over at the end of a thread's part by another function.
+
+    >>> round_up(1) % 32, round_up(0)
+    (0, 0)
+    """
+    step = 32 * torch.get_num_threads()
+    return -(-count // step) * step

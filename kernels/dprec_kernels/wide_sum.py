@@ -7,14 +7,11 @@ errors point one way, and who is in the batch decides which rows come together: 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.processor import torch_has_no_vectors
 from dprec_kernels.products import add_summed, adds_whole_products, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
@@ -24,8 +21,6 @@ LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache on
 IN_CACHE = 1 << 18  # numbers of a sum that are worked on at a time: 1 MB; fewer, larger products are faster
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
 HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
-IN_FLOAT64 = 1 << 18  # numbers of users, or of rows of a product, that are in float64 at once: 2 MB
-_FLOAT64 = torch.empty(0, dtype=torch.float64)
 
 
 class WidePart:
@@ -119,78 +114,6 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         _add_large(total, left, right)
 
 
-def add_wide_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add Σ_n left_n rightᵀ_n, in float64 throughout on a CPU: for rows of which a user has several, that may cancel.
-
-    >>> total = torch.zeros(1, 1, dtype=torch.float64)
-    >>> add_wide_product(total, torch.tensor([[1.0], [1e-9], [-1.0]]), torch.ones(3, 1))
-    >>> round(float(total) * 1e9, 3)
-    1.0
-    """
-    if not answers_at_once(total):
-        add_product(total, left, right)
-        return
-    step = max(1, IN_FLOAT64 // max(1, left.shape[1] + right.shape[1]))
-    for start in range(0, len(left), step):
-        rows = slice(start, start + step)
-        a, b = _in_float64("left rows of a product", left[rows]), _in_float64("right rows of a product", right[rows])
-        if total.dtype == _FLOAT64.dtype:
-            add_summed(total, a, b)
-        else:
-            total.add_(a.T @ b)
-
-
-def products_of_each(out: Tensor, left: Tensor, right: Tensor, add: bool = False) -> Tensor:
-    """Write, or add, Σ_t left_t rightᵀ_t of each user to out (B, o, i), rounded once: in float64, however many terms.
-
-    How float32 adds up terms that cancel hangs on how long others' histories are.
-
-    >>> left = torch.tensor([[[1.0], [1e-9], [-1.0]]])
-    >>> round(float(products_of_each(torch.empty(1, 1, 1), left, torch.ones(1, 3, 1))) * 1e9, 3)
-    1.0
-    """
-    for own in _some_users(out, out[:1].numel(), left[:1].numel(), right[:1].numel()):
-        a, b = _in_float64("left of products", left[own]), _in_float64("right of products", right[own])
-        memory = _float64("products", out[own].shape) if answers_at_once(out) else None
-        products = torch.bmm(a.mT, b) if memory is None else multiply_each(a.mT, b, memory)
-        if add:
-            out[own].add_(products)
-        else:
-            out[own] = products
-    return out
-
-
-def sums_of_each(
-    values: Tensor, dims: tuple[int, ...] = (1,), factors: Tensor | None = None, terms: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return values (B, …), times factors, added up over dimensions that become 1, and (B,) how long the terms are.
-
-    Sums are in float64, rounded once; a product is rounded before. Terms are as long as all vectors together, or else
-    as the sum of magnitudes; `terms`, where given, are returned as they are.
-
-    >>> found, terms = sums_of_each(torch.tensor([[1.0, 1e-9, -1.0]]))
-    >>> round(float(found) * 1e9, 3), round(float(terms), 6)
-    (1.0, 2.0)
-    """
-    found = []
-    for own in _some_users(values, values[:1].numel()):
-        each = values[own] if factors is None else values[own] * factors[own]
-        wide = _in_float64("summed", each)
-        sums = wide.sum(dims, keepdim=True).to(each.dtype)
-        found.append((sums, _lengths_of_terms(each, wide, dims) if terms is None else terms[own]))
-    if len(found) == 1:
-        return found[0]
-    return torch.cat([sums for sums, _ in found]), torch.cat([own for _, own in found])
-
-
-def _lengths_of_terms(values: Tensor, wide: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return (B,) how long the terms are; `wide`, the same in float64, is overwritten."""
-    if dims == (1,) and values.dim() > 2:
-        return lengths(values.flatten(2)).sum(1)
-    magnitudes = wide.abs_() if answers_at_once(wide) else wide.abs()
-    return torch.linalg.vector_norm(magnitudes.sum(dims, keepdim=True).flatten(1), dim=1).to(values.dtype)
-
-
 def lengths(values: Tensor) -> Tensor:
     """Return the norms of vectors (…, n), also where their squares overflow, so that no user is left out for that.
 
@@ -198,33 +121,12 @@ def lengths(values: Tensor) -> Tensor:
     tensor([5.0000e+00, 5.0000e+20])
     """
     if not answers_at_once(values):
-        return torch.linalg.vector_norm(values, dim=-1, dtype=_FLOAT64.dtype).to(values.dtype)
+        return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).to(values.dtype)
     norms = torch.linalg.vector_norm(values, dim=-1)
     if not math.isfinite(float(norms.sum())):
         over = torch.isinf(norms)
-        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=_FLOAT64.dtype).to(norms.dtype)
+        norms[over] = torch.linalg.vector_norm(values[over], dim=-1, dtype=torch.float64).to(norms.dtype)
     return norms
-
-
-def _some_users(of: Tensor, *numbers: int) -> Iterator[slice]:
-    """Yield slices of users who have so many numbers each, such that little is held in float64 at once."""
-    step = max(1, (IN_FLOAT64 if answers_at_once(of) else HELD_ON_CARD) // max(1, *numbers))
-    return (slice(start, start + step) for start in range(0, max(1, len(of)), step))
-
-
-def _in_float64(name: str, values: Tensor) -> Tensor:
-    """Return values in float64: on a CPU in memory that the next call of this name overwrites."""
-    if not answers_at_once(values):
-        return values.to(_FLOAT64.dtype)
-    memory = _float64(name, values.shape)
-    if torch_has_no_vectors() and type(values) is Tensor and values.dtype == torch.float32 and not values.is_neg():
-        np.copyto(memory.numpy(), values.detach().numpy())
-        return memory
-    return memory.copy_(values)
-
-
-def _float64(name: str, shape: torch.Size) -> Tensor:
-    return workspace.take(f"{name}, in float64", shape, _FLOAT64)
 
 
 def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:

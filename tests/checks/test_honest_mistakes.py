@@ -211,7 +211,7 @@ MIXED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no number at padding": (NoNumberAtPadding, "padding"),
     "scaled by the largest": (ScaledByAll, "who else is in the batch"),
     "scaled by a number in Python": (ScaledInPython, "who else is in the batch"),
-    "scaled by the number of users": (ScaledByHowMany, "who else is in the batch"),
+    "scaled by the number of users": (ScaledByHowMany, "who else is in the batch|own clipped gradient|autograd gives"),
     "users as time": (UsersAsTime, "who else is in the batch"),
     "attention over users": (AttentionOverUsers, "who else is in the batch"),
     "positions of users": (PositionsOfUsers, "who else is in the batch"),
@@ -243,7 +243,7 @@ def test_with_a_hook_over_all_users_each_is_taken_alone() -> None:
 
 
 def test_mixing_that_begins_with_the_first_step_is_found_before_the_second_is_released() -> None:
-    refused(WaitingNegatives, "who else is in the batch", before=3)
+    refused(WaitingNegatives, "who else is in the batch|own clipped gradient", before=3)
 
 
 def test_batch_norm_that_begins_with_the_training_mode_is_found() -> None:

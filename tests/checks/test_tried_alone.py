@@ -105,8 +105,8 @@ class Lying(Trimmed):
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        (lambda user, users: [0], r"select\(\[\d+\]\) gives the row at place 0"),
-        (lambda user, users: [(user + 1) % users], "would count twice"),
+        (lambda user, users: [0], r"select\(\[\d+\]\) gives|clipping norms|who else is in"),
+        (lambda user, users: [(user + 1) % users], "would count twice|clipping norms"),
         (lambda user, users: list(range(users)), r"select\(\[\d+\]\) gives \d+ rows"),
     ],
 )

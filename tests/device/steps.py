@@ -14,6 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.data.draws.batch import ClickBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.models import DLRM, PCTR, DPFormer
 from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
@@ -92,7 +93,7 @@ class Steps:
 
     def batch_of(self, seed: int) -> Any:
         batch = self.batch(self.users, seed)
-        return type(batch)(*(tensor.to(DEVICE) for tensor in vars(batch).values()))
+        return type(batch)(*(tensor.to(DEVICE) for tensor in batch_tensors(batch)))
 
     def take_private(self, batch: Any) -> None:
         model: Any = self.private

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
+from dprec.gradients.uses.batches import batch_tensors
 from tests.device.pretend import DEVICE
 from tests.kernels.interpreter import INTERPRETED
 from tests.models.zoo import MODELS, batch_for
@@ -28,11 +29,11 @@ def clipped_sums(model: Any, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def moved(batch: Any) -> Any:
-    return type(batch)(*(tensor.to(DEVICE) for tensor in vars(batch).values()))
+    return type(batch)(*(tensor.to(DEVICE) for tensor in batch_tensors(batch)))
 
 
 def coarse(batch: Any) -> Any:
-    return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in vars(batch).values()))
+    return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in batch_tensors(batch)))
 
 
 @pytest.mark.skipif(INTERPRETED, reason="takes minutes there, and kernels take float32")

@@ -385,7 +385,9 @@ REFUSED: dict[str, Form] = {
         "who else",
     ),
     "`nn.BatchNorm1d`": Form(lambda m, x, ids: m.norm(x.mT), lambda: {"norm": nn.BatchNorm1d(DIM)}, "LayerNorm"),
-    "negatives from the batch": Form(lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else"),
+    "negatives from the batch": Form(
+        lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else|own clipped gradient"
+    ),
     "`spectral_norm`": Form(
         lambda m, x, ids: m.mix(x), lambda: {"mix": spectral_norm(nn.Linear(DIM, 3))}, "spectral_norm writes"
     ),

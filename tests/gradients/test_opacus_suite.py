@@ -126,7 +126,7 @@ class Driven:
         own: list[dict[str, Tensor]] = []
         with mock.patch.object(alone, "_say") as say:
             for _, part in recorded(parameters, losses, users):
-                for user in range(part.users):
+                for user in range(part.real):
                     own.append({name: torch.zeros_like(p).detach() for name, p in parameters.items()})
                     add_recorded(own[-1], part, Only(user=user))
         self.ways.add(ALONE if say.called else BY_RULE)

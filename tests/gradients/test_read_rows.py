@@ -20,7 +20,9 @@ def test_a_step_reads_the_rows_of_its_look_ups_alone() -> None:
         heard.extend((name, None if ids is None else ids.flatten().tolist()) for name, ids in reads.items())
 
     record({"table": table.weight}, lambda batch: table(batch).sum((1, 2)), torch.tensor([[1, 2], [4, 2]]), hear)
-    assert heard == [("table", [1, 2, 4, 2])]
+    ((name, ids),) = heard
+    assert name == "table"
+    assert set(ids) == {1, 2, 4}
 
 
 SCALED: dict[str, Callable[[Tensor], Tensor]] = {

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dprec_kernels import catalogue_softmax
-from dprec_kernels.catalogue_softmax import centred, pieces, reference
+from dprec_kernels.catalogue_softmax import centred, pieces, reference, users
 
 CASES = {  # users, positions, items, width; numbers of a piece
     "odd sizes": ((3, 7, 11, 5), torch.float32, 1 << 20),
@@ -76,22 +76,20 @@ def test_a_table_that_moves_is_looked_at_again() -> None:
 @pytest.mark.parametrize("rise", [0.5, 7.9, 40.0])
 def test_scores_that_rise_from_tile_to_tile_give_what_one_pass_gives(rise: float) -> None:
     """What is taken off is raised in a later tile, or is not, and then exponentials are large."""
-    items = 3 * pieces.ITEMS
-    table = (rise * (torch.arange(items + 1) // pieces.ITEMS).double() + torch.rand(items + 1).double()).unsqueeze(1)
+    items = 3 * pieces.MOST
+    table = (rise * (torch.arange(items + 1) // pieces.MOST).double() + torch.rand(items + 1).double()).unsqueeze(1)
     hidden = torch.linspace(0.9, 1.1, 8, dtype=torch.float64).view(2, 4, 1)
     target = torch.tensor([[1, 1500, 3000, 7], [2048, 5, 2, 3000]])
-    loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, 0, longest=4)
+    loss, slope, found = users.forward(hidden, table, target, 0, longest=4)
     scores = (hidden @ table.T).index_fill(2, torch.tensor([0]), -torch.inf)
     chances = scores.softmax(2)
-    assert torch.allclose(log_total, scores.logsumexp(2), atol=1e-12)
+    assert torch.allclose(found.log_total, scores.logsumexp(2), atol=1e-12)
     assert torch.allclose(loss, -scores.log_softmax(2).gather(2, target.unsqueeze(2)).squeeze(2), atol=1e-12)
     assert torch.allclose(slope, chances @ table - table[target], atol=1e-10)
-    for group in groups:
-        assert group.products is not None
-        assert torch.allclose(group.products, chances[group.users] @ chances[group.users].mT, atol=1e-12)
-        assert torch.allclose(group.likeliest, chances[group.users].amax(2), atol=1e-12)
+    assert found.products is not None
+    assert torch.allclose(found.products, chances @ chances.mT, atol=1e-12)
     weight = torch.tensor([[0.3, 1.0, 0.2, 0.7], [1.0, 0.1, 0.9, 0.4]], dtype=torch.float64)
     total = torch.zeros_like(table)
-    pieces.add_groups_gradient(total, groups, hidden, table, target, log_total, weight, 0)
+    found.add_gradient(total, weight)
     exact = torch.einsum("btv,btd->vd", (chances - F.one_hot(target, items + 1)) * weight.unsqueeze(2), hidden)
     assert torch.allclose(total, exact, atol=1e-10)

@@ -35,41 +35,6 @@ def test_the_table_gradient(limit: int) -> None:
     assert torch.allclose(out, reference.user_gradients(hidden, table, target, weight).sum(0), atol=1e-12)
 
 
-@pytest.mark.parametrize("longest", [0, 4, 7])
-def test_the_groups_and_the_users_gradients(limit: int, longest: int) -> None:
-    hidden, table, target, weight = problem()
-    exact = reference.user_gradients(hidden, table, target, weight)
-    hidden = hidden.masked_fill((target == 0).unsqueeze(-1), float("nan"))  # nobody may look at padding
-    _, log_total, _, groups = pieces.forward_users(hidden, table, target, 0, longest)
-    out = torch.zeros_like(table)
-    clean = hidden.nan_to_num()
-    pieces.add_groups_gradient(out, groups, clean, table, target, log_total, weight, 0)
-    for group in groups:
-        if group.kept is None:
-            continue
-        prepared = pieces.prepare(group, clean, target, log_total, weight, 0)
-        for row, user in enumerate(group.users.tolist()):
-            own = torch.full_like(table, 7.0)  # it is overwritten
-            pieces.write_user_gradient(own, prepared, row)
-            assert torch.allclose(own, exact[user], atol=1e-12)
-    assert torch.allclose(out, exact.sum(0), atol=1e-12)
-
-
-def test_groups_add_up_in_a_wider_total_over_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiles of one group are twice as wide as those of another."""
-    monkeypatch.setattr(pieces, "PIECE", 64 * pieces.ITEMS)
-    hidden, table, weight = torch.randn(40, 9, 8), torch.randn(3 * pieces.ITEMS + 7, 8), torch.rand(40, 9)
-    target = torch.randint(1, len(table), (40, 9)).masked_fill(torch.arange(9) >= torch.randint(1, 10, (40, 1)), 0)
-    _, log_total, _, groups = pieces.forward_users(hidden, table, target, 0, longest=8)
-    assert len({group.kept.shifts[0][0].stop for group in groups if group.kept}) > 1
-    assert len(groups) > 2
-    out = torch.zeros(table.shape, dtype=torch.float64)
-    clean = hidden.masked_fill((target == 0).unsqueeze(-1), 0.0)
-    pieces.add_groups_gradient(out, groups, clean, table, target, log_total, weight, 0)
-    exact = reference.user_gradients(clean.double(), table.double(), target, weight.double()).sum(0)
-    assert torch.allclose(out, exact, rtol=1e-5, atol=1e-6)
-
-
 def test_two_calls_in_one_graph_and_a_second_backward_pass(limit: int) -> None:
     hidden, table, target, weight = problem()
     table.requires_grad_()

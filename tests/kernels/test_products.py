@@ -190,7 +190,7 @@ def test_openblas_says_for_what_processor_it_was_built() -> None:
 
 def test_batches_of_any_size_have_few_shapes(by_onednn: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shape is compiled when it is first met, which takes longer than the product."""
-    monkeypatch.setattr(onednn, "LEAST", 1 << 14)
+    monkeypatch.setattr(onednn, "LEAST", 1 << 9)
     tall, wide = torch.randn(100, 10), torch.randn(10, 100)
     for count in range(200, 400):
         multiply(torch.randn(count, 100), tall, torch.empty(count, 10))
@@ -198,6 +198,14 @@ def test_batches_of_any_size_have_few_shapes(by_onednn: Asked, monkeypatch: pyte
         add_multiplied(torch.zeros(count, 10), torch.randn(count, 100), tall)
     assert len(by_onednn) >= 600
     assert len(set(by_onednn)) < 20
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(64, 64), (256, 64), (64, 700)])
+def test_a_row_has_the_same_bits_among_any_number(asked: Asked, inner: int, outer: int) -> None:
+    left, right = torch.randn(300, inner), torch.randn(outer, inner).T
+    found = [multiply(left[:count], right, torch.empty(count, outer))[:16] for count in (16, 17, 31, 300)]
+    assert len(asked) == 4
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 def test_the_library_that_multiplies_is_named(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

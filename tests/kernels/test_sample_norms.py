@@ -70,14 +70,15 @@ def test_a_norm_is_not_below_the_truth_where_terms_cancel(length: int, width: in
 
 @pytest.mark.parametrize("apart", [1e-4, 1e-2, 1.0])
 def test_either_form_gives_the_same_norm_where_terms_cancel(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
-    """As far as the gradient itself is known: the longest history of a batch decides the form, for all users."""
+    """Within the bound on rounding that the Gram form adds."""
     left, right = torch.randn(30, 10, 64), torch.randn(30, 10, 64)
     left[:, 5:], right[:, 5:] = -left[:, :5] * (1 + apart), right[:, :5]
     found = []
     for cost in (0, 10**9):
         monkeypatch.setattr(pieces, "GRAM_COST", cost)
         found.append(sample_norms.linear(left, right))
-    assert torch.allclose(*found, rtol=1e-6 / apart)
+    one, other = found
+    assert ((one - other).abs() <= 2 * _allowance(left, right)).all()
 
 
 @pytest.mark.parametrize("case", ROWS)
@@ -145,7 +146,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 
 def _allowance(left: Tensor, right: Tensor) -> Tensor:
     terms = (left.double().norm(dim=2) * right.double().norm(dim=2)).sum(1)
-    return pieces.GRAM_ROUNDINGS * torch.finfo(torch.float64).eps * terms.square()
+    return pieces.GRAM_ROUNDINGS * torch.finfo(torch.promote_types(left.dtype, torch.float32)).eps * terms.square()
 
 
 def _squares(losses: list[Tensor], parameter: Tensor) -> Tensor:

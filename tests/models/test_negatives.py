@@ -16,6 +16,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.contributions import Rows, SharedRows
 from dprec.gradients.tape import Tape
+from dprec.gradients.uses.batches import LEAST_ROWS
 from dprec.models import DualEncoder, Transformer
 from dprec.models.items import negatives
 from dprec.models.items.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
@@ -123,7 +124,7 @@ def test_a_private_step_on_a_large_catalogue_builds_nothing_of_its_size(monkeypa
     sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in large.named_parameters()}
     add_clipped(sums, dict(large.named_parameters()), large.losses, batch, Clipping())
     assert sizes
-    assert max(sizes) < 6 * 100 * 6
+    assert max(sizes) < LEAST_ROWS * 100 * 6
 
 
 def _noted(sizes: list[int], shape: tuple[int, ...], like: Tensor, take: Any) -> Tensor:

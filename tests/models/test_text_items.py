@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.gradients.clipping import Clipping
-from dprec.gradients.parameters import trained_parameters
 from dprec.models import TextClassifier, TextItems
 from dprec.models.items.texts import bags, narrowed
 from dprec.serving.served import load
@@ -19,7 +16,6 @@ from tests.commands.support import strict
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.models.zoo import ITEMS, batch_of
-from tests.one_micro_batch import add_clipped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*items have no text there")
 IDS = [f"film{number}" for number in range(1, ITEMS)]
@@ -80,21 +76,6 @@ def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(
 def test_scores_are_products_of_items_vectors(tmp_path: Path) -> None:
     model = model_of(tmp_path, own=True).eval()
     torch.testing.assert_close(model.item_table, model.embedding(torch.arange(ITEMS)))
-
-
-def test_a_gradient_that_is_little_but_rounding_counts_for_little(tmp_path: Path) -> None:
-    """A user whose next item the model is sure of: what is left of 1 - p depends on the others in the batch."""
-    model = model_of(tmp_path, own=False).eval()
-    with torch.no_grad():
-        scores = model.encode(torch.arange(1, ITEMS)[:, None])[:, 0] @ model.item_table.T  # (items - 1, items)
-        best = scores[:, 1:].topk(2).values
-        sure = int((best[:, 0] - best[:, 1]).argmax())
-        model.network.last_norm.weight.mul_(14.0 / (best[sure, 0] - best[sure, 1]))
-    batch = SequenceBatch(torch.full((1, 1), sure + 1), scores[sure, 1:].argmax().view(1, 1) + 1)
-    parameters = trained_parameters(model)
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
-    add_clipped(sums, parameters, model.losses, batch, Clipping())
-    assert sum(float(total.square().sum()) for total in sums.values()) ** 0.5 < 0.1
 
 
 @pytest.mark.full

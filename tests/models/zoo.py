@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import ClickBatch, SequenceBatch
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.models import (
     DLRM,
     GRU,
@@ -169,14 +170,14 @@ class Stepwise(Zoo):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.gru, self.lstm = nn.GRUCell(6, 6), nn.LSTMCell(6, 6, bias=False)
+        self.gru, self.lstm, self.out = nn.GRUCell(6, 8), nn.LSTMCell(8, 8, bias=False), nn.Linear(8, 6)
 
     def encode(self, history: Tensor) -> Tensor:
         state, both, states = None, None, []
         for x in self.mix(self.embedding(history)).unbind(1):
             state = self.gru(x, state)
             both = self.lstm(state, both)
-            states.append(both[0])
+            states.append(self.out(both[0]))
         return torch.stack(states, 1)
 
 
@@ -343,4 +344,4 @@ def batch_for(name: str, users: int, seed: int = 0) -> Any:
 
 
 def rows_of(batch: Any, users: Any) -> Any:
-    return type(batch)(*(tensor[users] for tensor in vars(batch).values()))
+    return type(batch)(*(tensor[users] for tensor in batch_tensors(batch)))

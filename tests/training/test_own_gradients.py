@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
         hooked(lambda net: net[0].bias.register_post_accumulate_grad_hook(lambda p: None)),
         "0.bias' has a hook",
     ),
-    "hook while training": (later, "0.weight' has a hook|keeps something"),
+    "hook while training": (later, "0.weight' has a hook|keeps something|0.weight': the sum of"),
     "autocast": (low, "computes in bfloat16 by itself"),
     "autocast without a gradient": (without_gradient, "computes in bfloat16 by itself"),
     "cast": (cast, "computes in bfloat16 by itself"),

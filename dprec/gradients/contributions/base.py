@@ -18,14 +18,14 @@ from torch import Tensor
 
 from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths, products_of_each
+from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
 _LENGTHS = "_dprec_lengths"
-ROUNDED = 4  # roundings that a term is taken to have
+TAIL = 31  # numbers at a tensor's end that a CPU may compute one by one, by another function than the rest
 SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
 SLICE_ON_CARD = 1 << 26  # the same on a card, where each slice costs its launches
 
@@ -68,18 +68,15 @@ class Contribution(ABC):
     def forget(self, lost: Tensor) -> None:
         """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
 
-    @abstractmethod
-    def terms(self) -> Tensor:
-        """Return (B,) the sum of the norms of what is added up, of which rounding takes its part."""
-
     # From here on: what a form may know better.
 
-    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
-        """Overwrite out (b, *shape) with about how much is added up of each number, as long as these `terms` (b,)."""
-        self.write(out, places)
-        each = out.abs_().view(len(out), -1)
-        length, terms = each.norm(dim=1, keepdim=True), terms.to(out.dtype).unsqueeze(1)
-        each.copy_(torch.where(length > 0, each * (terms / length), terms / max(1, each.shape[1]) ** 0.5))
+    def terms(self) -> Tensor | None:
+        """Return (B,) how long all that is added up is, where norm and sum are taken by different ways.
+
+        Where these terms cancel, the two may differ by the rounding of the terms. None: what is summed is the very
+        gradient whose norm is taken.
+        """
+        return None
 
     def write(self, out: Tensor, places: Places) -> None:
         """Overwrite out (b, *shape) with the gradients of the users at these places."""
@@ -88,21 +85,6 @@ class Contribution(ABC):
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Return a way to the norms of this and the others together that builds no gradient; None: build them."""
         return None
-
-    def some_squared_norms(self, others: Sequence[Contribution]) -> list[tuple[Tensor, Tensor]]:
-        """Return places of users and their squared norms, as above; the users left out are built."""
-        return []
-
-    def rounding(self, squared: Tensor | None) -> Tensor | float:
-        """Return (B,) how far the sum may be from what was measured, where this is all there is of the parameter.
-
-        `squared` (B,) are the squared norms, if they are known.
-        """
-        return self.rounding_of_terms()
-
-    def rounding_of_terms(self) -> Tensor:
-        """Return (B,) how far it may be beside other uses, whatever form they have in this batch."""
-        return ROUNDED * torch.finfo((terms := self.terms()).dtype).eps * terms.double()
 
     def lines(self) -> Line | None:
         """Return what is added up as kernels know it, whose lengths are `terms`; None where it has another form."""
@@ -158,11 +140,7 @@ class OfProducts(Contribution):
         self.right = zeroed(self.right, lost)
 
     def terms(self) -> Tensor:
-        return terms_of(self.left, self.right)
-
-
-def terms_of(left: Tensor, right: Tensor) -> Tensor:
-    return (remembered_lengths(left) * remembered_lengths(right)).sum(1)
+        return (remembered_lengths(self.left) * remembered_lengths(self.right)).sum(1)
 
 
 def remembered_lengths(values: Tensor) -> Tensor:
@@ -173,12 +151,6 @@ def remembered_lengths(values: Tensor) -> Tensor:
         setattr(values, _LENGTHS, known)
     found: Tensor = known[1]
     return found
-
-
-def products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ_t left_t rightᵀ_t (B, o, i) of (B, T, o) and (B, T, i), and (B,) the norms of what is added up."""
-    out = left.new_empty(len(left), left.shape[2], right.shape[2])
-    return products_of_each(out, left, right), terms_of(left, right)
 
 
 Form = TypeVar("Form", bound=Contribution)

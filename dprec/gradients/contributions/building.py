@@ -94,9 +94,6 @@ class BuiltAgain(Contribution):
         for use in self.uses:
             use.forget(lost)
 
-    def terms(self) -> Tensor:
-        return torch.stack([use.terms().double() for use in self.uses]).sum(0)
-
     def numbers(self) -> list[Tensor]:
         return [value for use in self.uses for value in use.numbers()]
 

@@ -12,7 +12,7 @@ from dprec.gradients.contributions.base import Contribution, Line, Places, Squar
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
-from dprec_kernels.wide_sum import add_rows, lengths
+from dprec_kernels.wide_sum import add_rows
 
 
 @dataclass
@@ -20,19 +20,12 @@ class Dense(Contribution):
     """Gradients that are small or have no structure: built as they are."""
 
     values: Tensor  # (B, *shape)
-    summed: Tensor | None = None  # (B,) the norms of what was added up, where other batches would keep that instead
 
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self.values[places]
 
     def write(self, out: Tensor, places: Places) -> None:
         out.copy_(self.values[places])
-
-    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
-        if self.summed is None:
-            torch.abs(self.values[places], out=out)
-        else:
-            super().magnitudes(out, places, terms)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         out += torch.tensordot(weight, self.values, dims=1)
@@ -43,19 +36,12 @@ class Dense(Contribution):
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)
 
-    def terms(self) -> Tensor:
-        return lengths(self.values.reshape(len(self.values), -1)) if self.summed is None else self.summed
-
     def lines(self) -> Line | None:
-        plain = self.summed is None and self.values.dtype == torch.float32
+        plain = self.values.dtype == torch.float32
         return Vectors(self.values.reshape(len(self.values), 1, -1)) if plain else None
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         return None if others else lambda: square(self.values)
-
-    def rounding(self, squared: Tensor | None) -> Tensor | float:
-        """What was measured is what is summed, unless other batches would have kept its terms."""
-        return 0.0 if self.summed is None else super().rounding(squared)
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution:
         own = ids.flatten().expand(users, -1)
@@ -83,9 +69,6 @@ class Aligned(Contribution):
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost.repeat_interleave(self.rows))
-
-    def terms(self) -> Tensor:
-        return lengths(self.values.reshape(len(self.values) // self.rows, -1))
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution:
         own = ids.reshape(users, -1)

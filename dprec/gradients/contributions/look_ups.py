@@ -13,15 +13,12 @@ import torch
 from torch import Size, Tensor
 
 from dprec.gradients.contributions.base import (
-    ROUNDED,
-    SLICE,
     Contribution,
     Line,
     OfProducts,
     Places,
     SquaredNorms,
     all_of,
-    users_at_once,
     zeroed,
 )
 from dprec.gradients.contributions.building import built, square
@@ -29,8 +26,9 @@ from dprec_kernels import sample_norms
 from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
 from dprec_kernels.paths import answers_at_once
+from dprec_kernels.products import multiply_each
 from dprec_kernels.sending import spread
-from dprec_kernels.wide_sum import WidePart, add_product, lengths, products_of_each
+from dprec_kernels.wide_sum import add_product, lengths
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -41,6 +39,9 @@ class LookUp(Contribution):
 
     of_table: ClassVar[bool] = True
     ids: Tensor
+
+    @abstractmethod
+    def terms(self) -> Tensor: ...
 
     @abstractmethod
     def only(self, rows: Tensor) -> LookUp:
@@ -121,12 +122,6 @@ class Rows(LookUp):
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         reads = all_of(Rows, others)
         return None if reads is None else lambda: sample_norms.rows(*joined([self, *reads]))
-
-    def rounding(self, squared: Tensor | None) -> Tensor | float:
-        """The term of a single read is the norm itself."""
-        if squared is not None and self.ids.shape[1] == 1:
-            return ROUNDED * torch.finfo(self.values.dtype).eps * squared.sqrt()
-        return super().rounding(squared)
 
     def times(self, factor: float) -> Rows:
         return Rows(self.ids, self.values * factor)
@@ -282,23 +277,12 @@ class SharedRows(OfProducts, LookUp):
 
     def _products(self, places: Places) -> Tensor:
         left, right = self.left[places], self.right[places]
-        return products_of_each(left.new_empty(len(left), left.shape[2], right.shape[2]), left, right)
+        return multiply_each(left.mT, right, left.new_empty(len(left), left.shape[2], right.shape[2]))
 
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return Σ_u weight[u] · left_uᵀ right_u: of several positions, whose terms may cancel, user by user.
-
-        Then it is of the numbers whose norms were taken, and does not hang on who is in the batch.
-        """
-        left, right = self.left, self.right
-        total = left.new_zeros(len(self.ids), right.shape[2], dtype=dtype)
-        if left.shape[1] == 1:
-            add_product(total, (left * weight[:, None, None]).flatten(0, 1), right.flatten(0, 1))
-        elif total.numel():
-            part, step = WidePart(total, left.dtype), users_at_once(total.numel(), total, SLICE)
-            for start in range(0, len(left), step):
-                users = slice(start, start + step)
-                part.add(self._products(users), weight[users])
-            part.flush()
+        """Return Σ_u weight[u] · left_uᵀ right_u."""
+        total = self.left.new_zeros(len(self.ids), self.right.shape[2], dtype=dtype)
+        add_product(total, (self.left * weight[:, None, None]).flatten(0, 1), self.right.flatten(0, 1))
         return total
 
 

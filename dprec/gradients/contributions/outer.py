@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import ROUNDED, Contribution, Line, OfProducts, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
 from dprec_kernels.paths import on_card
-from dprec_kernels.wide_sum import add_product, add_wide_product, products_of_each
+from dprec_kernels.products import add_products, multiply_each
+from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
 
@@ -26,13 +27,10 @@ class Outer(OfProducts):
     right: Tensor  # (B, T, i)
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        products_of_each(out, self.left[places], self.right[places], add=True)
+        add_products(out, self.left[places].mT, self.right[places])
 
     def write(self, out: Tensor, places: Places) -> None:
-        products_of_each(out, self.left[places], self.right[places])
-
-    def magnitudes(self, out: Tensor, places: Places, terms: Tensor) -> None:
-        products_of_each(out, self.left[places].abs(), self.right[places].abs())
+        multiply_each(self.left[places].mT, self.right[places], out)
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
@@ -40,8 +38,7 @@ class Outer(OfProducts):
 
     def add_wide(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
-        add = add_product if left.shape[1] == 1 else add_wide_product
-        add(total, left.flatten(0, 1), self.right.flatten(0, 1))
+        add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
 
     def lines(self) -> Line | None:
         plain = self.left.dtype == self.right.dtype == torch.float32
@@ -56,17 +53,8 @@ class Outer(OfProducts):
         maps = all_of(Outer, others)
         return None if maps is None else lambda: sample_norms.linear(*self._joined(maps))
 
-    def rounding(self, squared: Tensor | None) -> Tensor | float:
-        """The term of a single position is the norm itself."""
-        if squared is not None and self.left.shape[1] == 1:
-            return ROUNDED * torch.finfo(torch.promote_types(self.left.dtype, self.right.dtype)).eps * squared.sqrt()
-        return super().rounding(squared)
-
     def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
-        """On long histories the users' gradients are smaller, and norm and sum need not multiply twice.
-
-        They are added up in float64: how float32 adds up terms that cancel hangs on how long others' histories are.
-        """
+        """On long histories the users' gradients are smaller, and norm and sum need not multiply twice."""
         maps = all_of(Outer, others)
         if maps is None:
             return None
@@ -74,8 +62,7 @@ class Outer(OfProducts):
         if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
         gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
-        products_of_each(gradient, left, right)
-        return Dense(gradient, torch.stack([use.terms() for use in (self, *maps)]).sum(0))
+        return Dense(multiply_each(left.mT, right, gradient))
 
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)

@@ -13,7 +13,7 @@ from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
 from dprec_kernels.paths import on_card
-from dprec_kernels.wide_sum import lengths, sums_of_each
+from dprec_kernels.wide_sum import lengths
 
 
 @dataclass
@@ -54,12 +54,7 @@ class OverPositions(Contribution):
         return self.summed().at_rows(ids, users)
 
     def summed(self) -> Dense:
-        if self.values.shape[1] == 1:  # nothing to add up
-            alone = self._all()[:, 0]
-            return Dense(alone, lengths(alone.flatten(1)))
-        known = self.terms() if self.factors is None else None
-        sums, terms = sums_of_each(self.values, factors=self.factors, terms=known)
-        return Dense(sums.squeeze(1), terms)
+        return Dense(self._all().sum(1))
 
     def _all(self) -> Tensor:
         return self.values if self.factors is None else self.values * self.factors
@@ -68,7 +63,7 @@ class OverPositions(Contribution):
 def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:
     """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once.
 
-    On a card it is not, also of one position: what rounding may add must not hang on how long others' histories are.
+    A card's kernels add it up where they take its norm.
     """
     if on_card(values):
         return OverPositions(values, factors)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, users_at_once
-from dprec_kernels.wide_sum import lengths
+from dprec.gradients.contributions.base import TAIL, Contribution, Places
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
-BACK = 2  # times as much as of another term may rounding take of one that autograd adds up, which is in float32
-HELD = 1 << 16  # numbers carried back to see how far they stretch, that are kept
 APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
 _TOGETHER: dict[Hashable, bool] = {}  # of a computation: whether torch carries several back together, and rightly
 
@@ -34,12 +30,12 @@ class Pulled(Contribution):
     def materialise(self, out: Tensor, places: Places) -> None:
         inner = out.new_zeros(out.shape[0], *self.expression.shape)
         self.inner.materialise(inner, places)
-        out += self._back(inner, batched=True)
+        out += self._back(inner)
 
     def write(self, out: Tensor, places: Places) -> None:
         inner = out.new_empty(out.shape[0], *self.expression.shape)
         self.inner.write(inner, places)
-        out.copy_(self._back(inner, batched=True))
+        out.copy_(self._back(inner))
 
     def add_weighted(self, out: Tensor, weight: Tensor) -> None:
         step = max(1, AT_ONCE // max(1, out.numel()))
@@ -52,37 +48,17 @@ class Pulled(Contribution):
     def forget(self, lost: Tensor) -> None:
         self.inner.forget(lost)
 
-    def terms(self) -> Tensor:
-        """Return (B,) the norms of what is added up, carried back user by user as magnitudes.
-
-        So places that others' histories alone have add nothing, where the expression is as long as the longest. Of a
-        table, which is too large for that and no longer than its parameter, as much longer as the way back makes what
-        is as good as random.
-        """
-        of = self.inner.terms()
-        if self.inner.of_table and self.expression.shape == self.parameter.shape:
-            some, length = _probe(self.expression.shape, self.expression.device)
-            stretch = lengths(self._back(some, batched=False).float().flatten()) / length
-            return of * stretch
-        found, step = [], users_at_once(self.expression.numel(), of, AT_ONCE)
-        for start in range(0, len(of), step):
-            users = slice(start, min(start + step, len(of)))
-            inner = of.new_empty(users.stop - start, *self.expression.shape)
-            self.inner.magnitudes(inner, users, of[users])
-            found.append(lengths(self._back(inner, batched=True).to(of.dtype).reshape(len(inner), -1)))
-        return torch.cat(found).mul_(BACK) if len(found) > 1 else found[0].mul_(BACK)
-
     def numbers(self) -> list[Tensor]:
         return [self.parameter, *self.inner.numbers()]
 
-    def _back(self, gradient: Tensor, batched: bool) -> Tensor:
+    def _back(self, gradient: Tensor) -> Tensor:
+        """Carry gradients (b, …) back, each with the same bits whatever the others: zeros stand behind the last."""
         gradient = gradient.to(self.expression.dtype)
-        if not batched:
-            return self._back_one(gradient)
-        if len(gradient) > 1 and not self._together():
+        if not self._together():
             return torch.stack([self._back_one(one) for one in gradient])
+        behind = gradient.new_zeros(-(-TAIL // max(1, self.expression.numel())), *gradient.shape[1:])
         # Not autograd's own batches of gradients, which take many operations one user after the other.
-        return torch.vmap(self._back_one)(gradient) if len(gradient) > 1 else self._back_one(gradient[0]).unsqueeze(0)
+        return torch.vmap(self._back_one)(torch.cat([gradient, behind]))[: len(gradient)]
 
     def _back_one(self, gradient: Tensor) -> Tensor:
         found = torch.autograd.grad(self.expression, self.parameter, gradient, retain_graph=True)[0]
@@ -105,19 +81,6 @@ class Pulled(Contribution):
             return False
         least = max(APART, 16 * torch.finfo(apart.dtype).eps) * float(apart.nan_to_num().double().norm())
         return torch.allclose(together, apart, rtol=APART, atol=least, equal_nan=True)
-
-
-def _probe(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return numbers to carry back, and their length, 1 at least; small ones are made once."""
-    return _made_once(shape, device) if shape.numel() <= HELD else _made(shape, device)
-
-
-def _made(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    some = as_good_as_random(shape, device)
-    return some, some.norm().clamp(min=1.0)
-
-
-_made_once = functools.lru_cache(maxsize=16)(_made)
 
 
 def as_good_as_random(shape: torch.Size, device: torch.device) -> Tensor:

@@ -26,12 +26,12 @@ def catalogue_softmax(tape: Recorder, function: Operation, args: Any, kwargs: An
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
     weights = centred(at_least_float32(table.detach()), padding)
-    loss, log_total, groups = for_users(inputs, weights, wanted, padding)
+    loss, log_total, softmaxes = for_users(inputs, weights, wanted, padding)
     # What stands at positions without a target has no part in a gradient, and need not be a number.
     kept = zeroed(by_user(inputs, tape.users).to(log_total.dtype), wanted == padding)
 
     def for_table(gradient: Tensor) -> Contribution:
-        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, groups)
+        return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, softmaxes)
 
     tapped = tape.record(loss, rows, [(table, for_table)], kept=[wanted])
     return marked(tapped.view(target.shape), rows)

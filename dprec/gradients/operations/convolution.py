@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, products
+from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.layouts.layout import layout_of, operation_name
 from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.wide_sum import sums_of_each
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -37,14 +36,11 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
         own = at_least_float32(gradient.detach()).flatten(2).unflatten(1, (groups, -1)).unflatten(0, (tape.users, rows))
         left = own.permute(0, 2, 1, 4, 3).flatten(0, 1).flatten(1, 2)  # (users · groups, rows · L, outputs)
         right = windows.permute(0, 2, 1, 4, 3, 5).flatten(0, 1).flatten(1, 2).flatten(2)  # (…, inputs · k)
-        values, terms = products(left, right)
-        length = terms.view(tape.users, groups).norm(dim=1)  # groups have outputs of their own
-        return Dense(values.reshape(tape.users, *weight.shape), length)
+        return Dense(torch.bmm(left.mT, right).reshape(tape.users, *weight.shape))
 
     def for_bias(gradient: Tensor) -> Contribution:
         each = at_least_float32(gradient.detach()).flatten(2).unflatten(0, (tape.users, rows))
-        sums, terms = sums_of_each(each, (1, 3))
-        return Dense(sums.flatten(1), terms)
+        return Dense(each.sum((1, 3)))
 
     return tape.record(output, rows, [(weight, for_weight), (bias, for_bias)], kept=[x])
 

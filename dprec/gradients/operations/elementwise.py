@@ -14,8 +14,6 @@ from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import layout_of, writes_first_argument
 from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.paths import on_card
-from dprec_kernels.wide_sum import sums_of_each
 
 _FUNCTIONS: list[Operation] = [
     *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
@@ -83,22 +81,18 @@ def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
     return bool((own == own[:1]).all())
 
 
-def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int, terms: Tensor | None = None) -> Contribution:
-    """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied.
-
-    `terms` (users,) are the norms of what was added up before.
-    """
+def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
+    """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied."""
     gradient = at_least_float32(gradient.detach())
     shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
     copied = [d for d, size in enumerate(shape) if d > 0 and size == 1 and gradient.shape[d] != 1]
     if shape[0] > 1:
-        whole = sums_of_each(gradient, tuple(copied))[0] if copied else gradient
+        whole = gradient.sum(copied, keepdim=True) if copied else gradient
         return Aligned(whole.reshape(parameter.shape), rows)
     own = gradient.reshape(users, rows, *gradient.shape[1:])
-    if on_card(own) and rows == 1 and 1 not in shape[1:]:
-        return Dense(own.reshape(users, *parameter.shape))  # of no positions, which is no launch
-    found, lengths = sums_of_each(own, (1, *(1 + d for d in copied)))
-    return Dense(found.reshape(users, *parameter.shape), lengths if terms is None else terms)
+    if rows > 1 or copied:
+        own = own.sum((1, *(1 + d for d in copied)))
+    return Dense(own.reshape(users, *parameter.shape))
 
 
 @rule(torch.prelu)

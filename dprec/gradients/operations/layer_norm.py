@@ -16,7 +16,6 @@ from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.paths import answers_at_once
-from dprec_kernels.wide_sum import sums_of_each
 
 
 @rule(F.layer_norm)
@@ -60,8 +59,7 @@ def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) ->
 
     def per_user(gradient: Tensor) -> Contribution:
         each = at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1)
-        sums, terms = sums_of_each(each, (1, 3))
-        return Dense(sums.flatten(1), terms)
+        return Dense(each.sum((1, 3)))
 
     def for_scale(gradient: Tensor) -> Contribution:
         return per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"]))

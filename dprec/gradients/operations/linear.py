@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, products
+from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
@@ -75,8 +75,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         inputs = tape.by_user(left)
 
         def for_vector(gradient: Tensor) -> Contribution:
-            values, terms = products(by_user(gradient.unsqueeze(-1), tape.users), inputs)
-            return Dense(values.squeeze(1), terms)
+            return Dense(torch.bmm(by_user(gradient.unsqueeze(-1), tape.users).mT, inputs).squeeze(1))
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
     if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
@@ -85,9 +84,8 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         def for_each(gradient: Tensor) -> Contribution:
             lead = gradient.shape[:-2]
             inputs = left.expand(*lead, *left.shape[-2:])
-            values, terms = products(*(at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient)))
-            length = terms.view(tape.users, -1).sum(1)
-            return summed(values.view(*lead, *right.shape[-2:]), right, tape.users, rows, length)
+            own, into = (at_least_float32(x.detach()).flatten(0, -3) for x in (inputs, gradient))
+            return summed(torch.bmm(own.mT, into).view(*lead, *right.shape[-2:]), right, tape.users, rows)
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
     return NotImplemented

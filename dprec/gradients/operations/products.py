@@ -13,7 +13,6 @@ from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.uses.arguments import at_least_float32, by_user, named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.wide_sum import sums_of_each
 
 
 @rule(torch.einsum)
@@ -60,23 +59,15 @@ def _same_sizes(letters: list[str], operands: list[Tensor]) -> bool:
 
 
 def _built(texts: str, user: str, own: str, tensors: list[Tensor], users: int, shape: torch.Size) -> Contribution:
-    """Return each user's gradient in float64, rounded once, some users at a time: whose letter is `user`."""
+    """Return each user's gradient, some users at a time: whose letter is `user`."""
     values = tensors[0].new_empty(users, *shape)
-    terms = values.new_empty(users)
     rows = len(tensors[0]) // users
     step = users_at_once(max(shape.numel(), *(each.numel() // users for each in tensors)), values, SLICE)
     for start in range(0, users, step):
         some, places = slice(start, start + step), slice(start * rows, (start + step) * rows)
-        parts = [
-            (each[places] if user in text else each).double()
-            for text, each in zip(texts.split(","), tensors, strict=True)
-        ]
-        found, magnitudes = (
-            torch.einsum(f"{texts}->{user}{own}", *of).unflatten(0, (-1, rows)).sum(1)
-            for of in (parts, [part.abs() for part in parts])
-        )
-        values[some], terms[some] = found, magnitudes.flatten(1).norm(dim=1)
-    return Dense(values, terms)
+        parts = [each[places] if user in text else each for text, each in zip(texts.split(","), tensors, strict=True)]
+        values[some] = torch.einsum(f"{texts}->{user}{own}", *parts).unflatten(0, (-1, rows)).sum(1)
+    return Dense(values)
 
 
 def _linear(
@@ -114,7 +105,7 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return Outer(inputs, by_user(gradient, tape.users))
 
     def for_bias(gradient: Tensor) -> Contribution:
-        own, terms = sums_of_each(by_user(gradient, tape.users), (1,) if bias.shape[0] > 1 else (1, 2))
-        return Dense(own.squeeze(1), terms)
+        own = by_user(gradient, tape.users).sum(1)
+        return Dense(own if bias.shape[0] > 1 else own.sum(1, keepdim=True))
 
     return tape.record(torch.addmm(*plain), rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])

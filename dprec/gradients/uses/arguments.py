@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from dprec.errors import NoRule
 from dprec.gradients.layouts.layout import Layout, layout_of, mark
-
-# The names of a function's arguments, and what is called with them by name; None from it: torch's own is as good.
-Instead: TypeAlias = "tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Tensor | None]]"
 
 # What torch's own functions also take for an argument's name.
 ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}

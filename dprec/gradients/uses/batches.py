@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dprec.errors import UserError
+from dprec.gradients.contributions.base import TAIL
 
 Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
 
@@ -88,6 +89,36 @@ def _select(leaf: Any, users: Sequence[int]) -> Any:
             "dataclass, a dict or a list, or give the batch a select(users)"
         )
     return leaf
+
+
+LEAST_ROWS = 16  # from which on libraries multiply a row the same way however many there are
+_FILLED: list[Any] = [None, None]  # the batch that was filled up last, and what it was before
+
+
+def filled_up(batch: Any) -> Any:
+    """Return a batch with more rows behind, copies of the first, such that each user's numbers have the same bits.
+
+    Libraries multiply a few rows in another way than many, and compute functions of a tensor's last numbers in another
+    way than of the others. With enough rows behind the users' own neither depends on who else is in the batch.
+
+    >>> filled_up(torch.tensor([[1.0], [2.0]])).flatten().tolist()[:4], len(filled_up(torch.ones(100, 50)))
+    ([1.0, 2.0, 1.0, 1.0], 101)
+    """
+    users = len(batch)
+    each = [tensor[0].numel() for tensor in batch_tensors(batch) if tensor.dim() and len(tensor) == users]
+    if not users or not each:
+        return batch
+    more = max(LEAST_ROWS - users, -(-TAIL // max(1, min(each))))
+    try:
+        _FILLED[:] = select_users(batch, [*range(users), *[0] * more]), batch
+    except UserError:  # it does not say whose its tensors are
+        return batch
+    return _FILLED[0]
+
+
+def before_filling(batch: Any) -> Any:
+    """Return what a batch was before it was filled up last: that is what a user's own code may log."""
+    return _FILLED[1] if batch is _FILLED[0] else batch
 
 
 def select_alone(batch: Any, user: int) -> Any:

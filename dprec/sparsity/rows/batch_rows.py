@@ -67,7 +67,7 @@ def batch_rows(
                     unpadded = part.unpadded.to(use.ids.device).nonzero().flatten()
                     user, ids = (each.to(space.device) for each in use.read(unpadded, besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
-        users += part.users
+        users += part.rows
     user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
     if left is not None:
@@ -94,7 +94,7 @@ def broken_alone(
     pieces: Sequence[tuple[Any, Recorded]],
     again: Callable[[Any], Recorded],
     alone: Alone = select_alone,
-    unmoved: Callable[[Recorded], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.users) != 0,
+    unmoved: Callable[[Recorded], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.rows) != 0,
 ) -> list[tuple[Any, Recorded]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
@@ -109,7 +109,8 @@ def broken_alone(
             own.unpadded = somebody
             continue
         if broken is None:
-            broken = ~torch.stack([use.terms() for use in uses]).isfinite().all(0)
+            broken = ~torch.stack([use.terms() for use in _look_ups(uses)]).isfinite().all(0)
+        broken = broken & own.is_real.to(broken.device)  # who only fills up the batch is nobody
         own.unpadded, trimmed = unmoved(own) & ~broken & somebody, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
@@ -137,13 +138,15 @@ def broken_alone(
 def _somebody(part: Any, own: Recorded) -> Tensor | None:
     """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count. None: all do."""
     empty = getattr(part, "empty", None)
-    return None if empty is None or empty.shape != own.losses.shape else ~empty
+    if empty is not None and empty.shape == (own.real,):
+        return torch.cat([~empty, empty.new_zeros(own.rows - own.real)])
+    return own.is_real if own.real < own.rows else None
 
 
 def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]) -> list[str]:
     """Return the tables of which all users of a micro-batch read the very same rows, such as positions."""
     uses = [
-        (name, use) for _, own in pieces if own.users > 1 for name in tables for use in own.contributions.get(name, ())
+        (name, use) for _, own in pieces if own.real > 1 for name in tables for use in own.contributions.get(name, ())
     ]
     return list(dict.fromkeys(name for name, use in uses if isinstance(use, Rows) and use.ids.stride(0) == 0))
 
@@ -161,7 +164,7 @@ def _warn_of_padding(table: str) -> None:
 def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
     space = space if recorded.told is None else space.on(torch.device("cpu"))
-    everybody = torch.arange(recorded.users, device=space.device)
+    everybody = torch.arange(recorded.rows, device=space.device)
     found = torch.zeros_like(everybody, dtype=torch.bool)
     for name, table in space.tables.items():
         besides = (declared or {}).get(name, space.no_rows).to(space.device)
@@ -221,7 +224,7 @@ def _summed(
             for name in sums
             if name in part.contributions
         }
-        add_recorded(sums, Recorded(part.losses, own), Clipping("flat", max_norm))
+        add_recorded(sums, Recorded(part.losses, own, part.real), Clipping("flat", max_norm))
     for total in sums.values():
         total.gather_(ranks)
     merged = {name: total.merged() for name, total in sums.items()}

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.overrides import handle_torch_function, has_torch_function
 
-from dprec_kernels.catalogue_softmax import overlaps, pieces, reference
+from dprec_kernels.catalogue_softmax import overlaps, pieces, reference, users
+from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
 from dprec_kernels.paths import fast, on_card
 
 __all__ = [
+    "UserSoftmaxes",
     "add_table_gradient",
     "catalogue_softmax",
     "centred",
@@ -24,6 +26,7 @@ __all__ = [
     "pieces",
     "reference",
     "squared_norms",
+    "users",
 ]
 
 
@@ -53,26 +56,27 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
 
 def for_users(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0
-) -> tuple[Tensor, Tensor, list[pieces.Group]]:
-    """Return loss, log Σ exp of the scores, and the users in groups, for hidden (B, T, d).
+) -> tuple[Tensor, Tensor, UserSoftmaxes | Tensor]:
+    """Return loss, log Σ exp of the scores, and the users' softmaxes, for hidden (B, T, d).
 
     Nobody may look at what stands at positions without a target: what asks for `hidden` again wants zeros there.
 
-    Groups have the products of their softmaxes where the norm from these costs less than building the gradient.
-    The gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
+    Softmaxes have their products where the norm from these costs less than building the gradient. On a device that
+    computes scores again wherever they are needed only the likeliest item's chance (B, T) is known of them. The
+    gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
     """
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         path = _fast(hidden)
+        known: UserSoftmaxes | Tensor
         if path is pieces:
-            loss, log_total, slope, groups = pieces.forward_users(hidden, table, target, padding, longest)
+            loss, slope, known = users.forward(hidden, table, target, padding, longest)
+            log_total = known.log_total
         else:  # all users in one launch; norms and sums are theirs to compute again
             flat = path.forward_all(hidden.flatten(0, 1), table, target.flatten(), padding)
-            loss, log_total, slope, likeliest = (x.view(*target.shape, *x.shape[1:]) for x in flat)
-            everybody = torch.arange(len(target), device=target.device)
-            groups = [pieces.Group(everybody, target.shape[1], None, None, likeliest)]
-    return _KnownSlope.apply(hidden, loss, slope), log_total, groups
+            loss, log_total, slope, known = (x.view(*target.shape, *x.shape[1:]) for x in flat)
+    return _KnownSlope.apply(hidden, loss, slope), log_total, known
 
 
 def centred(table: Tensor, padding: int = 0) -> Tensor:

@@ -36,16 +36,10 @@ class Kept:
         start, width = self.positions * items.start, items.stop - items.start
         return self._memory[start : start + self.positions * width].view(self.positions, width)
 
-    def tiles(self, log_total: Tensor, rows: slice = slice(None)) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield items, exponentials (positions, tile) of these rows and what makes softmaxes of them (positions, 1)."""
+    def tiles(self, log_total: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield items, exponentials (positions, tile) and what makes softmaxes of them (positions, 1)."""
         for items, shift in self.shifts:
-            yield items, self.tile(items)[rows], (shift[rows] - log_total.unsqueeze(1)).exp_()
-
-    def part(self, items: slice, log_total: Tensor, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return the same two of these rows and of items that lie within one tile."""
-        tile, shift = self.shifts[items.start // self.shifts[0][0].stop]
-        exponentials = self.tile(tile)[rows, items.start - tile.start : items.stop - tile.start]
-        return exponentials, (shift[rows] - log_total.unsqueeze(1)).exp_()
+            yield items, self.tile(items), (shift - log_total.unsqueeze(1)).exp_()
 
 
 class Room:

@@ -24,12 +24,12 @@ NOT_FLAT = 12  # rows and columns of products of long vectors from which on Open
 
 def by_openblas(left: Tensor, right: Tensor) -> bool:
     """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
-    return openblas.fits(left, right) and openblas_is_faster()
+    return openblas_is_faster() and openblas.fits(left, right)  # the cheap question first
 
 
 def openblas_is_faster() -> bool:
     """Whether this processor and the number of torch's threads speak for it."""
-    return torch.get_num_threads() == 1 and mkl_is_narrow() and openblas.is_wide()
+    return mkl_is_narrow() and torch.get_num_threads() == 1 and openblas.is_wide()
 
 
 def adds_whole_products() -> bool:
@@ -56,16 +56,16 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
             [3.]])
     """
     if by_openblas(left, right):
-        return openblas.product(left, right, out)
+        return openblas.product_of_rows(left, right, out)
     return onednn.product(left, right, out) if _onednn_takes(left, right) else torch.mm(left, right, out=out)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
     if by_openblas(left, right):
-        _add_by_openblas(total, left, right)
+        total.add_(openblas.product_of_rows(left, right, workspace.take("product", total.shape, total)))
     elif _onednn_takes(left, right):
-        onednn.add_product(total, left, right)
+        total.add_(onednn.product(left, right))
     else:
         total.addmm_(left, right)
 
@@ -185,7 +185,7 @@ def _add_by_openblas(total: Tensor, left: Tensor, right: Tensor) -> None:
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Return what `_faster` says that another library than torch's own multiplies."""
     if by_openblas(left, right):
-        return openblas.product(left, right, left.new_empty(len(left), right.shape[1]))
+        return openblas.product_of_rows(left, right, left.new_empty(len(left), right.shape[1]))
     return onednn.product(left, right)
 
 
@@ -194,4 +194,4 @@ def _faster(left: Tensor, right: Tensor) -> bool:
 
 
 def _onednn_takes(left: Tensor, right: Tensor) -> bool:
-    return onednn.fits(left, right) and mkl_is_narrow() and onednn.exists() and bool(torch.backends.mkldnn.enabled)
+    return mkl_is_narrow() and onednn.exists() and bool(torch.backends.mkldnn.enabled) and onednn.fits(left, right)

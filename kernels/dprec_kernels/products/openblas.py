@@ -15,19 +15,32 @@ from torch import Tensor, nn
 
 from dprec_kernels.paths import by_numpy
 
-LEAST = 1 << 19  # multiplications from which on a call pays: it takes 6 µs by itself
+LEAST = 1 << 11  # numbers of the right matrix from which on a call pays: it takes 6 µs by itself
+ROWS = 32  # of a left matrix from which on each has the same bits however many there are; seen
 WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})  # kinds of processor that have 512-bit instructions
 
 
 def fits(left: Tensor, right: Tensor) -> bool:
-    """Whether it pays to have it multiply these matrices, or as many of each."""
-    return left.numel() * right.shape[-1] >= LEAST and reads(left, right)
+    """Whether it pays to have it multiply these matrices, or as many of each.
+
+    Never a matter of how many rows or matrices there are: that would let other users decide how one's are rounded.
+    """
+    return right.shape[-2:].numel() >= LEAST and reads(left, right)
 
 
 def reads(*matrices: Tensor) -> bool:
     """Whether numpy hands matrices of one type to its library as they lie."""
     alike = matrices[0].dtype in (torch.float32, torch.float64) and len({each.dtype for each in matrices}) == 1
     return alike and all(map(_lies, matrices))
+
+
+def product_of_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write left (N, k) @ right (k, m) to `out`, each row with the same bits for any number N."""
+    if len(left) >= ROWS:
+        return product(left, right, out)
+    more = left.new_zeros(ROWS, left.shape[1])
+    more[: len(left)] = left
+    return out.copy_(product(more, right, out.new_empty(ROWS, right.shape[1]))[: len(left)])
 
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:

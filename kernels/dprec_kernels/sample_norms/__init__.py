@@ -17,9 +17,8 @@ __all__ = ["linear", "pieces", "prefers_gram", "reference", "rows"]
 def linear(left: Tensor, right: Tensor) -> Tensor:
     """Return (B,) squared norms of a linear map's gradients Σ_t left_t rightᵀ_t, in float64.
 
-    left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Terms are summed in
-    float64, on a card in float32 of a few positions. Where they cancel the norm may be off by a few roundings of
-    Σ_t ‖left_t‖ ‖right_t‖, in either form.
+    left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Where terms cancel the
+    norm may be off by a few roundings of Σ_t ‖left_t‖ ‖right_t‖, in either form.
 
     >>> linear(torch.ones(1, 3, 2), torch.ones(1, 3, 2))  # four entries, each 3
     tensor([36.], dtype=torch.float64)

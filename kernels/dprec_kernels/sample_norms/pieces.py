@@ -14,14 +14,12 @@ from dprec_kernels.workspace import workspace
 PIECE = 1 << 17  # elements of the users' gradients built at once: 1 MB of float64 stays in the cache
 GRAM_PIECE = 1 << 17  # elements of their Gram matrices
 
-GRAM_COST = 2  # a product in the Gram form, in float64, against one of the direct form; measured on a CPU
+GRAM_COST = 2  # a product in the Gram form against one of the direct form; measured on a CPU
 FEW = 4  # reads that share their row are merged alone where they are at most one in so many; measured
 
-# Many terms that cancel leave their rounding, which float32 adds up term by term: what a user reads or multiplies more
-# than once is added up in float64. The Gram form's terms are squares, which would lose twice the digits. What their
-# rounding may still hide is added, since a norm that is too small would not bound: this many times the
-# rounding of (Σ_t ‖left_t‖ ‖right_t‖)². At most 3.4 was seen missing, at one position and 1,024 x 1,024.
-GRAM_ROUNDINGS = 16
+# Where terms cancel, the Gram form's squares hide the norm behind their rounding, and a norm that is too small would
+# not bound. So this many times the rounding of (Σ_t ‖left_t‖ ‖right_t‖)² is added.
+GRAM_ROUNDINGS = 8
 
 
 def prefers_gram(length: int, outputs: int, inputs: int) -> bool:
@@ -39,7 +37,7 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
 def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     shape = left.shape[2], right.shape[2]
     for users in _slices(len(left), shape[0] * shape[1], PIECE):
-        a, b = left[users].double(), right[users].double()
+        a, b = _wide(left[users]), _wide(right[users])
         gradient = multiply_each(a.mT, b, workspace.take("gradient", (len(a), *shape), a))
         norms[users] = _square(gradient.flatten(1))
     return norms
@@ -48,12 +46,13 @@ def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     length = left.shape[1]
     for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
-        a, b = left[users].double(), right[users].double()
-        squared = product(a, a.mT).mul_(product(b, b.mT)).sum((1, 2))
+        a, b = _wide(left[users]), _wide(right[users])
+        squared = product(a, a.mT).mul_(product(b, b.mT)).sum((1, 2), dtype=torch.float64)
         if length == 1:
             terms = squared
         else:
-            terms = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)).sum(1).square_()
+            lengths = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(b, dim=2)
+            terms = lengths.sum(1, dtype=torch.float64).square_()
         norms[users] = squared + GRAM_ROUNDINGS * torch.finfo(a.dtype).eps * terms
     return norms.clamp_(min=0.0)
 

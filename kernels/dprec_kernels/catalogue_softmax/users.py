@@ -1,0 +1,220 @@
+"""The softmaxes of users' positions, such that a user's numbers have the same bits whoever else is there.
+
+Positions go through passes of a few users each, over the same tiles of items in every pass. How many of a user's
+positions take part follows from that user's last target. What a processor computes many at a time it computes otherwise
+at a tensor's end, so a pass has a round number of positions: those behind the users' own are zeros. Exponentials are
+kept while there is room, and are otherwise computed again from the same numbers in the same tiles: the gradient is the
+same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from dprec_kernels.catalogue_softmax import pieces
+from dprec_kernels.catalogue_softmax.kept import Kept, Room
+from dprec_kernels.exponentials import exp_, round_up
+from dprec_kernels.products import multiply, multiply_each
+from dprec_kernels.wide_sum import WideProduct
+from dprec_kernels.workspace import workspace
+
+
+@dataclass
+class Pass:
+    """A few users whose positions went over the items together."""
+
+    users: list[int]
+    lengths: list[int]  # how many positions of each
+    kept: Kept | None  # their exponentials, where there was room
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each user's positions begin."""
+        return list(accumulate(self.lengths[:-1], initial=0))
+
+    def places(self, width: int) -> Tensor:
+        """Return where these positions lie among all users', of whom each has so many."""
+        return torch.cat(
+            [torch.arange(user * width, user * width + n) for user, n in zip(self.users, self.lengths, strict=True)]
+        )
+
+
+@dataclass
+class UserSoftmaxes:
+    """What the gradients of (B, T) positions are made of."""
+
+    hidden: Tensor  # (B, T, d), zero at positions without a target
+    table: Tensor  # (items, d)
+    target: Tensor  # (B, T)
+    padding: int
+    log_total: Tensor  # (B, T): log Σ exp of the scores, ∞ at positions without a target
+    shifts: Tensor  # (tiles, B, T): what was taken off the scores
+    passes: list[Pass]
+    products: Tensor | None  # (B, T, T): ⟨p_t, p_s⟩ of the softmaxes of a user's positions
+
+    def forget(self, lost: Tensor) -> None:
+        """Make everything of the users in this (B,) mask finite, and their gradients zero."""
+        gone = set(lost.nonzero().flatten().tolist())
+        for own in self.passes:
+            if gone.intersection(own.users):
+                own.kept = None
+        self.hidden = self.hidden.masked_fill(lost.view(-1, 1, 1), 0.0)
+        self.log_total = self.log_total.masked_fill(lost.unsqueeze(1), float("inf"))
+        self.shifts = self.shifts.masked_fill(lost.view(1, -1, 1), 0.0)
+        if self.products is not None:
+            self.products = self.products.masked_fill(lost.view(-1, 1, 1), 0.0)
+
+    def add_gradient(self, out: Tensor, weight: Tensor) -> None:
+        """Add the gradient of Σ weight · loss, for weight (B, T), to `out` (items, d), which may be wider."""
+        weighted, factors = self._weighted(weight).flatten(0, 1), self._factors()
+        out.index_add_(0, self.target.flatten(), weighted.to(out.dtype), alpha=-1.0)
+        wanted = weight.any(1).tolist()
+        passes = [own for own in self.passes if any(wanted[user] for user in own.users)]
+        places = [own.places(self.target.shape[1]) for own in passes]
+        rows = [weighted[own] for own in places]
+        for tile, items in enumerate(tiles(len(out)) if passes else ()):
+            product = WideProduct(out[items], weighted)
+            for own, where, each in zip(passes, places, rows, strict=True):
+                exponentials = self._again(where, tile, items) if own.kept is None else own.kept.tile(items)
+                product.add(exponentials[: len(where)], each * factors[tile, where].unsqueeze(1))
+            product.flush()
+
+    def write_gradients(self, out: Tensor, users: Sequence[int], weight: Tensor) -> None:
+        """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
+        weighted, factors = self._weighted(weight), self._factors().view(-1, *self.target.shape)
+        for place, user in enumerate(users):
+            own, first, length = self._homes[user]
+            where = torch.arange(user * self.target.shape[1], user * self.target.shape[1] + length)
+            for tile, items in enumerate(tiles(self.table.shape[0])):
+                if own.kept is None:
+                    exponentials = self._again(where, tile, items)[:length]
+                else:
+                    exponentials = own.kept.tile(items)[first : first + length]
+                factor = factors[tile, user, :length].unsqueeze(1)
+                multiply_each(exponentials.T, weighted[user, :length] * factor, out[place][items])
+            out[place].index_add_(0, self.target[user], weighted[user], alpha=-1.0)
+
+    @cached_property
+    def _homes(self) -> dict[int, tuple[Pass, int, int]]:
+        """Every user's pass, where their positions begin in it, and how many they are."""
+        return {
+            user: (own, first, length)
+            for own in self.passes
+            for user, first, length in zip(own.users, own.starts, own.lengths, strict=True)
+        }
+
+    def _weighted(self, weight: Tensor) -> Tensor:
+        return self.hidden * (weight * (self.target != self.padding)).unsqueeze(2)
+
+    def _factors(self) -> Tensor:
+        """Return (tiles, B * T) what makes chances of each tile's exponentials."""
+        numbers = self.shifts.numel()
+        room = self.shifts.new_zeros(round_up(numbers))
+        torch.sub(self.shifts, self.log_total, out=room[:numbers].view_as(self.shifts))
+        return exp_(room)[:numbers].view(len(self.shifts), -1)
+
+    def _again(self, places: Tensor, tile: int, items: slice) -> Tensor:
+        """Return exp(score - shift) at these positions, as the forward pass computed it, and of some rows behind."""
+        hidden = rows_at(self.hidden.flatten(0, 1), places)
+        shift = rows_at(self.shifts[tile].view(-1, 1), places)
+        scores = workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+        multiply(hidden, self.table[items].T, scores)
+        pieces.leave_out(scores, items, self.padding, float("-inf"))
+        return exp_(scores.sub_(shift))
+
+
+def forward(
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int
+) -> tuple[Tensor, Tensor, UserSoftmaxes]:
+    """Return the loss (B, T) of hidden (B, T, d), its slope d loss / d hidden, and the softmaxes.
+
+    Where T is at most `longest` these have their products.
+    """
+    there = target != padding
+    # Whatever stands at a position without a target must not meet what is kept.
+    hidden = hidden.masked_fill(~there.unsqueeze(2), 0.0)
+    users, width, dim = hidden.shape
+    flat, wanted = hidden.flatten(0, 1), target.view(-1, 1)
+    loss, slope = hidden.new_zeros(users * width), torch.zeros_like(flat)
+    log_total = torch.full_like(loss, float("inf"))
+    shifts = hidden.new_zeros(len(tiles(len(table))), users * width)
+    products = hidden.new_zeros(users, width, width) if width <= longest else None
+    lengths = (there * torch.arange(1, width + 1)).amax(1).tolist() if width else [0] * users
+    parts = list(passes(lengths, width, len(table), rounded=products is not None))
+    room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
+    for own in parts:
+        places = own.places(width)
+        count, rows = len(places), rows_at(flat, places)
+        own.kept = room.take(len(rows))
+        pairs = [] if products is None else list(_pairs(own, products))
+        found = pieces.one_pass(
+            rows, table, rows_at(wanted, places).squeeze(1), padding, tiles(len(table)), own.kept,
+            [(where, squares) for where, squares, _ in pairs],
+        )  # fmt: skip
+        loss[places], log_total[places], slope[places] = (each[:count] for each in found[:3])
+        shifts[:, places] = torch.cat(found[3], 1)[:count].T
+        for _, squares, same in pairs:
+            products[same, : squares.shape[1], : squares.shape[1]] = squares  # type: ignore[index]
+    loss, log_total = loss.view(users, width).where(there, 0.0), log_total.view(users, width).where(there, float("inf"))
+    slope = slope.view(users, width, dim).masked_fill_(~there.unsqueeze(2), 0.0)
+    shifts = shifts.view(-1, users, width)
+    return loss, slope, UserSoftmaxes(hidden, table, target, padding, log_total, shifts, parts, products)
+
+
+def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[int]]]:
+    """Yield positions of users with as many each, room for their products, and the users."""
+    first = 0
+    for length, same in groupby(zip(own.users, own.lengths, strict=True), key=itemgetter(1)):
+        users = [user for user, _ in same]
+        where = slice(first, first + length * len(users))
+        yield where, products.new_zeros(len(users), length, length), users
+        first = where.stop
+
+
+def rows_at(values: Tensor, places: Tensor) -> Tensor:
+    """Return the rows at these places, and a few zeros behind them."""
+    rows = values.new_zeros(round_up(len(places)), values.shape[1])
+    rows[: len(places)] = values[places]
+    return rows
+
+
+def tiles(items: int) -> list[slice]:
+    """Return slices of the items, whatever the number of positions."""
+    return [slice(start, min(start + pieces.MOST, items)) for start in range(0, items, pieces.MOST)]
+
+
+def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Iterator[Pass]:
+    """Yield users who go through one pass, the longest first, of about so many positions as fit a cache.
+
+    Products are taken of users of one length at a time, so lengths are `rounded` up, to at most `width`.
+
+    >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
+    [([1, 2, 0], [9, 4, 3])]
+    """
+    most, own = pieces.PIECE // min(pieces.MOST, items), Pass([], [], None)
+    each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
+    for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
+        if own.users and sum(own.lengths) + each[user] > most:
+            yield own
+            own = Pass([], [], None)
+        own.users.append(user)
+        own.lengths.append(each[user])
+    if own.users and width:
+        yield own
+
+
+def _rounded(length: int) -> int:
+    """Round up to a multiple of a quarter to an eighth of it.
+
+    >>> [_rounded(length) for length in (0, 1, 7, 9, 17, 33)]
+    [1, 1, 7, 10, 20, 40]
+    """
+    step = 1 << max(0, length.bit_length() - 3)
+    return max(1, -(-length // step) * step)
