@@ -62,16 +62,6 @@ class Ranks:
         """Return each process's tensor, in their order; they may differ in their first dimension alone."""
         return [tensor]
 
-    def dealt(self, parts: Sequence[Tensor], lengths: Sequence[int] | None = None) -> list[Tensor]:
-        """Give each process its part, a vector, and return those that all have for this one, in their order.
-
-        `lengths` are those of what comes, where they are known.
-        """
-        return list(parts)
-
-    def to_first(self, tensor: Tensor, owner: int) -> None:
-        """Make a tensor of the first process what it is in its owner; all others have nothing to do."""
-
     def from_first_(self, tensor: Tensor) -> None:
         """Make a tensor what it is in the first process."""
 
@@ -114,29 +104,6 @@ class Group(Ranks):
         found = [torch.zeros_like(padded) for _ in counts]
         connected(lambda: dist.all_gather(found, padded))
         return [part[:count].to(tensor.device) for part, count in zip(found, counts, strict=True)]
-
-    def dealt(self, parts: Sequence[Tensor], lengths: Sequence[int] | None = None) -> list[Tensor]:
-        given = [len(part) for part in parts]
-        if lengths is None:
-            counts = torch.tensor(given, device=self._device)
-            found = torch.zeros_like(counts)
-            connected(lambda: dist.all_to_all_single(found, counts))
-            lengths = found.tolist()
-        own = torch.cat(list(parts)).detach().to(self._device)
-        there = own.new_zeros(sum(lengths))
-        connected(lambda: dist.all_to_all_single(there, own, list(lengths), given))
-        return list(there.to(parts[0].device).split(list(lengths)))
-
-    def to_first(self, tensor: Tensor, owner: int) -> None:
-        if owner == 0 or self.number not in (0, owner):
-            return
-        there = tensor.detach().to(self._device).contiguous()
-        if self.number:
-            connected(lambda: dist.send(there, dst=0))
-            return
-        connected(lambda: dist.recv(there, src=owner))
-        if there.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(there)
 
     def from_first_(self, tensor: Tensor) -> None:
         self._in_place(tensor, lambda there: dist.broadcast(there, src=0))
