@@ -68,11 +68,11 @@ class Tower(nn.Module):
 
 
 def trained(model: nn.Module, steps: int = 3, strategy: Strategy | None = None) -> Training:
-    """The noise of a step moves a weight by 0.25."""
+    """The noise of a step moves a weight by 2.5."""
     users = torch.randint(0, ITEMS, (USERS, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     strategy = strategy or LazyDP(tables="items.weight")
-    return private(model, optimizer, users, sparsity=strategy, steps=steps, expected_batch=5, noise_multiplier=12.5)
+    return private(model, optimizer, users, sparsity=strategy, steps=steps, expected_batch=5, noise_multiplier=125.0)
 
 
 def one_step(model: nn.Module, strategy: Strategy | None = None) -> None:
