@@ -10,7 +10,6 @@ import torch
 
 from dprec.gradients import clipping, norms
 from dprec.privacy.cores import adding
-from tests.privacy.search.blame import most_by_digits
 from tests.privacy.search.case import run
 from tests.privacy.search.plan import plan_of
 
@@ -21,10 +20,9 @@ FOUND = [
 ]
 CASES, AT_ONCE = 300, 60
 SEEDS = [*FOUND, *(seed for seed in range(1, CASES) if seed not in FOUND)][:CASES]
-# A case whose model moves the others by itself, and only where the engine takes users alone.
-OF_THE_MODEL = 38857
-# Cases in which the rounding of a chance less 1 moved the sum, by up to 0.45 C.
-OF_SURE_MODELS = [715_096, 716_712, 727_888, 733_048, 737_680]
+# Cases in which the rounding of a chance less 1 moved the sum, by up to 0.45 C; of the first, what a model leaves of
+# features that it does not see.
+BY_ROUNDING = [38_857, 715_096, 716_712, 727_888, 733_048, 737_680]
 # Thousands of users of whom each is taken alone; a hundred here, and all of them in the longer search.
 LONG: dict[int, dict[str, Any]] = {36: {"users": 100, "cut": 50, "other_cut": 50}, 261: {"users": 100}}
 
@@ -36,19 +34,11 @@ def test_a_bounded_search_finds_nothing(first: int) -> None:
     findings = list(map(run, plans))
     assert not [str(finding) for finding in findings if finding.breach]
     assert sum(bool(finding.refused) for finding in findings) < len(findings) / 3  # or else it looked at little
-    assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
 
 
 @pytest.mark.full
-def test_such_a_model_is_no_breach_of_the_engine() -> None:
-    """Features that a low-rank map does not see: what is left of the losses depends on the size of the micro-batch."""
-    finding = run(plan_of(OF_THE_MODEL).but(users=20, cut=10))
-    assert not finding.breach, str(finding)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", OF_SURE_MODELS)
-def test_where_a_model_is_sure_one_user_moves_others_by_nothing(seed: int) -> None:
+@pytest.mark.parametrize("seed", BY_ROUNDING)
+def test_where_little_but_rounding_is_left_one_user_moves_others_by_nothing(seed: int) -> None:
     finding = run(plan_of(seed))
     assert not finding.above, str(finding)
 
@@ -64,7 +54,6 @@ def test_a_case_of_thousands_taken_alone_finds_nothing(seed: int) -> None:
 def test_a_longer_search_finds_nothing(first: int) -> None:
     findings = list(map(run, map(plan_of, range(first, first + 500))))
     assert not [str(finding) for finding in findings if finding.breach]
-    assert sum(finding.by_digits for finding in findings) <= most_by_digits(len(findings))
 
 
 def _lost_cross_terms(monkeypatch: pytest.MonkeyPatch) -> None:

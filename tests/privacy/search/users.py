@@ -30,16 +30,9 @@ class Users:
         return len(self.history)
 
     def select(self, users: Sequence[int]) -> Users:
-        """Return the batch these users alone would be, in this order: as long as the longest of them."""
+        """Return the batch these users alone would be, in this order, each row as long as before."""
         rows = list(users)
-        length = max(1, int((self.history[rows] != 0).sum(1).max())) if rows else 1
-        return Users(
-            self.history[rows, :length],
-            self.targets[rows, :length],
-            self.bags[rows],
-            self.features[rows, :length],
-            self.signs[rows, :length],
-        )
+        return Users(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def to(self, dtype: torch.dtype) -> Users:
         """Return them with their numbers in another precision."""
