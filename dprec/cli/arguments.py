@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import jsonargparse
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -77,17 +79,51 @@ def _parsed(parser: jsonargparse.ArgumentParser, words: Sequence[str]) -> jsonar
         unknown = [name for name in given if name not in flags]
         close = [match for name in unknown for match in difflib.get_close_matches(name, flags, n=1)]
         hints = f"; did you mean {close[0]}?" if close else "; --help lists the options" if unknown else ""
-        raise UserError(f"{short(error)}{hints}") from None
+        raise UserError(f"{short(error, parser)}{hints}") from None
 
 
-def short(error: Exception) -> str:
-    """Return at most three lines of what the parser says: the key, the type or argument, and the value."""
+def short(error: Exception, parser: jsonargparse.ArgumentParser | None = None) -> str:
+    """Return in one line what the parser says: the key, the value and what to give."""
+    _, _, rest = str(error).partition('Parser key "')
+    key, _, told = rest.partition('"')
+    kinds = {
+        action.dest: getattr(action, "_typehint", None) or action.type for action in (parser._actions if parser else ())
+    }
+    value = told.rpartition("value: ")[2].partition("\n")[0] if "value: " in told else ""
+    if kinds.get(key) and "class_path" not in told and "Problem" not in told:
+        given = "" if not value else " is null" if value == "None" else f" is {value!r}"
+        return f"{key}{given}: give {in_words(kinds[key])}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("Parser key", "Option", "Subtypes", "Given value:"))]
     for place, line in enumerate(lines):
         if line.startswith("- Problem"):  # with a class that was named, and the next line says what
             return " ".join([lines[0], line.strip("- "), lines[min(place + 1, len(lines) - 1)]])
     return " ".join(lines if len(lines) <= 3 else telling[:3])
+
+
+def in_words(kind: Any) -> str:
+    """Return what a type takes.
+
+    >>> in_words(float | None), in_words(Literal["sum", "mean"] | int)
+    ('a number or null', "'sum', 'mean' or a whole number")
+    """
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    each = [name for part in parts for name in _names(part)]
+    return " or ".join(filter(None, (", ".join(each[:-1]), each[-1])))
+
+
+def _names(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [repr(value) for value in get_args(kind)]
+    plain = get_origin(kind) or kind
+    return [_WORDS.get(plain) or str(getattr(plain, "__name__", plain))]
+
+
+_WORDS = {
+    float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null", dict: "a mapping",
+    list: "a list", tuple: "a list", Sequence: "a list", Mapping: "a mapping", Iterable: "a list",
+    PositiveInt: "a whole number above 0", NonNegativeInt: "a whole number of at least 0", Path: "a path",
+}  # fmt: skip
 
 
 def add_recipes(parser: jsonargparse.ArgumentParser) -> None:

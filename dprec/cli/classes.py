@@ -168,7 +168,7 @@ def build(
         parser.set_defaults({where: arguments})
         config = parser.parse_args([word for word in typed if normal(word[2:].partition("=")[0]) != class_key])
     except jsonargparse.ArgumentError as error:
-        raise UserError(short(error)) from None
+        raise UserError(short(error, parser)) from None
     try:
         return parser.instantiate_classes(config)[where]
     except UserError:

@@ -146,7 +146,7 @@ def parse(line: CommandLine) -> Settings:
     try:
         config = parser.parse_args(args + words(given_words))
     except jsonargparse.ArgumentError as error:
-        raise UserError(short(error)) from None
+        raise UserError(short(error, parser)) from None
     tree = yaml.safe_load(parser.dump(config, skip_none=False))
     for key in ("config", "out"):
         tree.pop(key, None)

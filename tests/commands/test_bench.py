@@ -141,7 +141,7 @@ def test_a_step_that_fails_has_its_reason_in_place_of_its_memory() -> None:
         ),
         (["phantom", "--jsn", "x"], "did you mean --json?"),
         (["gpu", "--picture", "x.png"], "bench gpu draws no picture"),
-        (["phantom", "--threads", "two"], 'Parser key "threads": Not of type PositiveInt'),
+        (["phantom", "--threads", "two"], "threads: give a whole number above 0"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
 )

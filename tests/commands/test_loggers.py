@@ -27,7 +27,7 @@ pytestmark = pytest.mark.full
         ),
         (["--trainer.callbacks", "EarlyStopping"], "the following arguments are required: monitor"),
         (["early.yaml"], "the following arguments are required: monitor"),
-        (["--trainer.logger", "CVSLogger"], "Given value: CVSLogger"),
+        (["--trainer.logger", "CVSLogger"], "trainer.logger is 'CVSLogger': give"),
     ],
 )
 def test_what_is_missing_is_one_line(
