@@ -34,7 +34,6 @@ def trained(model: Any, name: str, device: torch.device | str, sigma: float = 0.
         parts = [batch.select(range(0, 3)), batch.select(range(3, USERS))]
         gradient(trained_parameters(model), model.losses, [moved_to(part, device) for part in parts])
         optimizer.step()
-    model.metrics = model.metrics.to(device)
     model.eval().measure(moved_to(held_out(model, batch_for(name, USERS)), device))
     return model
 

@@ -39,11 +39,10 @@ class Pass:
         """Where each user's positions begin."""
         return list(accumulate(self.lengths[:-1], initial=0))
 
-    def places(self, width: int) -> Tensor:
+    def places(self, width: int, device: torch.device) -> Tensor:
         """Return where these positions lie among all users', of whom each has so many."""
-        return torch.cat(
-            [torch.arange(user * width, user * width + n) for user, n in zip(self.users, self.lengths, strict=True)]
-        )
+        each = [torch.arange(user * width, user * width + n) for user, n in zip(self.users, self.lengths, strict=True)]
+        return torch.cat(each).to(device)
 
 
 @dataclass
@@ -77,7 +76,7 @@ class UserSoftmaxes:
         out.index_add_(0, self.target.flatten(), weighted.to(out.dtype), alpha=-1.0)
         wanted = weight.any(1).tolist()
         passes = [own for own in self.passes if any(wanted[user] for user in own.users)]
-        places = [own.places(self.target.shape[1]) for own in passes]
+        places = [own.places(self.target.shape[1], weighted.device) for own in passes]
         rows = [weighted[own] for own in places]
         for tile, items in enumerate(tiles(len(out)) if passes else ()):
             product = WideProduct(out[items], weighted)
@@ -91,7 +90,8 @@ class UserSoftmaxes:
         weighted, factors = self._weighted(weight), self._factors().view(-1, *self.target.shape)
         for place, user in enumerate(users):
             own, first, length = self._homes[user]
-            where = torch.arange(user * self.target.shape[1], user * self.target.shape[1] + length)
+            begin = user * self.target.shape[1]
+            where = torch.arange(begin, begin + length, device=weighted.device)
             for tile, items in enumerate(tiles(self.table.shape[0])):
                 if own.kept is None:
                     exponentials = self._again(where, tile, items)[:length]
@@ -146,11 +146,11 @@ def forward(
     log_total = torch.full_like(loss, float("inf"))
     shifts = hidden.new_zeros(len(tiles(len(table))), users * width)
     products = hidden.new_zeros(users, width, width) if width <= longest else None
-    lengths = (there * torch.arange(1, width + 1)).amax(1).tolist() if width else [0] * users
+    lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else [0] * users
     parts = list(passes(lengths, width, len(table), rounded=products is not None))
     room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
     for own in parts:
-        places = own.places(width)
+        places = own.places(width, hidden.device)
         count, rows = len(places), rows_at(flat, places)
         own.kept = room.take(len(rows))
         pairs = [] if products is None else list(_pairs(own, products))
