@@ -24,7 +24,7 @@ def test_runs_to_its_end(tmp_path: Path) -> None:
         assert bench(["gpu", "--quick", "--json", str(file)]) == 0
     rows = json.loads(file.read_text())
     (sums,) = (row for row in rows if row["what"] == "sums")
-    assert sums["millionths"] < 1
+    assert sums["millionths"] < 2  # products are float32, and their sum over users float64
     (step,), (largest,) = ([row for row in rows if row["what"] == what] for what in ("step", "largest batch"))
     assert step["ratio"] > 0
     assert largest["users"] == 4

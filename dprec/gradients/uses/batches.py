@@ -105,9 +105,10 @@ def filled_up(batch: Any) -> Any:
     ([1.0, 2.0, 1.0, 1.0], 101)
     """
     users = len(batch)
-    each = [tensor[0].numel() for tensor in batch_tensors(batch) if tensor.dim() and len(tensor) == users]
-    if not users or not each:
+    rows = [tensor for tensor in batch_tensors(batch) if tensor.dim() and len(tensor) == users]
+    if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a card would have to wait for it
         return batch
+    each = [tensor[0].numel() for tensor in rows]
     more = max(LEAST_ROWS - users, -(-TAIL // max(1, min(each))))
     try:
         _FILLED[:] = select_users(batch, [*range(users), *[0] * more]), batch
