@@ -35,13 +35,13 @@ def forward(
     for part in _parts(len(real), table.shape[0]):
         rows = real[part]
         own = room.take(len(rows)) if room else None
-        tiles = list(_tiles(table.shape[0], len(rows)))
-        found = one_pass(hidden[rows], table, target[rows], padding, tiles, own)
+        over = list(tiles(table.shape[0], len(rows)))
+        found = one_pass(hidden[rows], table, target[rows], padding, over, own)
         loss[rows], log_total[rows], slope[rows], shifts = found
         if own is None:
             room = None
         else:
-            own.shifts = list(zip(tiles, shifts, strict=True))
+            own.shifts = list(zip(over, shifts, strict=True))
             kept.append(own)
     return loss, log_total, slope, kept
 
@@ -120,7 +120,7 @@ def add_table_gradient(
     out.index_add_(0, target[real], weighted.to(out.dtype), alpha=-1.0)
     for rows in _parts(len(real), table.shape[0]):
         shift = log_total[real[rows]].unsqueeze(1)
-        for items in _tiles(table.shape[0]):
+        for items in tiles(table.shape[0]):
             chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
             as_chances(multiply(h[rows], table[items].T, chances), shift)
             leave_out(chances, items, padding, 0.0)
@@ -137,7 +137,7 @@ def add_users_gradients(
     weighted = h * (weight * real)[:, :length].unsqueeze(2)
     first = torch.arange(len(h), device=h.device).unsqueeze(1) * out.shape[1]
     out.view(-1, out.shape[2]).index_add_(0, (wanted + first).flatten(), weighted.flatten(0, 1), alpha=-1.0)
-    for items in _tiles(table.shape[0]):
+    for items in tiles(table.shape[0]):
         chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
         multiply(h.flatten(0, 1), table[items].T, chances.flatten(0, 1))
         as_chances(chances, shift)
@@ -165,7 +165,7 @@ def _parts(count: int, items: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _tiles(items: int, positions: int = PIECE // ITEMS) -> Iterator[slice]:
+def tiles(items: int, positions: int = PIECE // ITEMS) -> Iterator[slice]:
     """Slices of the items: of so many positions their scores fit a cache."""
     step = min(max(ITEMS, PIECE // max(positions, 1) // ITEMS * ITEMS), MOST)
     return (slice(start, min(start + step, items)) for start in range(0, items, step))

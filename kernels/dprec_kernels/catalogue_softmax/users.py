@@ -25,11 +25,14 @@ from dprec_kernels.products import multiply, multiply_each
 from dprec_kernels.wide_sum import WideProduct
 from dprec_kernels.workspace import workspace
 
+WIDEST = 1  # tiles are as wide as those of one position, whatever the number of positions
+
 
 @dataclass
 class Pass:
-    """A few users whose positions went over the items together."""
+    """A few users, of `width` positions each, whose own ones went over the items together."""
 
+    width: int
     users: list[int]
     lengths: list[int]  # how many positions of each
     kept: Kept | None  # their exponentials, where there was room
@@ -39,10 +42,11 @@ class Pass:
         """Where each user's positions begin."""
         return list(accumulate(self.lengths[:-1], initial=0))
 
-    def places(self, width: int, device: torch.device) -> Tensor:
-        """Return where these positions lie among all users', of whom each has so many."""
-        each = [torch.arange(user * width, user * width + n) for user, n in zip(self.users, self.lengths, strict=True)]
-        return torch.cat(each).to(device)
+    @cached_property
+    def places(self) -> Tensor:
+        """Where these positions lie among all users'."""
+        begins = [user * self.width for user in self.users]
+        return torch.cat([torch.arange(at, at + n) for at, n in zip(begins, self.lengths, strict=True)])
 
 
 @dataclass
@@ -64,6 +68,7 @@ class UserSoftmaxes:
         for own in self.passes:
             if gone.intersection(own.users):
                 own.kept = None
+        self.__dict__.pop("_factors", None)
         self.hidden = self.hidden.masked_fill(lost.view(-1, 1, 1), 0.0)
         self.log_total = self.log_total.masked_fill(lost.unsqueeze(1), float("inf"))
         self.shifts = self.shifts.masked_fill(lost.view(1, -1, 1), 0.0)
@@ -72,34 +77,31 @@ class UserSoftmaxes:
 
     def add_gradient(self, out: Tensor, weight: Tensor) -> None:
         """Add the gradient of Σ weight · loss, for weight (B, T), to `out` (items, d), which may be wider."""
-        weighted, factors = self._weighted(weight).flatten(0, 1), self._factors()
+        weighted = self._weighted(self.hidden, weight, self.target).flatten(0, 1)
         out.index_add_(0, self.target.flatten(), weighted.to(out.dtype), alpha=-1.0)
         wanted = weight.any(1).tolist()
         passes = [own for own in self.passes if any(wanted[user] for user in own.users)]
-        places = [own.places(self.target.shape[1], weighted.device) for own in passes]
-        rows = [weighted[own] for own in places]
-        for tile, items in enumerate(tiles(len(out)) if passes else ()):
+        rows = [weighted[own.places] for own in passes]
+        for tile, items in enumerate(pieces.tiles(len(out), WIDEST) if passes else ()):
             product = WideProduct(out[items], weighted)
-            for own, where, each in zip(passes, places, rows, strict=True):
-                exponentials = self._again(where, tile, items) if own.kept is None else own.kept.tile(items)
-                product.add(exponentials[: len(where)], each * factors[tile, where].unsqueeze(1))
+            for own, each in zip(passes, rows, strict=True):
+                exponentials = self._again(own.places, tile, items) if own.kept is None else own.kept.tile(items)
+                product.add(exponentials[: len(each)], each * self._factors[tile, own.places].unsqueeze(1))
             product.flush()
 
     def write_gradients(self, out: Tensor, users: Sequence[int], weight: Tensor) -> None:
         """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
-        weighted, factors = self._weighted(weight), self._factors().view(-1, *self.target.shape)
         for place, user in enumerate(users):
             own, first, length = self._homes[user]
-            begin = user * self.target.shape[1]
-            where = torch.arange(begin, begin + length, device=weighted.device)
-            for tile, items in enumerate(tiles(self.table.shape[0])):
+            where, target = own.places[first : first + length], self.target[user, :length]
+            weighted = self._weighted(self.hidden[user, :length], weight[user, :length], target)
+            for tile, items in enumerate(pieces.tiles(len(self.table), WIDEST)):
                 if own.kept is None:
                     exponentials = self._again(where, tile, items)[:length]
                 else:
                     exponentials = own.kept.tile(items)[first : first + length]
-                factor = factors[tile, user, :length].unsqueeze(1)
-                multiply_each(exponentials.T, weighted[user, :length] * factor, out[place][items])
-            out[place].index_add_(0, self.target[user], weighted[user], alpha=-1.0)
+                multiply_each(exponentials.T, weighted * self._factors[tile, where].unsqueeze(1), out[place][items])
+            out[place].index_add_(0, target, weighted, alpha=-1.0)
 
     @cached_property
     def _homes(self) -> dict[int, tuple[Pass, int, int]]:
@@ -110,11 +112,12 @@ class UserSoftmaxes:
             for user, first, length in zip(own.users, own.starts, own.lengths, strict=True)
         }
 
-    def _weighted(self, weight: Tensor) -> Tensor:
-        return self.hidden * (weight * (self.target != self.padding)).unsqueeze(2)
+    def _weighted(self, hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+        return hidden * (weight * (target != self.padding)).unsqueeze(-1)
 
+    @cached_property
     def _factors(self) -> Tensor:
-        """Return (tiles, B * T) what makes chances of each tile's exponentials."""
+        """(tiles, B * T): what makes chances of each tile's exponentials."""
         numbers = self.shifts.numel()
         room = self.shifts.new_zeros(round_up(numbers))
         torch.sub(self.shifts, self.log_total, out=room[:numbers].view_as(self.shifts))
@@ -144,18 +147,19 @@ def forward(
     flat, wanted = hidden.flatten(0, 1), target.view(-1, 1)
     loss, slope = hidden.new_zeros(users * width), torch.zeros_like(flat)
     log_total = torch.full_like(loss, float("inf"))
-    shifts = hidden.new_zeros(len(tiles(len(table))), users * width)
+    over = list(pieces.tiles(len(table), WIDEST))
+    shifts = hidden.new_zeros(len(over), users * width)
     products = hidden.new_zeros(users, width, width) if width <= longest else None
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else [0] * users
     parts = list(passes(lengths, width, len(table), rounded=products is not None))
     room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
     for own in parts:
-        places = own.places(width, hidden.device)
+        places = own.places
         count, rows = len(places), rows_at(flat, places)
         own.kept = room.take(len(rows))
         pairs = [] if products is None else list(_pairs(own, products))
         found = pieces.one_pass(
-            rows, table, rows_at(wanted, places).squeeze(1), padding, tiles(len(table)), own.kept,
+            rows, table, rows_at(wanted, places).squeeze(1), padding, over, own.kept,
             [(where, squares) for where, squares, _ in pairs],
         )  # fmt: skip
         loss[places], log_total[places], slope[places] = (each[:count] for each in found[:3])
@@ -185,11 +189,6 @@ def rows_at(values: Tensor, places: Tensor) -> Tensor:
     return rows
 
 
-def tiles(items: int) -> list[slice]:
-    """Return slices of the items, whatever the number of positions."""
-    return [slice(start, min(start + pieces.MOST, items)) for start in range(0, items, pieces.MOST)]
-
-
 def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Iterator[Pass]:
     """Yield users who go through one pass, the longest first, of about so many positions as fit a cache.
 
@@ -198,12 +197,12 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Ite
     >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
     [([1, 2, 0], [9, 4, 3])]
     """
-    most, own = pieces.PIECE // min(pieces.MOST, items), Pass([], [], None)
+    most, own = pieces.PIECE // min(pieces.MOST, items), Pass(width, [], [], None)
     each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         if own.users and sum(own.lengths) + each[user] > most:
             yield own
-            own = Pass([], [], None)
+            own = Pass(width, [], [], None)
         own.users.append(user)
         own.lengths.append(each[user])
     if own.users and width:
